@@ -1,0 +1,90 @@
+# What a developer does with geartrain; `make help` lists it. Needs Python 3.11 or newer (with venv) and a C compiler.
+
+PYTHON ?= python3
+PORT ?= 5000
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PINS := pyproject.toml constraints.txt
+RUNTIME := $(VENV)/.stamp-runtime
+TOOLS := $(VENV)/.stamp-tools
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: serve
+serve: $(RUNTIME) ## serve examples/digits on http://127.0.0.1:5000 (PORT=… for another port)
+	@$(BIN)/geartrain serve examples/digits --host 127.0.0.1 --port $(PORT)
+
+.PHONY: test
+test: lint types cover ## everything that has to hold before a change lands
+
+.PHONY: cover
+cover: $(TOOLS) ## the tests, with coverage
+	@$(BIN)/python -m pytest --cov --cov-report=term
+
+.PHONY: quick
+quick: $(TOOLS) ## the tests without the slow ones and without coverage
+	@$(BIN)/python -m pytest -m "not slow"
+
+.PHONY: lint
+lint: $(TOOLS) ## ruff, the format, and the layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: $(TOOLS) ## put the code into shape, and mend what ruff can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: types
+types: $(TOOLS) ## mypy, strict
+	@$(BIN)/mypy
+
+.PHONY: bench
+bench: $(RUNTIME) ## measure against other servers, side by side (needs wrk; see benchmarks/README.md)
+	@$(BIN)/python benchmarks/predict.py $(BENCH_ARGS)
+
+.PHONY: constraints
+constraints: ## write constraints.txt anew from an environment without pins
+	@rm -rf build/constraints && $(PYTHON) -m venv build/constraints
+	@build/constraints/bin/python -m pip install -q hatchling editables '.[dev,examples]'
+	@{ sed -n '/^#/p' constraints.txt; build/constraints/bin/python -m pip freeze -q --exclude geartrain; } > build/constraints.txt
+	@mv build/constraints.txt constraints.txt && rm -rf build/constraints
+
+.PHONY: clean
+clean: ## remove what the tools leave behind (not the environment: make distclean)
+	@rm -rf build dist .coverage .coverage.* htmlcov .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -not -path './.cache/*' -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean ## `make clean`, and the environments too
+	@rm -rf $(VENV) .cache
+
+# --- the environment: made once, and again whenever the pins change --------------------------------------------------
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "No $(PYTHON) here. geartrain needs Python 3.11 or newer; name yours: make … PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "geartrain needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make … PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+# The build backend is pinned and installed like everything else, so nothing is fetched behind the pins' back.
+$(RUNTIME): $(PINS) | $(BIN)/python
+	@echo "Installing geartrain and the examples' packages into $(VENV) …"
+	@$(PIP) install -q -c constraints.txt hatchling editables
+	@$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[examples]'
+	@touch $@
+
+$(TOOLS): $(RUNTIME)
+	@echo "Installing the developer's tools into $(VENV) …"
+	@$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[dev,examples]'
+	@touch $@
