@@ -1,0 +1,35 @@
+"""What a model's author imports, one noun per module; `geartrain` itself re-exports it.
+
+Stands on cheap modules of the standard library alone, so that `import geartrain` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from geartrain.authoring.cancel import CancelationException, CancellationException
+from geartrain.authoring.files import File, Path
+from geartrain.authoring.inputs import Input
+from geartrain.authoring.iterators import AsyncConcatenateIterator, ConcatenateIterator
+from geartrain.authoring.marks import Opaque, concurrent, streaming
+from geartrain.authoring.model import BaseModel
+from geartrain.authoring.runner import BasePredictor, BaseRunner
+from geartrain.authoring.scope import Scope, current_scope
+from geartrain.authoring.secret import Secret
+
+__all__ = [
+    "AsyncConcatenateIterator",
+    "BaseModel",
+    "BasePredictor",
+    "BaseRunner",
+    "CancelationException",
+    "CancellationException",
+    "ConcatenateIterator",
+    "File",
+    "Input",
+    "Opaque",
+    "Path",
+    "Scope",
+    "Secret",
+    "concurrent",
+    "current_scope",
+    "streaming",
+]

@@ -1,0 +1,243 @@
+"""The surroundings of the prediction that is running: its id, its context, and its metrics."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextvars import ContextVar, Token
+from math import isfinite
+from typing import Any, Final, Literal
+
+Operation = Literal["replace", "increment", "append", "delete"]
+Emit = Callable[[str, Any, Operation], None]
+"""Takes a metric's name, its value as given, and what to do with it."""
+
+MAX_NAME_LENGTH: Final = 128
+MAX_NAME_SEGMENTS: Final = 4
+
+_MODES: Final[dict[str, Operation]] = {
+    "replace": "replace",
+    "incr": "increment",
+    "increment": "increment",
+    "append": "append",
+}
+_INT64: Final = range(-(2**63), 2**64)  # what the inner wire carries as an integer
+
+
+class Metrics(MutableMapping[str, Any]):
+    """The metrics recorded so far by dotted name. Setting a name to None, or deleting it, takes it out.
+
+    A name keeps the type of its first value until it is deleted. Source of the rules: observed Cog, section 10.
+    """
+
+    __slots__ = ("_emit", "_types", "_values")
+
+    def __init__(self, emit: Emit | None = None) -> None:
+        self._emit = emit
+        self._values: dict[str, Any] = {}
+        self._types: dict[str, str] = {}
+
+    def record(self, key: str, value: Any, mode: str | None = "replace") -> None:
+        """Record a value; raise `ValueError` for a bad name, `TypeError` for a bad value or mode.
+
+        `mode` "replace" overwrites, "incr" adds to a number, "append" makes a list. None in place of a value deletes.
+        """
+        if self._emit is None:
+            return
+        operation = _MODES.get(mode or "replace")
+        if operation is None:
+            raise TypeError(f"Invalid metric mode: {mode!r}. Expected 'replace', 'incr', or 'append'.")
+        if value is None and operation == "replace":
+            self.delete(key)
+            return
+        plain = _plain_metric(value)
+        kind = type(plain).__name__
+        if operation == "increment" and kind not in {"int", "float"}:
+            raise TypeError(f"Increment mode requires int or float, got {kind}")
+        known = self._types.get(key)
+        if known is None:
+            check_metric_name(key)
+        elif known != kind:
+            raise TypeError(f"Metric {key!r} has type {known}, cannot set to {kind} without deleting first")
+        if not _is_finite(plain):
+            warnings.warn(f"metric {key!r} holds NaN or Infinity and is left out", RuntimeWarning, stacklevel=3)
+            return
+        self._types[key] = kind
+        self._fold(key, plain, operation)
+        self._emit(key, plain, operation)
+
+    def delete(self, key: str) -> None:
+        """Take a metric out, which also frees its name for another type; an unknown one is ignored."""
+        if self._types.pop(key, None) is None:
+            return
+        del self._values[key]
+        if self._emit is not None:
+            self._emit(key, None, "delete")
+
+    def _fold(self, key: str, value: Any, operation: Operation) -> None:
+        if operation == "replace" or (operation == "increment" and key not in self._values):
+            self._values[key] = value
+        elif operation == "increment":
+            self._values[key] += value
+        else:
+            present = self._values.get(key, [])
+            self._values[key] = [*present, value] if isinstance(present, list) else [present, value]
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.record(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        self.delete(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Metrics({self._values!r})"
+
+
+class Scope:
+    """One prediction as its `run()` sees it. Without `emit` it stands for no prediction and ignores every metric."""
+
+    __slots__ = ("_emit", "_metrics", "context", "prediction_id")
+
+    def __init__(
+        self, *, prediction_id: str = "", context: Mapping[str, str] | None = None, emit: Emit | None = None
+    ) -> None:
+        self.prediction_id = prediction_id
+        self.context: dict[str, str] = dict(context) if context else {}
+        self._emit = emit
+        self._metrics: Metrics | None = None
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of this prediction, to read, set and delete."""
+        if self._metrics is None:
+            self._metrics = Metrics(self._emit)
+        return self._metrics
+
+    def record_metric(self, key: str, value: Any, mode: str | None = "replace") -> None:
+        """Record a metric: `Metrics.record`."""
+        self.metrics.record(key, value, mode)
+
+    def __repr__(self) -> str:
+        return f"Scope(prediction_id={self.prediction_id!r}, context={self.context!r})"
+
+
+_scope: ContextVar[Scope | None] = ContextVar("geartrain_scope", default=None)
+
+
+def current_scope() -> Scope:
+    """Return the scope of the running prediction; outside of one, a scope that ignores every metric."""
+    return _scope.get() or Scope()
+
+
+def set_scope(scope: Scope) -> Token[Scope | None]:
+    """Make `scope` the current one in this context; `reset_scope` takes it back."""
+    return _scope.set(scope)
+
+
+def reset_scope(token: Token[Scope | None]) -> None:
+    """Undo the `set_scope` that gave this token."""
+    _scope.reset(token)
+
+
+class use_scope:  # noqa: N801 - used like a function, in a `with`
+    """Make `scope` the current one inside a `with` block."""
+
+    __slots__ = ("_scope", "_token")
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> Scope:
+        self._token = set_scope(self._scope)
+        return self._scope
+
+    def __exit__(self, *_: object) -> None:
+        reset_scope(self._token)
+
+
+def check_metric_name(name: str) -> None:
+    """Raise `ValueError` unless `name` may be recorded: 1 to 4 dotted words of letters, digits and single `_`."""
+    if not isinstance(name, str):
+        raise TypeError(f"a metric's name is a string, not {type(name).__name__}")
+    if name == "predict_time":
+        raise ValueError("'predict_time' is reserved by the runtime")
+    if name.startswith("cog."):
+        raise ValueError("the 'cog.' prefix is reserved for system metrics")
+    fault = _fault_of_name(name)
+    if fault:
+        raise ValueError(f"metric name {fault}")
+
+
+def _fault_of_name(name: str) -> str:
+    if not name:
+        return "must not be empty"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"must be {MAX_NAME_LENGTH} characters or fewer (got {len(name)} characters)"
+    if name[0] == ".":
+        return "must not start with a dot"
+    if name[-1] == ".":
+        return "must not end with a dot"
+    if ".." in name:
+        return "must not contain empty segments (consecutive dots)"
+    segments = name.split(".")
+    if len(segments) > MAX_NAME_SEGMENTS:
+        return f"must have at most {MAX_NAME_SEGMENTS} dot-separated segments (got {len(segments)})"
+    return next(filter(None, map(_fault_of_segment, segments)), "")
+
+
+def _fault_of_segment(segment: str) -> str:
+    if not (segment[0].isascii() and segment[0].isalpha()):
+        return f"segment {segment!r} must start with a letter"
+    for character in segment:
+        if not (character == "_" or (character.isascii() and character.isalnum())):
+            return f"segment {segment!r} contains invalid character {character!r}"
+    if segment[-1] == "_":
+        return f"segment {segment!r} must end with a letter or digit"
+    if "__" in segment:
+        return f"segment {segment!r} must not contain consecutive underscores"
+    return ""
+
+
+def _plain_metric(value: Any) -> Any:
+    """Return a private JSON copy of a metric's value; a numpy scalar counts as the Python number it is."""
+    if not isinstance(value, (bool, int, float, str, list, dict)):
+        item = getattr(value, "item", None)
+        value = item() if callable(item) and not getattr(value, "shape", ()) else value
+    if not isinstance(value, (bool, int, float, str, list, dict)):
+        raise TypeError(
+            f"Unsupported metric value type: {type(value).__name__}. Expected bool, int, float, str, list, or dict."
+        )
+    return _plain_json(value)
+
+
+def _plain_json(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value) if value in _INT64 else float(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain_json(item) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {str.__str__(key): _plain_json(item) for key, item in value.items()}
+    raise TypeError(f"Cannot convert {type(value).__name__} to JSON metric value")
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, list) or all(map(_is_finite, value))

@@ -1,0 +1,1 @@
+"""The pure words of the house: no loop, no clock, no socket."""

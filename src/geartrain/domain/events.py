@@ -1,0 +1,108 @@
+"""What can happen to a prediction, and the append-only log that keeps it.
+
+Every way of answering is a reader of this log. A reader holds no queue of its own: it remembers the index it has read
+up to, so a slow one costs nothing and stalls nobody. The log is a ring: it keeps the newest `capacity` events and
+knows how many it has dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Literal, final
+
+import msgspec
+
+from geartrain.domain.lifecycle import Status
+
+LogSource = Literal["stdout", "stderr"]
+MetricMode = Literal["replace", "increment", "append", "delete"]
+
+DEFAULT_CAPACITY = 1024
+
+
+class Start(msgspec.Struct, frozen=True, gc=False):
+    """The run began."""
+
+
+@final
+class Output(msgspec.Struct, frozen=True, gc=False):
+    """The run gave a chunk of output: JSON text in UTF-8, and its 0-based position."""
+
+    chunk: bytes
+    index: int
+
+
+class Log(msgspec.Struct, frozen=True, gc=False):
+    """The run wrote to a stream."""
+
+    source: LogSource
+    data: str
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """The run recorded a metric; `value` is the value given, not what it has added up to."""
+
+    name: str
+    value: Any
+    mode: MetricMode
+
+
+class Completed(msgspec.Struct, frozen=True, gc=False):
+    """The prediction reached a terminal state. Always the last event, exactly once."""
+
+    status: Status
+
+
+Event = Start | Output | Log | Metric | Completed
+
+
+class EventsDroppedError(LookupError):
+    """A reader asked for events that the ring no longer holds."""
+
+    def __init__(self, skipped: int) -> None:
+        super().__init__(f"{skipped} events were dropped")
+        self.skipped = skipped
+
+
+class EventLog:
+    """The events of one prediction, in order. Indices count from 0 over the whole life of the prediction."""
+
+    __slots__ = ("_events", "_listeners", "next_index")
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        self._events: deque[Event] = deque(maxlen=capacity)
+        self._listeners: tuple[Callable[[Event], None], ...] = ()  # replaced, so that one may go while all are told
+        self.next_index = 0
+
+    @property
+    def first_index(self) -> int:
+        """The index of the oldest event still held."""
+        return self.next_index - len(self._events)
+
+    def append(self, event: Event) -> None:
+        """Add an event and tell the listeners. A listener must not block or raise."""
+        self._events.append(event)
+        self.next_index += 1
+        for listener in self._listeners:
+            listener(event)
+
+    def read(self, start: int) -> list[Event]:
+        """Return the events from index `start` on; raise `EventsDroppedError` if the ring has lost some of them."""
+        first = self.first_index
+        if start < first:
+            raise EventsDroppedError(first - start)
+        return list(islice(self._events, start - first, None))
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Call `listener` with each event appended from now on."""
+        self._listeners = (*self._listeners, listener)
+
+    def close(self) -> None:
+        """Nothing more will be appended. Who listens often knows the prediction: kept, they would hold each other."""
+        self._listeners = ()
+
+    def unlisten(self, listener: Callable[[Event], None]) -> None:
+        """Stop calling `listener`; one that is not listening is ignored."""
+        self._listeners = tuple(other for other in self._listeners if other != listener)

@@ -1,0 +1,98 @@
+"""What passes between the service and a worker: a job, what becomes of it, and who hears of it.
+
+The service and the bridge both speak these words, so neither needs to know the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from geartrain.domain.events import LogSource, MetricMode
+from geartrain.domain.signature import Signature
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One call of the runner. `input` is a JSON object in UTF-8 whose file values are local paths."""
+
+    id: str
+    input: bytes
+    context: dict[str, str] | None = None
+
+
+class FileRef(msgspec.Struct, frozen=True):
+    """A file that an output refers to: the output's JSON has the string `token` where its URL belongs.
+
+    With `is_output` it is the JSON itself: too large for a message, it is empty there.
+    """
+
+    token: str
+    filename: str
+    mime_type: str
+    is_output: bool = False
+
+
+class Succeeded(msgspec.Struct, frozen=True):
+    """The run ended well. `output` is JSON text, empty if a file holds it; None when the run gave it as chunks."""
+
+    output: bytes | None
+    predict_time: float
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The run raised, or its worker died."""
+
+    error: str
+
+
+class Canceled(msgspec.Struct, frozen=True):
+    """The run was stopped on request."""
+
+
+Outcome = Succeeded | Failed | Canceled
+
+
+class JobListener(Protocol):
+    """Hears what a worker reports of one job: any number of outputs, logs and metrics, then exactly one end."""
+
+    def on_output(self, chunk: bytes, files: tuple[FileRef, ...]) -> None:
+        """The run gave a chunk of JSON text, empty if one of the files holds it."""
+
+    def on_log(self, source: LogSource, data: str) -> None:
+        """The run wrote to a stream."""
+
+    def on_metric(self, name: str, value: Any, mode: MetricMode) -> None:
+        """The run recorded a metric."""
+
+    def on_end(self, outcome: Outcome, files: tuple[FileRef, ...], *, idle: bool) -> None:
+        """The run is over. With `idle` the slot may take the next job; otherwise `on_idle` follows or never comes."""
+
+    def on_idle(self) -> None:
+        """The slot that was still occupied at the end may take the next job."""
+
+
+class WorkerObserver(Protocol):
+    """Hears what concerns a worker as a whole."""
+
+    def on_setup_log(self, source: LogSource, data: str) -> None:
+        """Load or setup wrote to a stream."""
+
+    def on_lost(self, reason: str) -> None:
+        """The worker is gone without having been told to go; the jobs it had have been ended before."""
+
+
+class WorkerInfo(msgspec.Struct, frozen=True):
+    """What a worker says of itself when it is ready."""
+
+    signature: Signature
+    slots: int
+    is_async: bool
+    has_healthcheck: bool
+
+
+class HealthVerdict(msgspec.Struct, frozen=True):
+    """The result of the author's `healthcheck()`; `error` says why it is not healthy."""
+
+    healthy: bool
+    error: str | None = None
