@@ -1,0 +1,337 @@
+"""A worker as the service sees it: `start`, `run`, `cancel`, `healthcheck`, `stop`, with a child process behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from geartrain.bridge.capture import OutputPipes
+from geartrain.bridge.control import ControlChannel
+from geartrain.bridge.folder import WorkerFolder, delete_originals
+from geartrain.bridge.framing import INLINE_LIMIT
+from geartrain.bridge.messages import (
+    PROTOCOL_VERSION,
+    Cancel,
+    ControlToParent,
+    DroppedLogs,
+    Fatal,
+    Healthcheck,
+    HealthcheckResult,
+    Idle,
+    Init,
+    Predict,
+    Ready,
+    SetupLog,
+    Shutdown,
+    SlotCancelled,
+    SlotFailed,
+    WorkerLog,
+)
+from geartrain.bridge.process import WorkerProcess, describe_exit
+from geartrain.bridge.slots import SlotChannel
+from geartrain.domain import work
+from geartrain.domain.events import LogSource
+
+logger = logging.getLogger(__name__)
+model_logger = logging.getLogger("geartrain.model")
+
+_FEW = 4  # slots
+_LAST_WORDS = 0.5  # seconds to read what a dead worker has left in its sockets
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class SetupError(Exception):
+    """The worker could not be made ready; the message says why. What it printed went to the observer."""
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """What to run, and where. `slots` None leaves the number to the model."""
+
+    runner: str
+    root: Path
+    environment: Mapping[str, str] = {}
+    slots: int | None = None
+    mode: Literal["predict", "train"] = "predict"
+    weights: str | None = None
+    inspect: bool = False  # no setup and no jobs: it says what it is, and ends
+
+
+class _Life:
+    """What a started worker has reached: made on the loop that watches it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.ready: asyncio.Future[Ready] = loop.create_future()
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.attached = asyncio.Event()
+
+
+class ChildWorker:
+    """A worker in a child process. The child is spawned at once, so that it starts while the parent imports."""
+
+    def __init__(self, launch: Launch, observer: work.WorkerObserver) -> None:
+        self._observer = observer
+        self._folder = WorkerFolder()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._folder.address))
+        self._listener.listen(socket.SOMAXCONN)
+        self._process = WorkerProcess(launch.root, launch.environment)
+        self._control = ControlChannel(self._process.control, self._on_control)
+        self._control.send(
+            Init(
+                protocol=PROTOCOL_VERSION,
+                predictor_ref=launch.runner,
+                root=str(launch.root),
+                slot_address=str(self._folder.address),
+                num_slots=launch.slots,
+                mode=launch.mode,
+                weights=launch.weights,
+                inspect=launch.inspect,
+            )
+        )
+        self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._on_raw_output)
+        self._slots: dict[int, SlotChannel] = {}
+        self._detached: dict[int, work.JobListener] = {}
+        self._spills: set[asyncio.Task[None]] = set()
+        self._checks: dict[int, asyncio.Future[work.HealthVerdict]] = {}
+        self._next_check = 0
+        self._life: _Life | None = None
+        self._server: asyncio.Server | None = None
+        self._setting_up = True
+        self._stopping = False
+        self._fatal: str | None = None
+        self._death: str | None = None
+
+    # the port
+
+    async def start(self) -> work.WorkerInfo:
+        """Wait until setup is done and every slot is attached; raise `SetupError` with the reason if it fails."""
+        loop = asyncio.get_running_loop()
+        life = self._life = _Life(loop)
+        self._pipes.attach(loop)
+        self._control.attach(loop)
+        self._process.watch(lambda code: _call_soon_threadsafe(loop, self._on_exit, code))
+        self._server = await loop.create_unix_server(self._make_slot, sock=self._listener)
+        try:
+            ready = await life.ready
+            while len(self._slots) < len(ready.slots):
+                life.attached.clear()
+                await life.attached.wait()
+        finally:
+            self._stop_listening()
+        self._pipes.drain()  # what setup wrote past Python is setup's
+        self._setting_up = False
+        return work.WorkerInfo(
+            signature=ready.signature,
+            slots=len(ready.slots),
+            is_async=ready.is_async,
+            has_healthcheck=ready.has_healthcheck,
+        )
+
+    def run(self, slot: int, job: work.Job, listener: work.JobListener) -> None:
+        """Run a job on an idle slot; `listener` hears of it until its end."""
+        channel = self._slots[slot]
+        if self._death is not None:
+            listener.on_end(work.Failed(self._death), (), idle=False)
+        elif len(job.input) > INLINE_LIMIT:
+            serial = channel.occupy(job.id, listener)
+            task = asyncio.ensure_future(self._spill(channel, job, listener, serial=serial))
+            self._spills.add(task)
+            task.add_done_callback(self._spills.discard)
+        else:
+            alone = self._is_idle()
+            serial = channel.occupy(job.id, listener)
+            channel.send(Predict(job.id, serial, job.input, None, self._folder.outputs, job.context), alone=alone)
+
+    def _is_idle(self) -> bool:
+        """Whether no job runs. With many slots that is not worth a look at each of them, and the answer is no."""
+        return len(self._slots) <= _FEW and all(channel.listener is None for channel in self._slots.values())
+
+    def discard(self, files: Sequence[work.FileRef]) -> None:
+        """Remove the files of an output: they have been read, or nobody wants them."""
+        self._folder.discard(files)
+
+    def cancel(self, slot: int, job_id: str) -> None:
+        """Ask the worker to stop the job, if the slot still runs it."""
+        channel = self._slots[slot]
+        if channel.job_id == job_id:
+            self._control.send(Cancel(slot, channel.serial))
+
+    def kill(self, reason: str) -> None:
+        """End the process at once; its jobs fail for that reason."""
+        self._fatal = reason
+        self._process.kill()
+
+    async def healthcheck(self) -> work.HealthVerdict:
+        """Run the author's healthcheck; wait for it as long as it takes."""
+        if self._death is not None:
+            return work.HealthVerdict(healthy=False, error=f"Healthcheck error: {self._death}")
+        self._next_check += 1
+        check: asyncio.Future[work.HealthVerdict] = asyncio.get_running_loop().create_future()
+        self._checks[self._next_check] = check
+        self._control.send(Healthcheck(self._next_check))
+        return await check
+
+    async def stop(self, grace: float) -> None:
+        """End the worker: ask, wait `grace` seconds, kill. Nothing of it is left afterwards."""
+        self._stopping = True
+        life = self._life
+        if life is None:  # never started: no loop has watched it
+            self._process.kill()
+            self._process.reap()
+        else:
+            self._control.send(Shutdown())
+            for channel in self._slots.values():
+                channel.is_last = True
+                if channel.listener is None:
+                    channel.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    await asyncio.shield(life.exited)
+            self._process.kill()
+            await life.exited
+        self._close(now=True)
+
+    # from the child
+
+    def _make_slot(self) -> SlotChannel:
+        return SlotChannel(self._folder, on_attach=self._attach, before_end=self._pipes.drain)
+
+    def _attach(self, slot: int, channel: SlotChannel) -> bool:
+        if slot in self._slots:
+            return False
+        self._slots[slot] = channel
+        if self._life is not None:
+            self._life.attached.set()
+        return True
+
+    def _on_control(self, message: ControlToParent) -> None:  # noqa: C901, PLR0912 - one arm per message
+        match message:
+            case Ready():
+                self._on_ready(message)
+            case SetupLog(source, data):
+                self._observer.on_setup_log(source, data)
+            case WorkerLog(target, level, text):
+                if target == "model":
+                    model_logger.log(_LEVELS[level], text.rstrip("\n"))
+                else:
+                    logger.log(_LEVELS[level], text, extra={"worker_target": target, "pid": self._process.pid})
+            case Fatal(reason):
+                self._fatal = reason
+                self._pipes.drain()
+                self._on_setup_failed(reason)
+            case SlotCancelled(slot, job_id):
+                self._detach(slot, job_id, work.Canceled())
+            case SlotFailed(slot, error):
+                self._detach(slot, None, work.Failed(error))
+            case Idle(slot):
+                self._slots[slot].take_originals()  # the worker has deleted them
+                listener = self._detached.pop(slot, None)
+                if listener is not None:
+                    listener.on_idle()
+            case HealthcheckResult(check_id, status, error):
+                check = self._checks.pop(check_id, None)
+                if check is not None and not check.done():
+                    check.set_result(work.HealthVerdict(healthy=status == "healthy", error=error))
+            case DroppedLogs(count, interval):
+                logger.warning("the worker dropped %d log messages in %d ms", count, interval)
+            case _:
+                logger.debug("worker is shutting down", extra={"pid": self._process.pid})
+
+    def _on_ready(self, message: Ready) -> None:
+        if self._life is not None and not self._life.ready.done():
+            self._life.ready.set_result(message)
+
+    def _on_setup_failed(self, reason: str) -> None:
+        if self._life is not None and not self._life.ready.done():
+            self._life.ready.set_exception(SetupError(reason))
+
+    def _detach(self, slot: int, job_id: str | None, outcome: work.Outcome) -> None:
+        channel = self._slots[slot]
+        if job_id is not None and channel.job_id != job_id:
+            return
+        self._pipes.drain()
+        listener = channel.take_listener()
+        if listener is not None:
+            self._detached[slot] = listener
+            listener.on_end(outcome, (), idle=False)
+
+    def _on_raw_output(self, source: LogSource, data: str) -> None:
+        if self._setting_up:
+            self._observer.on_setup_log(source, data)
+            return
+        running = [channel.listener for channel in self._slots.values() if channel.listener is not None]
+        if len(running) == 1:
+            running[0].on_log(source, data)
+        else:
+            for line in data.splitlines():
+                model_logger.info(line, extra={"source": source})
+
+    def _on_exit(self, code: int) -> None:
+        self._burial = asyncio.ensure_future(self._bury(code))
+
+    async def _bury(self, code: int) -> None:
+        """Let the dead worker's last words arrive, then end what it had left undone."""
+        self._process.kill()  # its process group: what it had started must not outlive it
+        if self._slots:
+            await asyncio.wait([channel.lost for channel in self._slots.values()], timeout=_LAST_WORDS)
+        self._pipes.drain()
+        self._control.drain()
+        reason = self._death = f"Worker crashed: {self._fatal or describe_exit(code)}"
+        self._on_setup_failed(reason)
+        for channel in self._slots.values():
+            delete_originals(channel.take_originals())
+            listener = channel.take_listener()
+            if listener is not None:
+                listener.on_end(work.Failed(reason), (), idle=False)
+        for check in self._checks.values():
+            if not check.done():
+                check.set_result(work.HealthVerdict(healthy=False, error=f"Healthcheck error: {reason}"))
+        self._checks.clear()
+        if self._spills:  # they are writing into the folder
+            await asyncio.wait(self._spills)
+        if not self._stopping:
+            self._close(now=False)
+            if not self._setting_up:
+                self._observer.on_lost(reason)
+        if self._life is not None:
+            self._life.exited.set_result(code)
+
+    async def _spill(self, channel: SlotChannel, job: work.Job, listener: work.JobListener, *, serial: int) -> None:
+        """Hand a large input over in a file."""
+        path = self._folder.new_input()
+        try:
+            await asyncio.to_thread(path.write_bytes, job.input)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            if channel.listener is listener:
+                channel.take_listener()
+                listener.on_end(work.Failed(f"the input could not be handed to the worker: {error}"), (), idle=True)
+            return
+        if channel.listener is listener:
+            channel.send(Predict(job.id, serial, None, str(path), self._folder.outputs, job.context))
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()  # and the socket with it: closed by itself, its number would stay with the loop
+        self._listener.close()
+
+    def _close(self, *, now: bool) -> None:
+        for channel in self._slots.values():
+            channel.close()
+        self._control.close()
+        self._pipes.close()
+        self._stop_listening()
+        self._folder.close(now=now)
+
+
+def _call_soon_threadsafe(loop: asyncio.AbstractEventLoop, callback: object, code: int) -> None:
+    # The loop may have been closed by the time a child that outlived it is reaped.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, code)  # type: ignore[arg-type]

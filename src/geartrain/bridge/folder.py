@@ -1,0 +1,80 @@
+"""A worker's private directory: the socket of its slots, and what is too large for a message or is a file."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from geartrain.domain.work import FileRef
+
+_MAX_SOCKET_PATH = 100  # bytes; the kernel takes 108, with its end
+
+
+class WorkerFolder:
+    """Made at once; removed by `close`, but not before the output files in it that are being read have been.
+
+    A worker puts each output file into a folder of its own in `outputs`, so that the file can keep its name.
+    """
+
+    def __init__(self) -> None:
+        self._path = Path(tempfile.mkdtemp(prefix="geartrain-"))
+        if len(str(self.address)) > _MAX_SOCKET_PATH:
+            shutil.rmtree(self._path)
+            self._path = Path(tempfile.mkdtemp(prefix="geartrain-", dir="/tmp"))
+        self._outputs = self._path / "outputs"
+        self._outputs.mkdir()
+        self._numbers = itertools.count(1)
+        self._lent: set[str] = set()
+        self._closed = False
+
+    @property
+    def address(self) -> Path:
+        """Where the socket of the slots is."""
+        return self._path / "slots"
+
+    @property
+    def outputs(self) -> str:
+        """Where the worker puts its output files."""
+        return str(self._outputs)
+
+    def new_input(self) -> Path:
+        """A file for an input; it does not exist yet, and the worker deletes it when it has read it."""
+        return self._path / f"input-{next(self._numbers)}.json"
+
+    def lend(self, file: FileRef) -> None:
+        """An output file is about to be read: it stays until it is discarded, also when the worker has died."""
+        self._lent.add(file.filename)
+
+    def discard(self, files: Iterable[FileRef]) -> None:
+        """Remove output files: they have been read, or nobody wants them. What does not lie here is left alone."""
+        for file in files:
+            folder = Path(file.filename).parent
+            if folder.parent == self._outputs and folder.name != "..":
+                shutil.rmtree(folder, ignore_errors=True)
+            self._lent.discard(file.filename)
+        if self._closed and not self._lent:
+            self._remove()
+
+    def close(self, *, now: bool) -> None:
+        """The worker is gone: remove everything, at once or when nothing in it is lent any more."""
+        self._closed = True
+        if now or not self._lent:
+            self._remove()
+
+    def _remove(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+
+
+def delete_originals(paths: Iterable[str]) -> None:
+    """Delete an author's temporary files and then their folders, in the order of a `FileOutput`; never raises."""
+    for name in paths:
+        path = Path(name)
+        with suppress(OSError):  # gone already, or a folder that holds something else
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()

@@ -1,0 +1,237 @@
+"""Every message between parent and worker, and nothing else: the contract of the inner wire.
+
+Two kinds of channel, as in the container runtime document: one control channel for the worker as a whole, and one
+channel per slot for the data of its predictions, so a cancel never waits behind a large output. Encoded as msgpack
+arrays that start with the message's name. The golden files of the tests hold every message: a change of the wire is a
+change of those files and of `PROTOCOL_VERSION`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from geartrain.domain.events import LogSource, MetricMode
+from geartrain.domain.signature import Signature
+
+PROTOCOL_VERSION = 3
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Compact on the wire: `[name, field, …]`."""
+
+
+# Control channel, parent to worker
+
+
+class Init(_Message, frozen=True, tag="Init", gc=True):
+    """The first message: what to load and where to attach the slots. `num_slots` None leaves it to the model."""
+
+    protocol: int
+    predictor_ref: str
+    root: str  # the model's folder
+    slot_address: str  # path of the Unix socket that every slot connects to
+    num_slots: int | None = None
+    mode: Literal["predict", "train"] = "predict"  # which method of the runner's class, and what it is called
+    weights: str | None = None
+    inspect: bool = False  # load and report, no setup, no slots
+
+
+class Cancel(_Message, frozen=True, tag="Cancel"):
+    """Stop job `serial` of `slot`; nothing happens if the slot no longer runs it."""
+
+    slot: int
+    serial: int
+
+
+class Healthcheck(_Message, frozen=True, tag="Healthcheck"):
+    """Run the author's healthcheck."""
+
+    id: int
+
+
+class Shutdown(_Message, frozen=True, tag="Shutdown"):
+    """End when the running predictions have ended."""
+
+
+# Control channel, worker to parent
+
+
+class Ready(_Message, frozen=True, tag="Ready", gc=True):
+    """Setup is done: the slots, and what the model takes and gives."""
+
+    slots: tuple[int, ...]
+    signature: Signature
+    is_async: bool
+    has_healthcheck: bool
+
+
+class SetupLog(_Message, frozen=True, tag="Log"):
+    """Output of load or setup."""
+
+    source: LogSource
+    data: str
+
+
+class WorkerLog(_Message, frozen=True, tag="WorkerLog"):
+    """A record of the worker runtime itself, or output that belongs to no prediction."""
+
+    target: str
+    level: Literal["debug", "info", "warning", "error"]
+    message: str
+
+
+class Idle(_Message, frozen=True, tag="Idle"):
+    """A slot whose prediction was ended by `SlotCancelled` or `SlotFailed` can take the next one."""
+
+    slot: int
+
+
+class SlotCancelled(_Message, frozen=True, tag="Cancelled"):
+    """The prediction is canceled, though its cleanup still occupies the slot; `Idle` follows."""
+
+    slot: int
+    id: str
+
+
+class SlotFailed(_Message, frozen=True, tag="Failed"):
+    """The prediction failed for a reason that the slot's own channel could not carry."""
+
+    slot: int
+    error: str
+
+
+class Fatal(_Message, frozen=True, tag="Fatal"):
+    """The worker cannot go on and exits; during load or setup this is why it failed."""
+
+    reason: str
+
+
+class DroppedLogs(_Message, frozen=True, tag="DroppedLogs"):
+    """The worker had to drop log messages."""
+
+    count: int
+    interval_millis: int
+
+
+class HealthcheckResult(_Message, frozen=True, tag="HealthcheckResult"):
+    """What the author's healthcheck said."""
+
+    id: int
+    status: Literal["healthy", "unhealthy"]
+    error: str | None = None
+
+
+class ShuttingDown(_Message, frozen=True, tag="ShuttingDown"):
+    """The worker has understood `Shutdown`."""
+
+
+# Slot channel, parent to worker
+
+
+class Predict(_Message, frozen=True, tag="Predict", gc=True):
+    """Run a prediction, the `serial`-th job of this slot: a client may use an id again, but a cancel is for one run.
+
+    Input above the inline limit is None, and `input_file` holds it: the worker deletes it.
+    """
+
+    id: str
+    serial: int
+    input: bytes | None
+    input_file: str | None = None
+    output_dir: str | None = None
+    context: dict[str, str] | None = None
+
+
+# Slot channel, worker to parent
+
+
+class Attach(_Message, frozen=True, tag="Attach"):
+    """The first message on a slot's connection: which slot it is."""
+
+    protocol: int
+    slot: int
+
+
+class Log(_Message, frozen=True, tag="Log"):
+    """Output of the prediction that runs on this slot."""
+
+    source: LogSource
+    data: str
+
+
+class Output(_Message, frozen=True, tag="Output"):
+    """One yielded value, as JSON text."""
+
+    output: bytes
+
+
+class FileOutput(_Message, frozen=True, tag="FileOutput"):
+    """A file that belongs to the next `Output` or `Done`.
+
+    `file`: a copy of the author's file; the output's JSON has the string `token` where its URL belongs. `oversized`:
+    the JSON itself, which was above the inline limit and stands empty in the message. The parent deletes either.
+    `originals` are the author's own temporary file and its folders, in the order to delete them: the worker does when
+    the run is over, the parent if the worker dies before.
+    """
+
+    filename: str
+    kind: Literal["file", "oversized"]
+    mime_type: str
+    token: str
+    originals: tuple[str, ...] = ()
+
+
+class Metric(_Message, frozen=True, tag="Metric", gc=True):
+    """A recorded metric."""
+
+    name: str
+    value: Any
+    mode: MetricMode
+
+
+class Done(_Message, frozen=True, tag="Done"):
+    """The run ended well and the slot is idle. `output` is JSON text; of a stream it is None."""
+
+    id: str
+    output: bytes | None
+    predict_time: float
+    is_stream: bool
+
+
+class Failed(_Message, frozen=True, tag="Failed"):
+    """The run raised and the slot is idle."""
+
+    id: str
+    error: str
+
+
+class Cancelled(_Message, frozen=True, tag="Cancelled"):
+    """The run was canceled and the slot is idle."""
+
+    id: str
+
+
+ControlToWorker = Init | Cancel | Healthcheck | Shutdown
+ControlToParent = (
+    Ready
+    | SetupLog
+    | WorkerLog
+    | Idle
+    | SlotCancelled
+    | SlotFailed
+    | Fatal
+    | DroppedLogs
+    | HealthcheckResult
+    | ShuttingDown
+)
+SlotToWorker = Predict
+SlotToParent = Attach | Log | Output | FileOutput | Metric | Done | Failed | Cancelled
+Message = ControlToWorker | ControlToParent | SlotToWorker | SlotToParent
+
+encode = msgspec.msgpack.Encoder().encode
+decode_control_to_worker = msgspec.msgpack.Decoder(ControlToWorker).decode
+decode_control_to_parent = msgspec.msgpack.Decoder(ControlToParent).decode
+decode_slot_to_worker = msgspec.msgpack.Decoder(SlotToWorker).decode
+decode_slot_to_parent = msgspec.msgpack.Decoder(SlotToParent).decode

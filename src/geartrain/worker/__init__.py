@@ -1,0 +1,1 @@
+"""The child process: it runs the author's code and nothing else."""

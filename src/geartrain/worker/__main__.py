@@ -1,0 +1,10 @@
+"""The child process: greet, load the model, set it up, run its predictions."""
+
+from __future__ import annotations
+
+import sys
+
+from geartrain.worker.session import main
+
+if __name__ == "__main__":
+    sys.exit(main())

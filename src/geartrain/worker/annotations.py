@@ -1,0 +1,340 @@
+"""From a type annotation to the signature's words, and to the function that makes the Python value of a JSON value.
+
+One walk gives both, so what the schema promises and what `run()` receives cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import enum
+import io
+import os
+import sys
+import types
+import typing
+from collections import abc
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
+
+from msgspec.structs import replace
+
+from geartrain.authoring.files import File, Path
+from geartrain.authoring.inputs import FieldInfo
+from geartrain.authoring.marks import OpaqueMark
+from geartrain.authoring.secret import Secret
+from geartrain.domain.signature import Kind, TypeSpec
+
+Converter = Callable[[Any], Any]
+"""Makes the Python value of a decoded JSON value. Given a value that is one already, returns it."""
+
+NoneType = type(None)
+
+_SCALARS: dict[type, Kind] = {str: "string", bool: "boolean", int: "integer", float: "number"}  # bool is an int, too
+_UNION_KINDS = frozenset({"string", "integer", "number", "boolean", "object", "array", "opaque", "union"})
+_WRAPPERS = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")
+_NO_LISTS = (str, bytes, bytearray, memoryview)
+_TIMES = frozenset({"datetime", "date", "time"})
+
+
+class Described(NamedTuple):
+    """A type in the signature's words; `convert` is None where the decoded JSON value is already what it should be."""
+
+    spec: TypeSpec
+    convert: Converter | None = None
+
+
+class UnsupportedTypeError(TypeError):
+    """A type that has no place in a signature: which one, what to use instead, and which field it is of, if any."""
+
+    def __init__(self, annotation: Any, advice: str) -> None:
+        super().__init__(annotation, advice)
+        self.name = type_name(annotation)
+        self.advice = advice
+        self.place = ""
+
+    def __str__(self) -> str:
+        return f"{self.place}{self.name} is not supported; {self.advice}"
+
+
+def type_name(annotation: Any) -> str:
+    """Return an annotation as its author would write it."""
+    if annotation is NoneType or annotation is None:
+        return "None"
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if origin in {Union, types.UnionType}:
+        return " | ".join(map(type_name, arguments))
+    if origin is Annotated:
+        return type_name(arguments[0])
+    name = getattr(annotation, "__name__", None) or repr(annotation).removeprefix("typing.")
+    return f"{name}[{', '.join(map(_argument_name, arguments))}]" if arguments else name
+
+
+def _argument_name(argument: Any) -> str:
+    if isinstance(argument, list):  # of a Callable
+        return f"[{', '.join(map(_argument_name, argument))}]"
+    return "..." if argument is Ellipsis else type_name(argument)
+
+
+class AnnotationReader:
+    """Reads the annotations of inputs, or those of an output, which may be of more types."""
+
+    def __init__(self, *, output: bool = False) -> None:
+        self.output = output
+        self._open: list[type] = []  # the records that are being read, to notice one that contains itself
+
+    def read(self, annotation: Any) -> Described:
+        """Describe a type. Raises `UnsupportedTypeError`."""
+        annotation, is_opaque = strip(annotation)
+        if is_opaque:
+            return self._opaque(annotation)
+        if isinstance(annotation, type) and annotation in _SCALARS:
+            return Described(TypeSpec(_SCALARS[annotation]))
+        if annotation is Any or annotation is object:
+            return Described(TypeSpec("object" if annotation is Any else "opaque"))
+        if annotation is Secret:
+            return Described(TypeSpec("secret"), _as_secret)
+        origin = typing.get_origin(annotation)
+        if origin is Literal:
+            return _literal(annotation)
+        if origin is Union or origin is types.UnionType:
+            return self._union(annotation)
+        if isinstance(origin or annotation, type):
+            return self._class(annotation, origin or annotation)
+        raise UnsupportedTypeError(annotation, self._advice(annotation))
+
+    def _opaque(self, annotation: Any) -> Described:
+        """What `Opaque` keeps of a type: that it is a list, or may be None."""
+        members = [member for member in typing.get_args(annotation) if member is not NoneType]
+        if typing.get_origin(annotation) in {Union, types.UnionType} and len(members) == 1:
+            return Described(replace(self._opaque(members[0]).spec, nullable=True))
+        if annotation is list or typing.get_origin(annotation) is list:
+            return Described(TypeSpec("array", items=TypeSpec("opaque")))
+        return Described(TypeSpec("opaque"))
+
+    def _union(self, annotation: Any) -> Described:
+        arguments = typing.get_args(annotation)
+        members = [self.read(member) for member in arguments if member is not NoneType]
+        nullable = NoneType in arguments
+        if len(members) == 1:
+            spec, convert = members[0]
+            return Described(replace(spec, nullable=nullable or spec.nullable), convert)
+        if not self.output:
+            for member, described in zip((a for a in arguments if a is not NoneType), members, strict=True):
+                if described.convert is not None or described.spec.kind not in _UNION_KINDS:
+                    advice = "a union holds only str, int, float, bool, dict, list and Literal: use one of its types"
+                    raise UnsupportedTypeError(member, advice)
+        return Described(TypeSpec("union", nullable=nullable, members=tuple(member.spec for member in members)))
+
+    def _class(self, annotation: Any, origin: type) -> Described:
+        """Describe a class, or a generic one with its arguments; the first reader that knows it has the word."""
+        for reader in (self._file, self._collection, self._enum, self._record, self._foreign):
+            described = reader(annotation, origin)
+            if described is not None:
+                return described
+        raise UnsupportedTypeError(annotation, self._advice(annotation))
+
+    def _file(self, _: Any, origin: type) -> Described | None:
+        if issubclass(origin, os.PathLike):
+            return Described(TypeSpec("path"), Path)
+        is_text = issubclass(origin, (io.TextIOBase, typing.TextIO))
+        if issubclass(origin, (File, io.IOBase, typing.BinaryIO)) and not is_text:
+            return Described(TypeSpec("file"), _as_file)
+        return None
+
+    def _collection(self, annotation: Any, origin: type) -> Described | None:
+        if is_typed_dict(origin):
+            return None
+        if issubclass(origin, abc.Mapping) and (self.output or origin in _INPUT_MAPPINGS):
+            self._check_mapping(annotation)
+            return Described(TypeSpec("object"))
+        if origin in _INPUT_LISTS:
+            return self._array(typing.get_args(annotation))
+        is_list = issubclass(origin, (tuple, abc.Set, abc.Sequence)) and not issubclass(origin, _NO_LISTS)
+        return self._output_array(typing.get_args(annotation), origin) if self.output and is_list else None
+
+    def _check_mapping(self, annotation: Any) -> None:
+        """The values of a dict arrive as they are, so they must not be of a type that has to be made."""
+        values = typing.get_args(annotation)[1:]
+        if self.output or not values or isinstance(values[0], TypeVar):
+            return
+        if self.read(values[0]).convert is not None:
+            advice = "a dict holds plain JSON values: use a TypedDict or a BaseModel, whose fields have types"
+            raise UnsupportedTypeError(annotation, advice)
+
+    def _array(self, arguments: tuple[Any, ...]) -> Described:
+        if not arguments or arguments[0] is Any or isinstance(arguments[0], TypeVar):
+            return Described(TypeSpec("array", items=TypeSpec("opaque")))
+        items = self.read(arguments[0])
+        return Described(TypeSpec("array", items=items.spec), _each(items.convert))
+
+    def _output_array(self, arguments: tuple[Any, ...], origin: type) -> Described:
+        distinct = list(dict.fromkeys(member for member in arguments if member is not Ellipsis))
+        if not distinct or hasattr(origin, "_fields"):
+            return Described(TypeSpec("array", items=TypeSpec("opaque")))
+        specs = tuple(self.read(member).spec for member in distinct)
+        return Described(TypeSpec("array", items=specs[0] if len(specs) == 1 else TypeSpec("union", members=specs)))
+
+    def _enum(self, annotation: Any, origin: type) -> Described | None:
+        if not issubclass(origin, enum.Enum):
+            return None
+        return Described(choice_spec([member.value for member in origin], annotation), origin)
+
+    def _record(self, _: Any, origin: type) -> Described | None:
+        from geartrain.worker.records import read_record
+
+        if origin not in self._open:
+            self._open.append(origin)
+            try:
+                return read_record(origin, self)
+            finally:
+                self._open.pop()
+        if self.output:
+            return Described(TypeSpec("object"))
+        raise UnsupportedTypeError(origin, "it contains itself: use dict for that field")
+
+    def _foreign(self, _: Any, origin: type) -> Described | None:
+        """What an output may be beyond the types of an input."""
+        if not self.output:
+            return None
+        if origin is NoneType:
+            return Described(TypeSpec("opaque", nullable=True))
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and issubclass(origin, numpy.generic):
+            return _numpy_scalar(numpy, origin)
+        if (hasattr(origin, "__array__") and hasattr(origin, "tolist")) or issubclass(origin, abc.Iterator):
+            return Described(TypeSpec("array", items=TypeSpec("opaque")))
+        if origin.__module__ in {"datetime", "uuid"} and origin.__name__ in {*_TIMES, "UUID"}:
+            return Described(TypeSpec("string"))
+        if hasattr(origin, "__struct_fields__") or hasattr(origin, "__attrs_attrs__"):
+            return Described(TypeSpec("object"))
+        kinds = [kind for base, kind in _SCALARS.items() if issubclass(origin, base)]
+        return Described(TypeSpec(kinds[0])) if kinds else None
+
+    def _advice(self, annotation: Any) -> str:
+        origin = typing.get_origin(annotation) or annotation
+        module = getattr(origin, "__module__", "").partition(".")[0]
+        name = getattr(origin, "__name__", "")
+        for names, of_input, of_output in _ADVICE:
+            if name in names or module in names:
+                return of_output if self.output else of_input
+        return _GENERAL_OUTPUT if self.output else _GENERAL_INPUT
+
+
+_INPUT_MAPPINGS = frozenset({dict, abc.Mapping, abc.MutableMapping})
+_INPUT_LISTS = frozenset({list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable})
+
+_GENERAL_INPUT = (
+    "use str, int, float, bool, Path, Secret, list, dict, a Literal, an Enum, a TypedDict, a dataclass or a BaseModel"
+)
+_GENERAL_OUTPUT = (
+    "use str, int, float, bool, Path, list, dict, Iterator, a TypedDict, a dataclass or a BaseModel,"
+    " or Annotated[..., Opaque] to leave the type open"
+)
+_LIST = "use list[...] instead"
+_ADVICE: tuple[tuple[frozenset[str], str, str], ...] = (
+    (
+        frozenset({"bytes", "bytearray", "memoryview"}),
+        "use Path for a file, or str",
+        "write it to a file and return Path, or return a str",
+    ),
+    (frozenset({"set", "frozenset", "tuple", "deque", "Set"}), _LIST, _LIST),
+    (frozenset({"Iterator", "Generator", "AsyncIterator", "AsyncGenerator", "AsyncIterable"}), _LIST, _LIST),
+    (frozenset({"ConcatenateIterator", "AsyncConcatenateIterator"}), _LIST, _LIST),
+    (frozenset({"PIL"}), "use Path, and open the image in run()", "save the image to a file and return Path"),
+    (frozenset({"numpy"}), "use list[float], and numpy.asarray() in run()", "return .tolist() as list[float]"),
+    (frozenset({"torch"}), "use list[float], and torch.tensor() in run()", "return .tolist() as list[float]"),
+    (frozenset({"datetime", "uuid", "decimal"}), "use str, and parse it in run()", "return a str or a float"),
+    (frozenset({"TextIO", "StringIO", "TextIOWrapper"}), "use Path, and open it in run()", "return Path"),
+)
+
+
+def strip(annotation: Any) -> tuple[Any, bool]:
+    """Take off what says nothing of the JSON: aliases, NewType and metadata. Tell whether `Opaque` was among it."""
+    while True:
+        origin = typing.get_origin(annotation)
+        if origin is Annotated:
+            if any(isinstance(mark, OpaqueMark) for mark in annotation.__metadata__):
+                return annotation.__origin__, True
+            if any(isinstance(mark, FieldInfo) for mark in annotation.__metadata__):
+                raise UnsupportedTypeError(annotation, "Input() describes a whole parameter, not a part of its type")
+            annotation = annotation.__origin__
+        elif getattr(origin, "_name", None) in _WRAPPERS:
+            annotation = typing.get_args(annotation)[0]
+        elif hasattr(annotation, "__supertype__"):
+            annotation = annotation.__supertype__
+        elif type(annotation).__name__ == "TypeAliasType":  # `type X = ...`, from Python 3.12 on
+            annotation = annotation.__value__
+        elif type(origin).__name__ == "TypeAliasType":  # `type X[T] = ...`, with its arguments
+            annotation = origin.__value__[typing.get_args(annotation)]
+        else:
+            return annotation, False
+
+
+def choice_spec(values: typing.Iterable[Any], annotation: Any) -> TypeSpec:
+    """Describe a fixed set of JSON values; a mixed set is a union of sets of one type each."""
+    by_kind: dict[Kind, list[Any]] = {}
+    nullable = False
+    for value in values:
+        if value is None:
+            nullable = True
+            continue
+        choice = plain_scalar(value.value if isinstance(value, enum.Enum) else value)  # Literal[Color.RED]
+        kind = _SCALARS.get(type(choice))
+        if kind is None:
+            raise UnsupportedTypeError(annotation, f"{choice!r} is no JSON value: let its values be strings or numbers")
+        by_kind.setdefault(kind, []).append(choice)
+    if not by_kind:
+        raise UnsupportedTypeError(annotation, "it lists no value: give it some, or use str")
+    specs = tuple(TypeSpec(kind, choices=tuple(choices)) for kind, choices in by_kind.items())
+    if len(specs) == 1:
+        return replace(specs[0], nullable=nullable)
+    return TypeSpec("union", nullable=nullable, members=specs)
+
+
+def is_typed_dict(origin: type) -> bool:
+    """Tell whether this is a TypedDict, also one of `typing_extensions`."""
+    return issubclass(origin, dict) and hasattr(origin, "__required_keys__")
+
+
+def _literal(annotation: Any) -> Described:
+    values = typing.get_args(annotation)
+    members = {value.value: value for value in values if isinstance(value, enum.Enum)}
+    spec = choice_spec(values, annotation)
+    return Described(spec, (lambda value: members.get(value, value)) if members else None)
+
+
+def plain_scalar(value: Any) -> Any:
+    """Return the plain value of one whose class derives from str, int or float, and any other as it is."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    for base in (bool, int, float):
+        if isinstance(value, base):
+            return base(value)
+    return value
+
+
+def _numpy_scalar(numpy: Any, origin: type) -> Described | None:
+    families: tuple[tuple[Any, Kind], ...] = (
+        (numpy.bool_, "boolean"),
+        (numpy.integer, "integer"),
+        (numpy.floating, "number"),
+        (numpy.str_, "string"),
+    )
+    kinds = [kind for family, kind in families if issubclass(origin, family)]
+    return Described(TypeSpec(kinds[0])) if kinds else None
+
+
+def _as_secret(value: Any) -> Secret:
+    return value if isinstance(value, Secret) else Secret(value)
+
+
+def _as_file(value: Any) -> Any:
+    return value if hasattr(value, "read") else open(value, "rb")  # noqa: PTH123 - so that its name is a str
+
+
+def _each(convert: Converter | None) -> Converter | None:
+    """The converter of a list of such values."""
+    if convert is None:
+        return None
+    return lambda values: None if values is None else [item if item is None else convert(item) for item in values]

@@ -1,0 +1,274 @@
+"""Reads the signature of a `run()` from its annotations, at load time in the worker."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections import abc
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+from geartrain.authoring.inputs import MISSING, FieldInfo
+from geartrain.authoring.iterators import AsyncConcatenateIterator, ConcatenateIterator
+from geartrain.authoring.marks import STREAMING_MARK
+from geartrain.domain.signature import InputField, OutputMode, OutputSpec, Signature, TypeSpec
+from geartrain.worker.annotations import (
+    AnnotationReader,
+    Converter,
+    Described,
+    UnsupportedTypeError,
+    strip,
+    type_name,
+)
+from geartrain.worker.constraints import ConstraintError, check_default, check_settings, json_choices, json_default
+
+_ITERATORS = frozenset(
+    {abc.Iterator, abc.Iterable, abc.Generator, abc.AsyncIterator, abc.AsyncIterable, abc.AsyncGenerator}
+)
+_CONCATENATED: frozenset[Any] = frozenset({ConcatenateIterator, AsyncConcatenateIterator})
+_OPAQUE = TypeSpec("opaque")
+_ONLY_STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+
+class UnsupportedAnnotationError(TypeError):
+    """`run()` is written in a way that no signature can be made of: one sentence with the parameter and the remedy."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of `run()`: its field in the signature, the default as written, and how its value is made."""
+
+    field: InputField
+    default: Any
+    convert: Converter | None
+
+
+def read_signature(run: Callable[..., Any], *, owner_name: str) -> Signature:
+    """Read the signature of a bound `run()`, `predict()` or function.
+
+    `owner_name` is what errors call it, such as `Runner.run()`. Raises `UnsupportedAnnotationError`.
+    """
+    documentation = getattr(layers(run)[-1], "__doc__", None)
+    return Signature(
+        inputs=tuple(parameter.field for parameter in read_parameters(run, owner_name=owner_name)),
+        output=_read_output(run, owner_name),
+        streaming=bool(mark_of(run, STREAMING_MARK)),
+        description=inspect.cleandoc(documentation) if isinstance(documentation, str) else None,
+    )
+
+
+def read_parameters(run: Callable[..., Any], *, owner_name: str) -> tuple[Parameter, ...]:
+    """Read the parameters of `run()` in their order. Raises `UnsupportedAnnotationError`."""
+    parameters = _signature(run, owner_name).parameters.values()
+    return tuple(_read_parameter(parameter, run, owner_name) for parameter in parameters)
+
+
+def _signature(run: Callable[..., Any], owner: str) -> inspect.Signature:
+    """The parameters as they are written, also where a decorator without `functools.wraps` hides them."""
+    try:
+        signature = inspect.signature(run)
+        hidden = _hidden(run)
+        if hidden is None:
+            return signature
+        written = inspect.signature(hidden)
+    except Exception as error:
+        raise UnsupportedAnnotationError(f"the signature of {owner} cannot be read: {error}") from error
+    parameters = list(written.parameters.values())
+    return written.replace(parameters=parameters[1:] if inspect.ismethod(run) else parameters)
+
+
+def _read_parameter(parameter: inspect.Parameter, run: Callable[..., Any], owner: str) -> Parameter:
+    if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+        stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+        raise UnsupportedAnnotationError(
+            f"{owner} takes {stars}{parameter.name}: write every input as a parameter of its own"
+        )
+    where = f"{owner}: the parameter {parameter.name!r}"
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise UnsupportedAnnotationError(f"{where} is positional-only, and inputs are given by name: remove the '/'")
+    if parameter.annotation is parameter.empty:
+        raise UnsupportedAnnotationError(f"{where} has no annotation: give it a type, such as {parameter.name}: str")
+    annotation, info = _split(_resolve(parameter.annotation, run, where), parameter.default, where)
+    try:
+        described = AnnotationReader().read(annotation)
+    except UnsupportedTypeError as error:
+        raise UnsupportedAnnotationError(f"{where} is annotated {_explain(annotation, error)}") from error
+    try:
+        field = _field(parameter.name, described, info, admits_none=annotation is Any)
+        return Parameter(field, info.default, described.convert)
+    except ConstraintError as error:
+        raise UnsupportedAnnotationError(f"{where}: {error}") from error
+
+
+def _split(annotation: Any, default: Any, where: str) -> tuple[Any, FieldInfo]:
+    """Tell the type from what `Input()` says, which is the default, or stands in `Annotated` beside a plain one."""
+    infos = []
+    if typing.get_origin(annotation) is Annotated:
+        infos = [mark for mark in annotation.__metadata__ if isinstance(mark, FieldInfo)]
+        rest = [mark for mark in annotation.__metadata__ if not isinstance(mark, FieldInfo)]
+        annotation = annotation.__origin__
+        if rest:
+            annotation = Annotated[annotation, *rest]
+    if isinstance(default, FieldInfo):
+        infos.append(default)
+        default = MISSING
+    if len(infos) > 1:
+        raise UnsupportedAnnotationError(f"{where} has more than one Input(): keep one")
+    info = infos[0] if infos else FieldInfo(default=MISSING)
+    if default is inspect.Parameter.empty or default is MISSING:
+        return annotation, info
+    if info.default is not MISSING:
+        raise UnsupportedAnnotationError(f"{where} has two defaults, one in Input() and one after '=': keep one")
+    settings = {name: getattr(info, name) for name in FieldInfo.__slots__}
+    return annotation, FieldInfo(**{**settings, "default": default})
+
+
+def _field(name: str, described: Described, info: FieldInfo, *, admits_none: bool) -> InputField:
+    """Make the field of the signature. Raises `ConstraintError`."""
+    spec = described.spec
+    check_settings(info, spec)
+    has_default = info.default is not MISSING
+    default = json_default(info.default, spec) if has_default else None
+    if default is None and has_default and not (admits_none or spec.nullable or spec.kind in {"secret", "opaque"}):
+        has_default = False  # as in Cog: None is no value of this type
+    check_default(info, spec, default)
+    return InputField(
+        name=name,
+        type=spec,
+        required=not (has_default or spec.nullable),
+        has_default=has_default,
+        default=default,
+        description=info.description,
+        ge=info.ge,
+        le=info.le,
+        min_length=info.min_length,
+        max_length=info.max_length,
+        regex=info.regex,
+        choices=None if info.choices is None else json_choices(info.choices),
+        deprecated=bool(info.deprecated),
+        accept=info.accept,
+    )
+
+
+def _read_output(run: Callable[..., Any], owner: str) -> OutputSpec:
+    annotation = _return_annotation(run, owner)
+    generates = is_generator(run)
+    if annotation is inspect.Signature.empty:
+        return OutputSpec(_OPAQUE, "iterator" if generates else "value")
+    mode, annotation = _output_mode(annotation, owner)
+    if annotation is None:
+        return OutputSpec(TypeSpec("string") if mode == "concatenate" else _OPAQUE, mode)
+    try:
+        spec = AnnotationReader(output=True).read(annotation).spec
+    except UnsupportedTypeError as error:
+        message = f"{owner}: what it returns is annotated {_explain(annotation, error)}"
+        raise UnsupportedAnnotationError(message) from error
+    if mode == "concatenate" and spec.kind != "string":
+        raise UnsupportedAnnotationError(
+            f"{owner} returns ConcatenateIterator[{type_name(annotation)}], and only text can be concatenated:"
+            " use ConcatenateIterator[str], or Iterator"
+        )
+    if generates and mode == "value":  # the author annotated what the reader sees in the end
+        return OutputSpec(spec.items if spec.kind == "array" and spec.items is not None else spec, "iterator")
+    return OutputSpec(spec, mode)
+
+
+def _return_annotation(run: Callable[..., Any], owner: str) -> Any:
+    annotation = _signature(run, owner).return_annotation
+    if annotation is inspect.Signature.empty:
+        return annotation
+    annotation = _resolve(annotation, run, f"{owner}: what it returns")
+    return type(None) if annotation is None else annotation
+
+
+def _output_mode(annotation: Any, owner: str) -> tuple[OutputMode, Any]:
+    """Tell a stream from a value, and the type of its elements; None where the author left that open."""
+    bare, is_opaque = strip(annotation)
+    origin = typing.get_origin(bare) or bare
+    if is_opaque or not isinstance(origin, abc.Hashable) or origin not in _ITERATORS | _CONCATENATED:
+        return "value", annotation
+    mode: OutputMode = "concatenate" if origin in _CONCATENATED else "iterator"
+    element = next(iter(typing.get_args(bare)), None)
+    if element is None or element is Any or isinstance(element, typing.TypeVar):
+        return mode, None
+    if (typing.get_origin(element) or element) in _ITERATORS | _CONCATENATED:
+        message = f"{owner} returns an iterator of iterators: use Iterator[list[...]]"
+        raise UnsupportedAnnotationError(message)
+    return mode, element
+
+
+def _resolve(annotation: Any, run: Callable[..., Any], where: str) -> Any:
+    """Evaluate what is a string in an annotation (`from __future__ import annotations`), where it was written."""
+    function = layers(run)[-1]
+    function = getattr(function, "__func__", function)
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing.get_type_hints(
+            holder, globalns=getattr(function, "__globals__", {}), localns=_closure(function), include_extras=True
+        )["it"]
+    except Exception as error:
+        text = annotation if isinstance(annotation, str) else type_name(annotation)
+        raise UnsupportedAnnotationError(
+            f"{where} is annotated {text}, which cannot be evaluated ({type(error).__name__}: {error}):"
+            " import what it names at the top of the file, not under TYPE_CHECKING"
+        ) from error
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    """Names that a function made inside another one can see: the types of a model that is built in a function."""
+    cells = getattr(function, "__closure__", None) or ()
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    found = {}
+    for name, cell in zip(names, cells, strict=False):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+    return found
+
+
+def _explain(annotation: Any, error: UnsupportedTypeError) -> str:
+    name = type_name(annotation)
+    if error.place or error.name != name:
+        return f"{name}; {error}"
+    return f"{name}, which is not supported: {error.advice}"
+
+
+def is_generator(run: Callable[..., Any]) -> bool:
+    """Tell whether calling `run` gives a generator, also through decorators."""
+    return any(inspect.isgeneratorfunction(layer) or inspect.isasyncgenfunction(layer) for layer in layers(run))
+
+
+def is_async(run: Callable[..., Any]) -> bool:
+    """Tell whether `run` was written with `async def`, also through decorators."""
+    return any(inspect.iscoroutinefunction(layer) or inspect.isasyncgenfunction(layer) for layer in layers(run))
+
+
+def mark_of(run: Callable[..., Any], mark: str) -> Any:
+    """Return what a decorator such as `@concurrent` has left on `run`, also below other decorators; or None."""
+    return next((getattr(layer, mark) for layer in layers(run) if hasattr(layer, mark)), None)
+
+
+def layers(run: Callable[..., Any]) -> list[Any]:
+    """The callable and what it wraps, from the outside in; for an object that is called, its `__call__` at the end."""
+    found: list[Any] = []
+    layer: Any = run
+    while layer is not None and not any(layer is known for known in found):
+        found.append(layer)
+        layer = getattr(layer, "__wrapped__", None) or getattr(layer, "func", None) or _hidden(layer)
+    if not inspect.isroutine(found[-1]):
+        found.append(type(found[-1]).__call__)
+    return found
+
+
+def _hidden(layer: Any) -> Any:
+    """The one function behind the `def wrapper(*args, **kwargs)` of a decorator without `functools.wraps`."""
+    function = getattr(layer, "__func__", layer)
+    code = getattr(function, "__code__", None)
+    if code is None or hasattr(function, "__wrapped__"):
+        return None
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if code.co_flags & _ONLY_STARS != _ONLY_STARS or (named and named != ("self",)):
+        return None
+    functions = [value for value in _closure(function).values() if inspect.isfunction(value)]
+    return functions[0] if len(functions) == 1 else None

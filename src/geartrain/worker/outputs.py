@@ -1,0 +1,175 @@
+"""From what `run()` gives to JSON text, and to the files that the text refers to.
+
+What is plain JSON already goes straight to msgspec; only the rest is walked. A fault is told with its place, such as
+`output.scores[3]`. Source of the table: observed Cog, section 9; numpy's float32 is widened to a double, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import isfinite, isnan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from geartrain.domain.signature import OutputSpec
+from geartrain.worker.faults import OutputError
+from geartrain.worker.objects import Simplifier, key_text, simplifier_of
+from geartrain.worker.outfiles import FileCollector, OutputFile, is_file
+
+__all__ = ["Encoded", "OutputEncoder", "OutputError"]
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+_SAFE = frozenset({str, int, bool, type(None)})  # JSON as they are, whatever the value
+_TEXT = frozenset({str})
+
+
+class Encoded(NamedTuple):
+    """JSON text in UTF-8 with sorted keys, and the files whose tokens stand in it in place of their URLs."""
+
+    json: bytes
+    files: tuple[OutputFile, ...] = ()
+
+
+class OutputEncoder:
+    """Encodes the outputs of one runner."""
+
+    def __init__(self, spec: OutputSpec) -> None:
+        self._wrap = spec.mode == "value" and spec.type.kind == "array"
+        self._simplifiers: dict[type, Simplifier | None] = {}
+
+    def encode_plain(self, value: object) -> bytes | None:
+        """Encode a value that is JSON as it is; None if it takes more. Raises `OutputError`."""
+        return _to_json(value) if type(value) in _SAFE and not self._wrap else None
+
+    def encode(
+        self,
+        value: Any,
+        new_folder: Callable[[], Path],
+        originals_of: Callable[[Path], tuple[str, ...]] = lambda _: (),
+    ) -> Encoded:
+        """Encode a returned or yielded value. Raises `OutputError`, whose message names the place.
+
+        Where a list is declared, any other value is wrapped in one. Files are copied, since the model may go on to
+        overwrite its own: each into a folder that `new_folder` has made, where it keeps its name.
+        `originals_of` tells what of a path that was copied is to be deleted when the run is over.
+        """
+        text = self.encode_plain(value)
+        if text is not None:
+            return Encoded(text)
+        files = FileCollector(new_folder, originals_of)
+        try:
+            plain = _Walk(self._simplifiers, files).convert(value)
+            if self._wrap and plain is not None and type(plain) is not list:
+                plain = [plain]
+            return Encoded(_to_json(plain), files.files())
+        except BaseException as error:
+            files.discard()
+            if isinstance(error, RecursionError):
+                raise OutputError("is nested too deeply, or contains itself") from None
+            raise
+
+
+class _Walk:
+    """One pass over a value."""
+
+    __slots__ = ("_files", "_simplifiers")
+
+    def __init__(self, simplifiers: dict[type, Simplifier | None], files: FileCollector) -> None:
+        self._simplifiers = simplifiers
+        self._files = files
+
+    def convert(self, value: Any) -> Any:
+        """Return the value as plain JSON: itself, where it is that already."""
+        kind = type(value)
+        if kind in _SAFE:
+            return value
+        if kind is float:
+            return value if isfinite(value) else _refuse_float(value)
+        if kind is list:
+            return value if _is_plain(value) else self._list(value)
+        if kind is dict:
+            return self._dict(value)
+        if kind not in self._simplifiers:
+            self._simplifiers[kind] = None if is_file(value) else simplifier_of(kind)
+        simplify = self._simplifiers[kind]
+        return self._files.add(value) if simplify is None else self.convert(simplify(value))
+
+    def _list(self, values: list[Any]) -> list[Any]:
+        converted: list[Any] = []
+        add = converted.append
+        try:
+            for value in values:
+                add(self.convert(value))
+        except OutputError as error:
+            raise error.inside(len(converted)) from None
+        return converted
+
+    def _dict(self, values: dict[Any, Any]) -> dict[str, Any]:
+        if _TEXT.issuperset(map(type, values)):
+            if _is_plain(values.values()):
+                return values
+            keys: Iterable[str] = values
+        else:
+            keys = [key_text(key) for key in values]
+        converted: dict[str, Any] = {}
+        for key, value in zip(keys, values.values(), strict=True):
+            if key in converted:
+                raise OutputError(f"has two keys that both become {key!r} in JSON")
+            try:
+                converted[key] = self.convert(value)
+            except OutputError as error:
+                raise error.inside(key) from None
+        return converted
+
+
+def _is_plain(values: Iterable[Any]) -> bool:
+    """Tell whether all of these are plain JSON scalars, without a step in Python for each."""
+    kinds = set(map(type, values))
+    if float not in kinds:
+        return kinds <= _SAFE
+    if len(kinds) == 1:
+        return all(map(isfinite, values))
+    return kinds - {float} <= _SAFE and all(map(isfinite, [value for value in values if type(value) is float]))
+
+
+def _refuse_float(value: float) -> Any:
+    name = "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    raise OutputError(f"is {name}, which JSON cannot carry; return None or a string instead")
+
+
+def _to_json(plain: Any) -> bytes:
+    try:
+        return _encode(plain)
+    except UnicodeEncodeError:
+        error = OutputError("holds half a character (a lone surrogate), which UTF-8 cannot carry")
+        for segment in reversed(_broken_text(plain)):
+            error.inside(segment)
+        raise error from None
+
+
+def _broken_text(plain: Any) -> list[str | int]:
+    """The place of the first string that has no UTF-8 form."""
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(plain, dict):
+        items = plain.items()
+    elif isinstance(plain, list):
+        items = enumerate(plain)
+    for segment, value in items:
+        if _is_broken(segment) or _is_broken(value):
+            return [segment]
+        place = _broken_text(value)
+        if place:
+            return [segment, *place]
+    return []
+
+
+def _is_broken(text: Any) -> bool:
+    if isinstance(text, str):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return True
+    return False

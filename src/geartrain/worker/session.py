@@ -1,0 +1,190 @@
+"""The life of a worker, from the first message to its exit."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geartrain.bridge.messages import (
+    PROTOCOL_VERSION,
+    Attach,
+    Fatal,
+    Init,
+    Ready,
+    SetupLog,
+    WorkerLog,
+    decode_control_to_worker,
+)
+from geartrain.domain.events import LogSource
+from geartrain.worker import cog_alias, forks
+from geartrain.worker.cancellation import CancelRegion
+from geartrain.worker.channel import Channel
+from geartrain.worker.control import ControlThread
+from geartrain.worker.job import JobTools, describe_error, format_error
+from geartrain.worker.loader import LoadedRunner, LoadError, load
+from geartrain.worker.platform import die_with_parent, line_buffer_c_stdout
+from geartrain.worker.streams import Router
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class _SetupFailedError(Exception):
+    """Load or setup failed; the message is the reason for the parent."""
+
+
+def main() -> int:
+    """Run the worker on the descriptors in `argv`, of the control channel and the alarm; return the exit code."""
+    descriptor, alarm = map(int, sys.argv[1:3])
+    die_with_parent(alarm)
+    os.set_inheritable(descriptor, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    sys.argv = sys.argv[:1]
+    faulthandler.enable()
+    forks.guard()
+    control = Channel(socket.socket(fileno=descriptor))
+    payload = control.receive()
+    if payload is None:
+        return 1
+    init = decode_control_to_worker(payload)
+    if not isinstance(init, Init) or init.protocol != PROTOCOL_VERSION:
+        control.send(Fatal(f"the worker speaks protocol {PROTOCOL_VERSION}, the parent does not"))
+        return 1
+    return _Session(init, control).run()
+
+
+class _Session:
+    """One worker with one model."""
+
+    def __init__(self, init: Init, control: Channel) -> None:
+        self._init = init
+        self._control = control
+        self._thread = ControlThread(control)
+        self._router = Router(self._setup_log)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self) -> int:
+        """Load, set up, serve."""
+        flush_c = line_buffer_c_stdout()
+        self._router.install()
+        cog_alias.install()
+        self._thread.start()
+        try:
+            runner = self._load()
+            slots = self._connect(self._number_of_slots(runner))
+            if not self._init.inspect:
+                self._setup(runner)
+        except _SetupFailedError as error:
+            self._router.flush_ambient()
+            flush_c()
+            self._control.send(Fatal(str(error)))
+            return 1
+        self._serve(runner, slots, flush_c)
+        return 0
+
+    # before Ready
+
+    def _load(self) -> LoadedRunner:
+        try:
+            return load(self._init.predictor_ref, Path(self._init.root), self._init.mode)
+        except LoadError as error:
+            raise _SetupFailedError(str(error)) from error
+
+    def _number_of_slots(self, runner: LoadedRunner) -> int:
+        slots = self._init.num_slots or runner.max_concurrency or 1
+        if slots > 1 and not runner.is_async:
+            msg = (
+                f"concurrency.max is {slots}, but run() is not async: a sync run() takes one prediction at a time. "
+                "Make it `async def run(...)`, or set the concurrency to 1."
+            )
+            raise _SetupFailedError(msg)
+        return slots
+
+    def _connect(self, number: int) -> list[Channel]:
+        region = self._region = CancelRegion()
+        slots = []
+        for slot in range(0 if self._init.inspect else number):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.connect(self._init.slot_address)
+            channel = Channel(sock, shield=region.shield)
+            channel.send(Attach(PROTOCOL_VERSION, slot))
+            slots.append(channel)
+        return slots
+
+    def _setup(self, runner: LoadedRunner) -> None:
+        if runner.is_async:
+            import asyncio
+
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        if runner.setup is None:
+            return
+        arguments: dict[str, Any] = {"weights": self._init.weights} if runner.setup_takes_weights else {}
+        try:
+            result = runner.setup(**arguments)
+            if hasattr(result, "__await__"):
+                self._await(result)
+        except BaseException as error:
+            self._router.flush_ambient()
+            self._setup_log("stderr", format_error(error))
+            msg = f"setup() failed: {describe_error(error)}"
+            raise _SetupFailedError(msg) from error
+
+    def _await(self, awaitable: Any) -> None:
+        if self._loop is not None:
+            self._loop.run_until_complete(awaitable)
+        else:
+            import asyncio
+
+            asyncio.run(awaitable)
+
+    def _setup_log(self, source: LogSource, data: str) -> None:
+        self._control.send(SetupLog(source, data))
+
+    # from Ready on
+
+    def _serve(self, runner: LoadedRunner, slots: list[Channel], flush_c: Any) -> None:
+        from geartrain.worker.arguments import ArgumentBinder
+        from geartrain.worker.originals import TemporaryFiles, may_hold_files
+        from geartrain.worker.outputs import OutputEncoder
+
+        signature = runner.signature
+        tools = JobTools(
+            ArgumentBinder(signature, runner.run),
+            OutputEncoder(signature.output),
+            self._router,
+            control=self._control,
+            temporary=TemporaryFiles(self._init.root) if may_hold_files(signature.output.type) else None,
+        )
+        self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
+        flush_c()
+        ready = Ready(
+            slots=tuple(range(len(slots))),
+            signature=signature,
+            is_async=runner.is_async,
+            has_healthcheck=runner.healthcheck is not None,
+        )
+        if self._init.inspect:
+            self._control.send(ready)
+            return
+        if runner.is_async and self._loop is not None:
+            from geartrain.worker.async_engine import AsyncEngine, close_loop
+
+            engine = AsyncEngine(runner.run, slots, self._control, loop=self._loop)
+            self._thread.serve(engine, runner.healthcheck)
+            self._control.send(ready)
+            engine.serve(tools, flush_c)
+            close_loop(self._loop)
+        else:
+            from geartrain.worker.sync_engine import SyncEngine
+
+            self._region.install()
+            sync = SyncEngine(runner.run, slots[0], self._region, streams=signature.output.mode != "value")
+            self._thread.serve(sync, runner.healthcheck)
+            self._control.send(ready)
+            sync.serve(tools, flush_c)
