@@ -1,0 +1,83 @@
+"""File names made from URLs and media types, and URLs shown in sentences."""
+
+from __future__ import annotations
+
+import mimetypes
+import posixpath
+import re
+from functools import cache
+from urllib.parse import unquote_plus, urlsplit
+
+_LONGEST_NAME = 200  # bytes; a random prefix is added and file systems end at 255
+_LONGEST_EXTENSION = 40  # bytes; what is longer is no extension
+_LONGEST_SHOWN = 200  # characters of a URL in a sentence
+
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f/]")
+
+# What Python's own table lacks, or does not know by this name in every version.
+_EXTENSIONS = {
+    "application/x-npy": ".npy",
+    "application/yaml": ".yaml",
+    "audio/flac": ".flac",
+    "audio/m4a": ".m4a",
+    "audio/mp4": ".m4a",
+    "audio/ogg": ".ogg",
+    "audio/wav": ".wav",
+    "audio/wave": ".wav",
+    "audio/webm": ".webm",
+    "audio/x-m4a": ".m4a",
+    "image/avif": ".avif",
+    "image/heic": ".heic",
+    "image/jpg": ".jpg",
+    "image/webp": ".webp",
+    "model/gltf-binary": ".glb",
+    "model/stl": ".stl",
+    "text/markdown": ".md",
+    "video/x-matroska": ".mkv",
+}
+
+
+def name_from_url(url: str) -> str:
+    """The last part of an http(s) URL's path, percent-decoded and safe as the end of a file name; may be empty."""
+    try:
+        path = urlsplit(url).path
+    except ValueError:
+        return ""
+    return clip_name(_UNSAFE.sub("_", unquote_plus(posixpath.basename(path))))
+
+
+def name_from_media_type(media_type: str) -> str:
+    """`file` with the extension of the media type, or plain `file` when the type is unknown."""
+    media_type = media_type.lower()
+    return "file" + (_EXTENSIONS.get(media_type) or _known_types().guess_extension(media_type, strict=False) or "")
+
+
+def clip_name(name: str) -> str:
+    """A name of at most 200 bytes in UTF-8: a longer one is cut as `name~.ext`."""
+    encoded = name.encode()
+    if len(encoded) <= _LONGEST_NAME:
+        return name
+    extension = posixpath.splitext(name)[1]
+    if len(extension.encode()) > _LONGEST_EXTENSION:
+        extension = ""
+    kept = encoded[: _LONGEST_NAME - len(extension.encode()) - 1].decode(errors="ignore")
+    return f"{kept}~{extension}"
+
+
+def shown_url(url: str) -> str:
+    """An http(s) URL for a sentence: without user, password, query and fragment, which may be secret, and not long."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "the URL"
+    return clip_text(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", _LONGEST_SHOWN)
+
+
+def clip_text(text: str, length: int) -> str:
+    """`text`, cut to `length` characters with an ellipsis."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+@cache
+def _known_types() -> mimetypes.MimeTypes:
+    return mimetypes.MimeTypes()  # Python's table alone, so that every machine gives the same names

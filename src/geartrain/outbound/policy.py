@@ -1,0 +1,100 @@
+"""Which addresses a URL that a client gave may lead to: the guard against server-side request forgery.
+
+The policy speaks of addresses, not of names: a name is resolved once, and the connection goes to the very address that
+passed (see `network.GuardedBackend`), so a name that changes its answer between check and connection gains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+import msgspec
+
+_NAT64 = IPv6Network("64:ff9b::/96")
+_V4_COMPATIBLE = IPv6Network("::/96")
+_V6_GLOBAL_UNICAST = IPv6Network("2000::/3")
+
+# Where clouds hand credentials to whoever asks from the machine itself. Most use the local link, which is refused as
+# a whole; these stand outside it.
+_METADATA: tuple[IPv4Network | IPv6Network, ...] = (
+    IPv4Network("168.63.129.16/32"),  # Azure
+    IPv4Network("100.100.100.200/32"),  # Alibaba
+    IPv4Network("192.0.0.192/32"),  # Oracle
+    IPv6Network("fd00:ec2::/32"),  # AWS
+    IPv6Network("fd20:ce::254/128"),  # Google
+)
+
+_NEVER = "an address of the local link, of a metadata service or of a group, which a URL may never lead to"
+_INTERNAL = (
+    "a loopback, private or otherwise internal address, which a URL may not lead to "
+    "unless the server runs with --allow-private-urls"
+)
+
+
+class AddressRefusedError(Exception):
+    """A host none of whose addresses may be connected to; the text is a sentence for the client."""
+
+
+class UrlPolicy(msgspec.Struct, frozen=True):
+    """The rule for addresses: public ones pass; internal ones only if `allow_private`.
+
+    Addresses of the local link (169.254.0.0/16 and fe80::/10, the home of metadata services), known metadata services
+    elsewhere, and multicast groups never pass.
+    """
+
+    allow_private: bool = False
+
+    def refusal(self, address: str) -> str | None:
+        """Why nothing may connect to `address` (a numeric one), as the end of a sentence; None when it may.
+
+        An IPv6 address that carries an IPv4 one (mapped, compatible, 6to4, NAT64) must pass as both.
+        """
+        try:
+            outer = ip_address(address)
+        except ValueError:
+            return "no address of the internet"
+        carried = _carried(outer)
+        if _never(outer) or (carried is not None and _never(carried)):
+            return _NEVER
+        if self.allow_private:
+            return None
+        # A mapped or translated address is no global one by itself: what it carries is where it leads.
+        public = _public(outer) if carried is None else _public(carried)
+        return None if public else _INTERNAL
+
+    def admit(self, host: str, addresses: Sequence[str]) -> list[str]:
+        """The `addresses` of `host` that may be connected to, in their order.
+
+        Raises AddressRefusedError: none may; the sentence does not tell the addresses, which a client has no need
+            to know.
+        """
+        refusals = {address: self.refusal(address) for address in addresses}
+        admitted = [address for address, refusal in refusals.items() if refusal is None]
+        if not admitted:
+            reason = next(iter(refusals.values()), "a name without an address")
+            raise AddressRefusedError(f"{host} is {reason}")
+        return admitted
+
+
+def _carried(address: IPv4Address | IPv6Address) -> IPv4Address | None:
+    """The IPv4 address inside an IPv6 one that is only a coat for it."""
+    if isinstance(address, IPv4Address):
+        return None
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address in _NAT64 or (address in _V4_COMPATIBLE and int(address) > 1):  # :: and ::1 are themselves
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return None
+
+
+def _never(address: IPv4Address | IPv6Address) -> bool:
+    return address.is_link_local or address.is_multicast or any(address in network for network in _METADATA)
+
+
+def _public(address: IPv4Address | IPv6Address) -> bool:
+    if isinstance(address, IPv6Address) and address not in _V6_GLOBAL_UNICAST:
+        return False
+    return address.is_global and not address.is_reserved

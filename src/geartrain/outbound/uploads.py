@@ -1,0 +1,171 @@
+"""Output files on their way to where they are uploaded: which URL each gets, and in which form it is sent.
+
+Two kinds of receiver. The operator's, `--upload-url`, gets each file raw at a URL of its own: observed Cog, section 16.
+A client's, `output_file_prefix`, gets each as a form at the same URL: Cog's HTTP API, "File uploads".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import posixpath
+import re
+import ssl
+import string
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote, quote_from_bytes, urlsplit
+
+from geartrain.outbound.concurrency import off_loop
+from geartrain.outbound.outputs import OutputFiles, media_type
+from geartrain.outbound.urls import target_fault
+
+if TYPE_CHECKING:
+    from geartrain.domain.work import FileRef
+    from geartrain.outbound.policy import UrlPolicy
+    from geartrain.outbound.putter import Putter
+
+_SYNCHRONOUS = (
+    "it is for predictions that are created synchronously; those created with `Prefer: respond-async` or as an event"
+    " stream upload their files only if the server runs with --upload-url"
+)
+_BREAKS_QUOTES = re.compile(r'[\x00-\x1f"\x7f]')
+
+
+class OutputDestinations:
+    """Where the output files of a server's predictions go: to their clients' prefixes, to `upload_url`, or inline.
+
+    A client's prefix is a hostile URL: every connection goes to an address that `policy` has passed. `upload_url` is
+    the operator's; the policy does not apply to it, and proxies of the environment do.
+    """
+
+    def __init__(self, policy: UrlPolicy, *, upload_url: str | None = None, user_agent: str = "geartrain") -> None:
+        self._policy = policy
+        self._upload_url = upload_url
+        self._own = _Opener(user_agent, None)
+        self._guarded = _Opener(user_agent, policy)
+
+    def fault(self, prefix: str, *, background: bool) -> str | None:
+        """Why a client cannot have its files at `prefix`, as a sentence; None if it can.
+
+        `background`: nobody waits for the prediction's answer. Such a one uploads to `upload_url` whatever its client
+        says, or not at all.
+        """
+        if background and self._upload_url is None:
+            return _SYNCHRONOUS
+        return target_fault(prefix, self._policy)
+
+    def of(self, prediction_id: str, prefix: str | None) -> OutputFiles:
+        """What takes the files of one prediction; `prefix` has been found without a fault."""
+        if prefix is not None:
+            return OutputFiles(PrefixSink(self._guarded, prefix))
+        if self._upload_url is not None:
+            return OutputFiles(UploadSink(self._own, self._upload_url, prediction_id))
+        return OutputFiles()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._own.close()
+        await self._guarded.close()
+
+
+class PutterSource(Protocol):
+    """Has what sends files."""
+
+    async def putter(self) -> Putter:
+        """It; opened when it is first needed."""
+
+
+class UploadSink:
+    """Files sent raw to the operator's URL (an `OutputSink`), each to its name below it."""
+
+    at_once = 4
+
+    def __init__(self, source: PutterSource, upload_url: str, prediction_id: str) -> None:
+        self._source = source
+        self._url = upload_url
+        self._prediction_id = quote(prediction_id, safe=string.punctuation)
+
+    async def deliver(self, file: FileRef, name: str) -> bytes:
+        """Upload a file; see `OutputSink`. Its URL is what the receiver says, or where it was taken in the end."""
+        putter = await self._source.putter()
+        headers = {"Content-Type": media_type(file), "X-Prediction-Id": self._prediction_id}
+        answer = await putter.put(file, url_below(self._url, name), headers=headers)
+        return _as_text(_stripped(answer.location or answer.url))
+
+
+class PrefixSink:
+    """Files sent as forms to a client's URL (an `OutputSink`), each in a field `file` with its name."""
+
+    at_once = 4
+
+    def __init__(self, source: PutterSource, prefix: str) -> None:
+        self._source = source
+        self._prefix = prefix
+
+    async def deliver(self, file: FileRef, name: str) -> bytes:
+        """Upload a file; see `OutputSink`. Its URL is what the receiver says, or its name below the prefix."""
+        putter = await self._source.putter()
+        boundary = os.urandom(16).hex()
+        filename = _BREAKS_QUOTES.sub(lambda found: f"%{ord(found[0]):02X}", name).encode(errors="replace")
+        head = b'--%b\r\nContent-Disposition: form-data; name="file"; filename="%b"\r\nContent-Type: %b\r\n\r\n' % (
+            boundary.encode(),
+            filename,
+            media_type(file).encode(),
+        )
+        tail = b"\r\n--%b--\r\n" % boundary.encode()
+        headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+        answer = await putter.put(file, self._prefix, headers=headers, around=(head, tail))
+        return _as_text(_stripped(answer.location or _anonymous(url_below(self._prefix, name))))
+
+
+class _Opener:
+    """Opens a putter when the first file is sent; it is shared by all predictions."""
+
+    def __init__(self, user_agent: str, policy: UrlPolicy | None) -> None:
+        self._user_agent = user_agent
+        self._policy = policy
+        self._putter: Putter | None = None
+        self._opening = asyncio.Lock()
+
+    async def putter(self) -> Putter:
+        async with self._opening:
+            if self._putter is None:
+                kind, tls = await off_loop(_load)
+                self._putter = kind(self._user_agent, policy=self._policy, tls=tls)
+            return self._putter
+
+    async def close(self) -> None:
+        putter, self._putter = self._putter, None
+        if putter is not None:
+            await putter.close()
+
+
+def url_below(url: str, name: str) -> str:
+    """The URL of a file: its name, escaped, under the path of `url`."""
+    parts = urlsplit(url)
+    path = posixpath.join(parts.path or "/", quote_from_bytes(os.fsencode(name), safe=""))
+    return parts._replace(path=path).geturl()
+
+
+def _stripped(url: str) -> str:
+    """A URL without its query, which may be the signature that allowed the upload; a relative one as it is."""
+    parts = urlsplit(url)
+    return parts._replace(query="").geturl() if parts.scheme else url
+
+
+def _anonymous(url: str) -> str:
+    """A URL without user, password and fragment."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
+
+
+def _as_text(url: str) -> bytes:
+    return json.dumps(url)[1:-1].encode()
+
+
+def _load() -> tuple[type[Putter], ssl.SSLContext]:
+    from geartrain.outbound.network import tls_context
+    from geartrain.outbound.putter import Putter  # late: it imports httpx and stamina, which cost 200 ms
+
+    return Putter, tls_context()

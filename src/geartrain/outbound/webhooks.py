@@ -1,0 +1,94 @@
+"""Webhooks on their way out: which targets are accepted, and who sends to them."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from geartrain.outbound.concurrency import off_loop
+from geartrain.outbound.urls import target_fault
+
+if TYPE_CHECKING:
+    from geartrain.domain.webhook import Webhook
+    from geartrain.outbound.policy import UrlPolicy
+    from geartrain.outbound.poster import Poster
+
+
+class Retries(msgspec.Struct, frozen=True):
+    """How long a delivery is tried: the pauses double from `first_pause` up to `longest_pause`, all in seconds.
+
+    As observed of Cog (section 13), but for the jitter, which keeps a thousand deliveries from coming back together.
+    """
+
+    tries: int = 13
+    first_pause: float = 0.2
+    longest_pause: float = 102.4
+    jitter: float = 0.5
+    seconds: float = 450.0  # after which no new try begins
+
+
+class WebhookSender:
+    """Sends the webhooks of all predictions, over one pool of connections that the first of them opens.
+
+    The targets are clients' URLs, so every connection, also of a redirect, goes to an address that `policy` has passed.
+    `token` is sent as `Authorization: Bearer …` to each of them, but not to where another host redirects to.
+    """
+
+    def __init__(
+        self, policy: UrlPolicy, *, user_agent: str, token: str | None = None, retries: Retries | None = None
+    ) -> None:
+        self._policy = policy
+        self._headers = [("content-type", "application/json"), ("accept", "*/*"), ("user-agent", user_agent)]
+        if token:
+            self._headers.append(("authorization", f"Bearer {token}"))
+        self._retries = retries or Retries()
+        self._poster: Poster | None = None
+        self._opening = asyncio.Lock()
+        self._hurried = False
+
+    def fault(self, url: str) -> str | None:
+        """What is wrong with a target and can be told without a connection, as a sentence; None if nothing is."""
+        return target_fault(url, self._policy)
+
+    async def send(self, webhook: Webhook, body: Callable[[], bytes]) -> str | None:
+        """Try once; return why it did not arrive, None if it did. `body` is asked for when its turn has come."""
+        return await (self._poster or await self._open()).send(webhook, body)
+
+    async def deliver(self, webhook: Webhook, body: bytes) -> str | None:
+        """Try until it has arrived, or there is no hope of it; return why it did not arrive, None if it did.
+
+        What may pass is tried again: a connection that fails, a receiver that takes too long, 429, 500, 502, 503, 504.
+        """
+        return await (self._poster or await self._open()).deliver(webhook, body)
+
+    def hurry(self) -> None:
+        """The server is about to end: try at once what waits for its next try, and pause no longer than a second."""
+        self._hurried = True
+        if self._poster is not None:
+            self._poster.hurry()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        poster, self._poster = self._poster, None
+        if poster is not None:
+            await poster.close()
+
+    async def _open(self) -> Poster:
+        async with self._opening:
+            if self._poster is None:
+                make, tls = await off_loop(_load)
+                self._poster = make(self._policy, tls, headers=self._headers, retries=self._retries)
+                if self._hurried:
+                    self._poster.hurry()
+            return self._poster
+
+
+def _load() -> tuple[type[Poster], ssl.SSLContext]:
+    from geartrain.outbound.network import tls_context
+    from geartrain.outbound.poster import Poster  # late: it imports httpx and stamina, which cost 200 ms
+
+    return Poster, tls_context()

@@ -1,0 +1,1 @@
+"""Models on disk: finding one, and reading its `cog.yaml`."""

@@ -1,0 +1,179 @@
+"""Finding a model on disk: a folder with a `cog.yaml`, a bare `run.py`, or a file and a class by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from geartrain.project.config import CONFIG_NAME, CogConfig, read_config
+from geartrain.project.errors import ProjectError
+
+__all__ = ["ModelSource", "ProjectError", "find_model"]
+
+USUAL_FILES = ("run.py", "predict.py")
+PREDICT_STUB = "COG_PREDICT_TYPE_STUB"
+TRAIN_STUB = "COG_TRAIN_TYPE_STUB"
+CONCURRENCY = "COG_MAX_CONCURRENCY"
+
+Mode = Literal["predict", "train"]
+
+_COUNT = re.compile(r"0*[1-9]\d{0,5}", re.ASCII)
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """Where a model lies and how it wants to be run; nothing of it has been imported.
+
+    `runner` and `train` are references for the worker's loader, relative to `root`: `run.py:Runner`, `run.py` or
+    `package.module:name`. `max_concurrency` is what the operator or `cog.yaml` asks for; None leaves it to the
+    runner's own `@concurrent`. `warnings` are sentences for the operator about settings that were passed over.
+
+    In `mode` "train" the runner is what trains the model: its `train()` is called, once at a time.
+    """
+
+    name: str
+    root: pathlib.Path
+    runner: str
+    train: str | None = None
+    max_concurrency: int | None = None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    mode: Mode = "predict"
+
+    def training(self) -> ModelSource | None:
+        """Return the same model with its training as the runner, or None if it cannot be trained."""
+        if self.train is None:
+            return None
+        return dataclasses.replace(self, runner=self.train, train=None, max_concurrency=1, mode="train")
+
+
+def find_model(
+    target: str | None = None, *, environ: Mapping[str, str] = os.environ, mode: Mode = "predict"
+) -> ModelSource:
+    """Find the model that `target` names: a folder, `path/to/run.py`, `run.py:Runner` or `package.module:name`.
+
+    Without a target it is the current folder's, and the variables that Cog's containers set (`COG_PREDICT_TYPE_STUB`,
+    `COG_TRAIN_TYPE_STUB`) come before its `cog.yaml`. `COG_MAX_CONCURRENCY` comes before every file.
+
+    With `mode` "train" it is the model's training, which needs no runner beside it: the one that `target` names, or
+    that of the variable or `cog.yaml`.
+
+    Raises ProjectError with one sentence for the person at the terminal.
+    """
+    stubs = environ if target is None else {}
+    root, named = model_folder(target)
+    config = read_config(root)
+    train, train_origin = _trained_by(root, config, stubs)
+    if named is not None:
+        runner, origin = named, target or ""
+    elif mode == "predict":
+        runner, origin = _configured(root, config, stubs)
+    elif train is not None:
+        runner, origin = train, train_origin
+    else:
+        line = f"a line such as `train: train.py:train` in its {CONFIG_NAME}"
+        raise ProjectError(f"{root}: no training here; write {line}")
+    _check_file(root, runner, origin)
+    if train is not None:
+        _check_file(root, train, train_origin)
+    max_concurrency, warnings = _concurrency(config, environ)
+    return ModelSource(
+        name=root.name or "model",
+        root=root,
+        runner=runner,
+        train=train if mode == "predict" else None,
+        max_concurrency=max_concurrency if mode == "predict" else 1,
+        environment=config.environment,
+        warnings=warnings,
+        mode=mode,
+    )
+
+
+def model_folder(target: str | None) -> tuple[pathlib.Path, str | None]:
+    """Return the folder that `target` means, and the runner if it names one; raises ProjectError if it is not there."""
+    return (pathlib.Path.cwd(), None) if target is None else _locate(target)
+
+
+def _locate(target: str) -> tuple[pathlib.Path, str | None]:
+    """Split a target into the model's folder and, when it names one, the runner in it."""
+    if not target or "\0" in target:
+        raise ProjectError("the model's name is empty; give a folder or a file such as run.py:Runner")
+    path = pathlib.Path(target)
+    if path.is_dir():
+        return path.resolve(), None
+    if path.is_file():
+        return _file(target, path, "")
+    location, colon, name = target.rpartition(":")
+    if not colon:
+        raise ProjectError(_nothing_there(target, path))
+    if not name.isidentifier():
+        raise ProjectError(f"{target}: `{name}` is no name of a class or function; write for example {location}:Runner")
+    path = pathlib.Path(location)
+    if path.is_file():
+        return _file(target, path, f":{name}")
+    if _MODULE.fullmatch(location) and path.suffix != ".py":
+        return pathlib.Path.cwd(), target
+    if path.is_dir():
+        raise ProjectError(f"{target}: {location} is a folder; name the file too, such as {location}/run.py:{name}")
+    raise ProjectError(_nothing_there(location, path))
+
+
+def _file(target: str, path: pathlib.Path, suffix: str) -> tuple[pathlib.Path, str]:
+    if path.suffix != ".py":
+        raise ProjectError(f"{target}: {path.name} is no Python file; give a model's folder or its run.py")
+    path = path.absolute()  # not resolve(): the runner's file may be a link into another folder
+    return path.parent.resolve(), path.name + suffix
+
+
+def _nothing_there(target: str, path: pathlib.Path) -> str:
+    kind = "file" if path.suffix == ".py" else "file or folder"
+    return f"{target}: no such {kind}" + ("" if path.is_absolute() else f" in {pathlib.Path.cwd()}")
+
+
+def _configured(root: pathlib.Path, config: CogConfig, stubs: Mapping[str, str]) -> tuple[str, str]:
+    """Return the runner that a variable, `cog.yaml` or a usual file name gives, and where it is written."""
+    if stubs.get(PREDICT_STUB):
+        return stubs[PREDICT_STUB], PREDICT_STUB
+    if config.run is not None:
+        return config.run, f"{root / CONFIG_NAME}: `run`"
+    for name in USUAL_FILES:
+        if (root / name).is_file():
+            return name, str(root)
+    raise ProjectError(
+        f"{root}: no model here; a model is a run.py with a class Runner, "
+        f"or a {CONFIG_NAME} with a line such as `run: file.py:Class`"
+    )
+
+
+def _trained_by(root: pathlib.Path, config: CogConfig, stubs: Mapping[str, str]) -> tuple[str | None, str]:
+    if stubs.get(TRAIN_STUB):
+        return stubs[TRAIN_STUB], TRAIN_STUB
+    return config.train, f"{root / CONFIG_NAME}: `train`"
+
+
+def _check_file(root: pathlib.Path, reference: str, origin: str) -> None:
+    """Refuse a reference to a file that is not there; a dotted module is left to the worker's import."""
+    location, colon, name = reference.rpartition(":")
+    if not colon:
+        location, name = reference, "Runner"
+    if not name.isidentifier():
+        raise ProjectError(f"{origin} is `{reference}`; write a file and a class, such as run.py:Runner")
+    if location.endswith(".py"):
+        if not (root / location).is_file():
+            raise ProjectError(f"{origin} names {location}, and there is no such file in {root}")
+    elif not colon or not _MODULE.fullmatch(location):
+        raise ProjectError(f"{origin} is `{reference}`; write a file and a class, such as run.py:Runner")
+
+
+def _concurrency(config: CogConfig, environ: Mapping[str, str]) -> tuple[int | None, tuple[str, ...]]:
+    text = environ.get(CONCURRENCY, "").strip()
+    if not text:
+        return config.max_concurrency, ()
+    if _COUNT.fullmatch(text):
+        return int(text), ()
+    return config.max_concurrency, (f"{CONCURRENCY}={text} is passed over: it is not a whole number of at least 1",)

@@ -1,0 +1,1 @@
+"""The owner of models and predictions; every door calls it."""

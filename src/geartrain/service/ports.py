@@ -1,0 +1,98 @@
+"""What the service asks of the rooms below it. A test's fake and the real thing are equals here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from geartrain.domain.errors import FieldError
+from geartrain.domain.webhook import Webhook
+from geartrain.domain.work import FileRef, HealthVerdict, Job, JobListener, WorkerInfo
+
+
+class WorkerPort(Protocol):
+    """One worker of one model version."""
+
+    async def start(self) -> WorkerInfo:
+        """Wait for setup; raise `bridge.child.SetupError` with the reason if it fails."""
+
+    def run(self, slot: int, job: Job, listener: JobListener) -> None:
+        """Run a job on an idle slot; `listener` hears of it until its end."""
+
+    def cancel(self, slot: int, job_id: str) -> None:
+        """Ask for the end of a job; its listener hears of it."""
+
+    def discard(self, files: Sequence[FileRef]) -> None:
+        """Let go of an output's files: they have been read, or nobody wants them."""
+
+    def kill(self, reason: str) -> None:
+        """End it at once and by force; what it ran fails for that reason."""
+
+    async def healthcheck(self) -> HealthVerdict:
+        """Run the author's healthcheck, however long it takes."""
+
+    async def stop(self, grace: float) -> None:
+        """End the worker within `grace` seconds, by force if need be."""
+
+
+class FolderPort(Protocol):
+    """A directory of one prediction's own, made when first asked for."""
+
+    def path(self) -> Path:
+        """The directory; it exists."""
+
+    async def remove(self) -> None:
+        """Remove it with all it holds; never raises."""
+
+
+class InputFilesPort(Protocol):
+    """Makes local files of the URLs in an input."""
+
+    def needed(self, values: dict[str, Any]) -> bool:
+        """Whether any value is a file."""
+
+    def check(self, values: dict[str, Any]) -> tuple[FieldError, ...]:
+        """The file values that no client may give."""
+
+    async def fetch(self, values: dict[str, Any], folder: Callable[[], Path]) -> dict[str, Any]:
+        """Return the input with local paths; raise `DownloadError` with a sentence for the client."""
+
+
+class WebhookSenderPort(Protocol):
+    """Sends webhooks. Nothing that a receiver does makes it raise."""
+
+    def fault(self, url: str) -> str | None:
+        """What is wrong with a target, as a sentence for the client."""
+
+    async def send(self, webhook: Webhook, body: Callable[[], bytes]) -> str | None:
+        """Try once; return why it did not arrive, None if it did. `body` is asked for when its turn has come."""
+
+    async def deliver(self, webhook: Webhook, body: bytes) -> str | None:
+        """Try until it has arrived, or there is no hope of it; return why it did not arrive, None if it did."""
+
+    def hurry(self) -> None:
+        """Make no more long pauses between two tries, and end those that are."""
+
+    async def close(self) -> None:
+        """Close every connection."""
+
+
+class OutputFilesPort(Protocol):
+    """Makes URLs of the files in the outputs of one prediction."""
+
+    async def deliver(self, output: bytes, files: Sequence[FileRef]) -> bytes:
+        """Return the JSON with a URL for every file; raise `OutputFileError` with a sentence for the client."""
+
+
+class OutputsPort(Protocol):
+    """Decides where the output files of predictions go."""
+
+    def fault(self, prefix: str, *, background: bool) -> str | None:
+        """What is wrong with the URL that a client wants its files at, as a sentence for it.
+
+        `background`: nobody waits for the prediction's answer.
+        """
+
+    def of(self, prediction_id: str, prefix: str | None) -> OutputFilesPort:
+        """What takes the files of one prediction; `prefix` is the URL that its client wants them at."""

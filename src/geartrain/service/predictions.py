@@ -1,0 +1,285 @@
+"""The one owner of every live prediction: it admits, runs, cancels and forgets them.
+
+A door calls `create` and reads the prediction's log; nothing else has a hand in the lifecycle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.events import DEFAULT_CAPACITY
+from geartrain.domain.lifecycle import Health
+from geartrain.domain.prediction import Prediction
+from geartrain.domain.webhook import Webhook
+from geartrain.domain.work import Job
+from geartrain.service.execution import Execution
+from geartrain.service.kept import KeptPredictions
+from geartrain.service.model import Model
+from geartrain.service.permits import Permit
+from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
+from geartrain.service.webhooks import Webhooks
+
+logger = logging.getLogger(__name__)
+
+SECRET_ECHO = "**********"  # noqa: S105 - what is shown in place of a secret
+MAX_ID = 1024  # characters
+
+
+class NewPrediction(msgspec.Struct, frozen=True):
+    """What a door asks for. `input` is a JSON object in UTF-8; `created_at` in seconds since the epoch."""
+
+    input: bytes = b"{}"
+    id: str | None = None
+    context: dict[str, str] | None = None
+    created_at: float | None = None
+    keep: bool = False  # for a client that will ask for it by its id
+    webhook: Webhook | None = None
+    output_prefix: str | None = None  # the URL that its output files shall go to
+    background: bool = False  # nobody waits for its answer
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What an operator allows. Times in seconds."""
+
+    queue: int = 0  # predictions that may wait for a slot; without a place, the answer is "at capacity"
+    keep: float = 300.0  # how long a finished prediction can still be looked up
+    cancel_grace: float | None = 60.0  # how long a run may ignore a cancel before its worker is killed; None: for ever
+
+
+class PredictionService:
+    """The predictions of one model."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        outputs: OutputsPort,
+        input_files: Callable[[], InputFilesPort | None] = lambda: None,
+        new_folder: Callable[[], FolderPort] | None = None,
+        history: int = DEFAULT_CAPACITY,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`history`: how many events are kept for late readers; 0 for none, they get what comes live.
+
+        `input_files` is called once, when the model's signature is known.
+        """
+        self.model = model
+        self.webhooks: Webhooks | None = None  # none are sent, unless a server gives what sends them
+        self.outputs = outputs
+        self.clock = clock
+        self.history = history
+        self.cancel_grace = limits.cancel_grace
+        self._queue_size = limits.queue
+        self._queue: deque[Execution] = deque()
+        self._kept = KeptPredictions(limits.keep)
+        self._make_input_files = input_files
+        self._new_folder = new_folder
+        self._live: dict[str, Execution] = {}
+        self._empty: asyncio.Future[None] | None = None
+        self._closing = False
+        self._prepared = False
+        self._sequence = itertools.count()
+        model.on_health = self._on_health
+
+    # for the doors
+
+    def create(self, new: NewPrediction) -> Prediction:
+        """Admit a prediction and start it. Returns at once.
+
+        Raises `GeartrainError`: `NOT_READY`, `INVALID_INPUT` with every wrong field, `CONFLICT` when a live prediction
+        has the id, `AT_CAPACITY` when every slot is in use, `SHUTTING_DOWN`.
+        """
+        model = self.model
+        if not self._prepared:
+            self._prepare()
+        webhook, webhooks = new.webhook, self.webhooks
+        errors = model.validator.check(new.input)
+        if webhook is not None and webhooks is not None:
+            errors += webhooks.check(webhook)
+        if new.output_prefix is not None:
+            errors += self._check_prefix(new.output_prefix, background=new.background)
+        if errors:
+            raise _invalid(errors)
+        values = self._check_files(new.input) if self._has_files else None
+        worker = model.worker
+        prediction_id = self._new_id() if new.id is None else self._own_id(new.id)
+        if self._closing:
+            msg = f"The server is shutting down and takes no new {model.noun}s."
+            raise GeartrainError(Code.SHUTTING_DOWN, msg)
+        permit = model.permits.acquire()
+        if permit is None and len(self._queue) >= self._queue_size:
+            raise GeartrainError(Code.AT_CAPACITY, "At capacity - all prediction slots busy")
+        now = self.clock()
+        echo = self._echo(new.input) if self._secrets else new.input
+        created_at = now if new.created_at is None else new.created_at
+        # Whoever creates a prediction reads it from its first event on, however short the history for others is.
+        prediction = Prediction(prediction_id, echo, created_at, capacity=max(self.history, DEFAULT_CAPACITY))
+        execution = Execution(self, prediction, Job(prediction_id, new.input, new.context), values=values)
+        execution.is_kept = new.keep
+        if not new.background:
+            execution.output_prefix = new.output_prefix
+        self._live[prediction_id] = execution
+        if permit is None:
+            self._queue.append(execution)
+        else:
+            execution.begin(permit, worker, now)
+        if webhook is not None and webhooks is not None:
+            webhooks.follow(prediction, webhook)
+        return prediction
+
+    def find(self, prediction_id: str) -> Prediction | None:
+        """Return the live prediction of that id."""
+        execution = self._live.get(prediction_id)
+        return None if execution is None else execution.prediction
+
+    def look_up(self, prediction_id: str) -> Prediction | None:
+        """Return the prediction of that id, live or recently over."""
+        return self.find(prediction_id) or self._kept.find(prediction_id)
+
+    def cancel(self, prediction_id: str) -> bool:
+        """Ask for the end of a live prediction; return whether there is one of that id."""
+        execution = self._live.get(prediction_id)
+        if execution is None:
+            return False
+        execution.cancel()
+        return True
+
+    def abandon(self, prediction: Prediction) -> None:
+        """Cancel exactly this prediction, if it is still live: its client has gone."""
+        execution = self._live.get(prediction.id)
+        if execution is not None and execution.prediction is prediction:
+            execution.cancel()
+
+    # at the end
+
+    def close(self) -> None:
+        """Admit nothing more."""
+        self._closing = True
+
+    def cancel_all(self) -> None:
+        """Ask for the end of every live prediction."""
+        for execution in tuple(self._live.values()):
+            execution.cancel()
+
+    async def drain(self, time_limit: float | None) -> bool:
+        """Wait until no prediction is live, at most `time_limit` seconds; return whether that came to be."""
+        if self._live:
+            self._empty = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(time_limit):
+                    await self._empty
+            except TimeoutError:
+                return False
+        return True
+
+    # for the executions
+
+    def forget(self, execution: Execution) -> None:
+        """The prediction is about to reach its terminal state: its id is free."""
+        prediction = execution.prediction
+        if self._live.get(prediction.id) is execution:
+            del self._live[prediction.id]
+        if execution.is_kept:
+            self._kept.add(prediction)
+        if self._empty is not None and not self._live and not self._empty.done():
+            self._empty.set_result(None)
+
+    def give_back(self, permit: Permit) -> None:
+        """A slot is idle: the prediction that has waited longest may have it."""
+        permit.pool.release(permit)
+        if self._queue:
+            self._serve_queue()
+
+    def leave_queue(self, execution: Execution) -> None:
+        """A waiting prediction no longer waits."""
+        if execution in self._queue:
+            self._queue.remove(execution)
+
+    @property
+    def input_files(self) -> InputFilesPort:
+        """What fetches the files of inputs; only for a model that takes files."""
+        if self._input_files is None:
+            msg = "this model takes no files"
+            raise RuntimeError(msg)
+        return self._input_files
+
+    def new_folder(self) -> FolderPort:
+        """A folder for one prediction's files."""
+        if self._new_folder is None:
+            msg = "this service has no workspace"
+            raise RuntimeError(msg)
+        return self._new_folder()
+
+    # inside
+
+    def _serve_queue(self) -> None:
+        while self._queue and self.model.health is Health.READY:
+            permit = self.model.permits.acquire()
+            if permit is None:
+                return
+            self._queue.popleft().begin(permit, self.model.worker, self.clock())
+
+    def _on_health(self, health: Health) -> None:
+        """The model has become ready again, or will never be."""
+        if health is Health.READY:
+            self._serve_queue()
+        elif health is not Health.STARTING:
+            while self._queue:
+                self._queue.popleft().refuse(self.model.not_ready().message)
+
+    def _prepare(self) -> None:
+        validator = self.model.validator  # raises while the signature is unknown
+        self._has_files = bool(validator.file_fields)
+        self._secrets = validator.secret_fields
+        self._input_files = self._make_input_files() if self._has_files else None
+        self._prepared = True
+
+    def _check_files(self, raw: bytes) -> dict[str, Any] | None:
+        values: dict[str, Any] = msgspec.json.decode(raw)
+        if self._input_files is None or not self._input_files.needed(values):
+            return None
+        errors = self._input_files.check(values)
+        if errors:
+            raise _invalid(errors)
+        return values
+
+    def _check_prefix(self, prefix: str, *, background: bool) -> tuple[FieldError, ...]:
+        fault = self.outputs.fault(prefix, background=background)
+        return () if fault is None else (FieldError(("body", "output_file_prefix"), fault, "value_error.url"),)
+
+    def _echo(self, raw: bytes) -> bytes:
+        values: dict[str, Any] = msgspec.json.decode(raw)
+        for name in self._secrets:
+            if name in values:
+                values[name] = SECRET_ECHO
+        return msgspec.json.encode(values)
+
+    def _new_id(self) -> str:
+        # As Cog makes them; two within one tick of the clock must still differ.
+        while (prediction_id := f"pred_{time.time_ns() + next(self._sequence):x}") in self._live:
+            pass
+        return prediction_id
+
+    def _own_id(self, prediction_id: str) -> str:
+        if len(prediction_id) > MAX_ID:
+            msg = f"{self.model.noun} ID is {len(prediction_id)} characters long; at most {MAX_ID} are accepted"
+            raise _invalid((FieldError(("body", "id"), msg, "value_error"),))
+        if prediction_id in self._live:
+            noun = self.model.noun.capitalize()
+            msg = f"{noun} {prediction_id!r} is still running. Use another id, or PUT to retry the same one."
+            raise GeartrainError(Code.CONFLICT, msg)
+        return prediction_id
+
+
+def _invalid(errors: tuple[FieldError, ...]) -> GeartrainError:
+    return GeartrainError(Code.INVALID_INPUT, "The input does not fit the model's signature.", fields=errors)

@@ -1,0 +1,157 @@
+"""Readers of a prediction's event log that wait for what comes next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from geartrain.domain.events import Completed, Event, EventsDroppedError
+
+if TYPE_CHECKING:
+    from geartrain.domain.prediction import Prediction
+
+DEFAULT_BACKLOG: Final = 16_384  # events a reader may lie behind; they are the prediction's own, not copies
+
+
+class LaggedError(Exception):
+    """The reader was too slow: `skipped` events of what it had not taken yet are lost to it."""
+
+    def __init__(self, skipped: int) -> None:
+        super().__init__(f"the reader lagged by {skipped} events")
+        self.skipped = skipped
+
+
+class EventReader:
+    """Reads one prediction's events from an index on, in batches of whatever is there.
+
+    It never holds up the prediction or another reader: beyond `backlog` events not taken it gives up.
+    """
+
+    def __init__(self, prediction: Prediction, start: int = 0, *, backlog: int = DEFAULT_BACKLOG) -> None:
+        """Begin at index `start`; raise `EventsDroppedError` if the log no longer holds it."""
+        self._log = prediction.log
+        self._backlog = backlog
+        self._pending = self._log.read(start)
+        self._skipped = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._log.listen(self._on_event)
+
+    async def batch(self) -> list[Event]:
+        """Wait for events and return all there are; the last of all is a `Completed`. Raises `LaggedError`.
+
+        After a `wake` there may be none.
+        """
+        if not self._pending and not self._skipped:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if self._skipped:
+            raise LaggedError(self._skipped)
+        events, self._pending = self._pending, []
+        return events
+
+    def wake(self) -> None:
+        """Have whoever waits for a batch look up; who does not wait is not disturbed."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        """Read no further."""
+        self._log.unlisten(self._on_event)
+        self._pending = []
+
+    def _on_event(self, event: Event) -> None:
+        if self._skipped or len(self._pending) >= self._backlog:
+            self._skipped += 1 + len(self._pending)
+            self._pending = []
+        else:
+            self._pending.append(event)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class ChangeReader:
+    """Tells that a prediction has changed, not how: for whoever sends its state as a whole, the latest one.
+
+    It keeps two marks and no events, so it may be as slow as it likes.
+    """
+
+    def __init__(
+        self, prediction: Prediction, kinds: frozenset[type[Event]], *, on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        """Watch for events of these `kinds`, from the first one on, and for the end; call `on_end` when it comes."""
+        self._on_end = on_end
+        self._log = prediction.log
+        self._kinds = kinds
+        self._waiter: asyncio.Future[None] | None = None
+        self.changed = False  # since it was last set to False by the one who reads
+        self.over = False
+        for event in self._log.read(self._log.first_index):
+            self._on_event(event)
+        self._log.listen(self._on_event)
+
+    async def change(self) -> None:
+        """Wait until there has been a change, or the end."""
+        while not (self.changed or self.over):
+            await self._wait()
+
+    async def end(self, until: float) -> None:
+        """Wait for the end, or for this time on the loop's clock."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while not self.over:
+                    await self._wait()
+
+    def close(self) -> None:
+        """Read no further."""
+        self._log.unlisten(self._on_event)
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _on_event(self, event: Event) -> None:
+        if type(event) is Completed:
+            self.over = True
+            self._on_end()
+        elif type(event) not in self._kinds or self.changed:
+            return
+        else:
+            self.changed = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def replay_start(prediction: Prediction, capacity: int) -> int:
+    """Return where a late reader begins: at the first event, or now if no history is kept (`capacity` 0).
+
+    Raises `EventsDroppedError` when more events have been than the history holds.
+    """
+    count = prediction.log.next_index
+    if capacity == 0:
+        return count
+    if count > capacity:
+        raise EventsDroppedError(count - capacity)
+    return 0
+
+
+def completion(prediction: Prediction) -> asyncio.Future[None]:
+    """Return a future that is done when the prediction is."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if prediction.is_terminal:
+        done.set_result(None)
+        return done
+
+    def on_event(event: Event) -> None:
+        if type(event) is Completed and not done.done():
+            done.set_result(None)
+
+    prediction.log.listen(on_event)
+    return done

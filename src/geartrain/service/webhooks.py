@@ -1,0 +1,219 @@
+"""Webhooks: one more reader of a prediction's event log, with a task of its own for each prediction that asks for it.
+
+A receiver is told of a prediction by its whole state, so there is nothing to queue: however slow it is, what waits for
+it is the latest state. Order is kept by telling one thing at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sized
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from geartrain.domain.errors import FieldError
+from geartrain.domain.events import Event, Log, Output
+from geartrain.domain.prediction import Prediction
+from geartrain.domain.webhook import Webhook, WebhookEvent
+from geartrain.service.ports import WebhookSenderPort
+from geartrain.service.readers import ChangeReader
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DEFAULT_INTERVAL: Final = 0.5  # seconds
+
+_PROGRESS: Final[dict[WebhookEvent, type[Event]]] = {"output": Output, "logs": Log}
+
+Snapshot = Callable[[Prediction, WebhookEvent], bytes]
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """How much may wait for receivers after its prediction has ended: so many webhooks, so many bytes of state.
+
+    Beyond that the one that waits longest is given up: a receiver that is down must not use up the server's memory.
+    """
+
+    webhooks: int = 10_000
+    bytes: int = 256 * 1024**2
+
+
+class Webhooks:
+    """The webhooks of one service."""
+
+    def __init__(
+        self,
+        sender: WebhookSenderPort,
+        snapshot: Snapshot,
+        *,
+        interval: float = DEFAULT_INTERVAL,
+        backlog: Backlog | None = None,
+    ) -> None:
+        """`snapshot` makes a body; `interval` is the least time between two of `output` and `logs`, in seconds."""
+        self.sender = sender
+        self.snapshot = snapshot
+        self.interval = interval
+        self._backlog = backlog or Backlog()
+        self._tasks: dict[asyncio.Task[None], _Delivery] = {}
+        self._ended: dict[_Delivery, int] = {}  # bytes held, the longest waiting first
+        self._held = 0
+
+    def check(self, webhook: Webhook) -> tuple[FieldError, ...]:
+        """What is wrong with a target."""
+        fault = self.sender.fault(webhook.url)
+        return () if fault is None else (FieldError(("body", "webhook"), fault, "value_error.url"),)
+
+    def follow(self, prediction: Prediction, webhook: Webhook) -> None:
+        """Tell a receiver of a prediction, from its start on. Returns at once."""
+        if not webhook.events:
+            return
+        delivery = _Delivery(self, prediction, webhook)
+        delivery.task = asyncio.ensure_future(delivery.run())
+        self._tasks[delivery.task] = delivery
+        delivery.task.add_done_callback(self._done)
+
+    # at the end
+
+    async def drain(self, grace: float) -> None:
+        """Deliver what there is within `grace` seconds; all predictions have ended, or are about to."""
+        if not self._tasks:
+            return
+        loop = asyncio.get_running_loop()
+        for delivery in self._tasks.values():
+            delivery.hurry(loop.time() + grace / 2)
+        self.sender.hurry()
+        await asyncio.wait(tuple(self._tasks), timeout=grace)
+        if self._tasks:
+            logger.warning("webhooks are given up: the server ends", extra={"count": len(self._tasks)})
+
+    async def close(self) -> None:
+        """Deliver no more."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.sender.close()
+
+    # for the deliveries
+
+    def ended(self, delivery: _Delivery, size: int) -> None:
+        """A prediction has ended; its delivery holds `size` bytes until it is done."""
+        self._ended[delivery] = size
+        self._held += size
+        while len(self._ended) > self._backlog.webhooks or (self._held > self._backlog.bytes and len(self._ended) > 1):
+            oldest = next(iter(self._ended))
+            self._release(oldest)
+            oldest.give_up()
+
+    def _release(self, delivery: _Delivery) -> None:
+        self._held -= self._ended.pop(delivery, 0)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._release(self._tasks.pop(task))
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            logger.error("a webhook's delivery failed", exc_info=bug)
+
+
+class _Delivery:
+    """Everything that one receiver is told of one prediction."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, webhooks: Webhooks, prediction: Prediction, webhook: Webhook) -> None:
+        self._webhooks = webhooks
+        self._webhook = webhook
+        self._prediction = prediction
+        self._prediction_id = prediction.id
+        self._reached = True  # the last time
+        self._limit: asyncio.Timeout | None = None  # of what is being told, unless it is the end
+        self._ends: float | None = None  # when every limit strikes, on the loop's clock, once the server is to end
+        kinds = frozenset(kind for name, kind in _PROGRESS.items() if name in webhook.events)
+        self._reader = ChangeReader(prediction, kinds, on_end=self._on_end)
+
+    async def run(self) -> None:
+        """Tell it all, in order."""
+        events = self._webhook.events
+        try:
+            if "start" in events:
+                await self._tell("start")
+            if events != {"start"}:
+                await self._follow()
+        finally:
+            self._reader.close()
+        if "completed" in events:
+            await self._tell_end()
+
+    def hurry(self, ends: float) -> None:
+        """Be through with everything but the end by then, on the loop's clock."""
+        self._ends = ends
+        if self._limit is not None:
+            self._limit.reschedule(ends)
+
+    def give_up(self) -> None:
+        """Too much waits for receivers."""
+        self.task.cancel()
+        logger.warning("a webhook is given up: too much waits for receivers", extra={"prediction": self._prediction_id})
+
+    async def _follow(self) -> None:
+        """Tell of outputs and logs at most once an interval, until the end."""
+        reader = self._reader
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            await reader.change()
+            await reader.end(until=due)
+            if reader.over:
+                break
+            due = loop.time() + self._webhooks.interval
+            reader.changed = False
+            await self._tell("output")
+        if reader.changed:
+            await self._tell_last_change(due)
+
+    async def _tell_last_change(self, due: float) -> None:
+        """Tell of what changed just before the end, if it was not to be held back, or if nothing else will tell it."""
+        now = asyncio.get_running_loop().time()
+        if "completed" not in self._webhook.events:
+            await self._within_limit(asyncio.sleep(due - now))
+            await self._tell("output")
+        elif now >= due and self._reached:
+            await self._tell("output")
+
+    async def _tell(self, event: WebhookEvent) -> None:
+        prediction = self._prediction
+        snapshot = self._webhooks.snapshot
+        failure = await self._within_limit(
+            self._webhooks.sender.send(self._webhook, lambda: snapshot(prediction, event))
+        )
+        self._reached = failure is None
+        if failure is not None:
+            logger.debug("a webhook was not delivered", extra={"prediction": self._prediction_id, "reason": failure})
+
+    async def _within_limit(self, work: Coroutine[Any, Any, T]) -> T | str:
+        try:
+            async with asyncio.timeout_at(self._ends) as self._limit:
+                return await work
+        except TimeoutError:
+            return "the server ends"
+        finally:
+            self._limit = None
+
+    async def _tell_end(self) -> None:
+        body = self._webhooks.snapshot(self._prediction, "completed")
+        del self._prediction, self._reader  # the body is all that a delivery of many minutes needs
+        failure = await self._webhooks.sender.deliver(self._webhook, body)
+        if failure is not None:
+            logger.warning(
+                "the webhook of a finished prediction was not delivered",
+                extra={"prediction": self._prediction_id, "reason": failure},
+            )
+
+    def _on_end(self) -> None:
+        prediction = self._prediction
+        output = prediction.chunks if prediction.output is None else (prediction.output,)
+        parts: tuple[Iterable[Sized], ...] = (output, prediction.log_parts)
+        self._webhooks.ended(self, len(prediction.input) + sum(len(part) for some in parts for part in some))
