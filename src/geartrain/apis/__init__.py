@@ -1,0 +1,1 @@
+"""Pure translators between a protocol's bodies and the domain."""

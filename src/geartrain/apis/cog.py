@@ -1,0 +1,290 @@
+"""Cog's prediction API: bodies to domain values and back. Pure.
+
+Source: Cog's HTTP API and prediction API documents; observed-Cog sections 4, 6, 8, 11 where they are silent.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.lifecycle import Health, Status
+from geartrain.domain.prediction import Prediction, json_array
+from geartrain.domain.webhook import WebhookEvent
+
+_FIELDS: Final = (b'"input"', b'"id"', b'"context"', b'"webhook"', b'"webhook_events_filter"')
+_EMPTY_INPUT: Final = msgspec.Raw(b"{}")
+
+
+class PredictionRequest(msgspec.Struct, frozen=True):
+    """The body of POST and PUT. Fields it does not know are ignored, as Cog does."""
+
+    id: str | None = None
+    input: msgspec.Raw = _EMPTY_INPUT
+    context: dict[str, str] = {}
+    created_at: datetime | None = None
+    webhook: str | None = None
+    webhook_events_filter: tuple[WebhookEvent, ...] = ("start", "output", "logs", "completed")
+    output_file_prefix: str | None = None
+
+
+class PredictionBody(msgspec.Struct, frozen=True):
+    """A prediction as its clients see it. Keys in alphabetical order, as observed; what is unset is left out."""
+
+    created_at: str
+    id: str
+    input: msgspec.Raw
+    logs: str
+    metrics: dict[str, Any]
+    status: Status
+    completed_at: str | msgspec.UnsetType = msgspec.UNSET
+    error: str | msgspec.UnsetType = msgspec.UNSET
+    output: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    started_at: str | msgspec.UnsetType = msgspec.UNSET
+
+
+_request_decoder = msgspec.json.Decoder(PredictionRequest)
+_encode = msgspec.json.Encoder().encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+_LARGE: Final = 262_144  # bytes of input and output, from which on another copy of them matters
+_INPUT_MARK: Final = b"\x00"  # JSON text has no control characters
+_OUTPUT_MARK: Final = b"\x01"
+
+NO_REQUEST: Final = PredictionRequest()
+
+
+def read_request(body: bytes | bytearray) -> PredictionRequest:
+    """Decode a request's body.
+
+    Raises `GeartrainError`: `UNPARSABLE` when it is no JSON, `INVALID_INPUT` naming the field of a wrong type.
+    """
+    try:
+        request = _request_decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _wrong_shape(error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _unparsable(str(error)) from error
+    except RecursionError as error:
+        raise _unparsable("nested too deeply") from error
+    text = body if len(body) < _LARGE else _without_input(body, memoryview(request.input).nbytes)
+    for name in _FIELDS:
+        if text.count(name) > 1:
+            _refuse_duplicates(body)
+            break
+    if request.created_at is not None:
+        return msgspec.structs.replace(request, created_at=_sound_moment(request.created_at))
+    return request
+
+
+def _unparsable(fault: str) -> GeartrainError:
+    return GeartrainError(Code.UNPARSABLE, f"Failed to parse the request body as JSON: {fault}")
+
+
+def _sound_moment(at: datetime) -> datetime:
+    """Return the moment in UTC, which is what one without a zone is taken for."""
+    try:
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+        timestamp(at.timestamp())
+    except (ValueError, OverflowError) as error:
+        msg = f"{at.isoformat()} is out of range"
+        field = FieldError(("body", "created_at"), msg, "value_error")
+        raise GeartrainError(Code.INVALID_INPUT, msg, fields=(field,)) from error
+    return at
+
+
+def input_of(request: PredictionRequest) -> bytes:
+    """Return the input as JSON text; null stands for an empty one, as in Cog."""
+    raw = bytes(request.input)
+    return b"{}" if raw == b"null" else raw
+
+
+def _without_input(body: bytes | bytearray, size: int) -> bytes | bytearray:
+    """Return the parts of a body that can lie outside of its input, which is `size` bytes of it in one piece."""
+    rest = len(body) - size
+    return body[:rest] + body[-rest:] if 2 * rest < len(body) else body
+
+
+def _refuse_duplicates(body: bytes | bytearray) -> None:
+    """Refuse a top-level field that stands twice: which one counts would depend on who reads it."""
+
+    def no_twins(pairs: list[tuple[str, Any]]) -> _Pairs:
+        return _Pairs(pairs)
+
+    try:
+        names = [name for name, _ in json.loads(body, object_pairs_hook=no_twins)]
+    except RecursionError as error:
+        raise _unparsable("nested too deeply") from error
+    for name in PredictionRequest.__struct_fields__:
+        if names.count(name) > 1:
+            msg = f"duplicate field `{name}`"
+            field = FieldError(("body", name), msg, "value_error")
+            raise GeartrainError(Code.INVALID_INPUT, msg, fields=(field,))
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of JSON with its repeated names."""
+
+
+def _wrong_shape(error: msgspec.ValidationError) -> GeartrainError:
+    text, _, path = str(error).partition(" - at `")
+    steps = [step for step in path.rstrip("`").removeprefix("$").replace("[", ".").replace("]", "").split(".") if step]
+    field = FieldError(("body", *steps), text, "value_error")
+    return GeartrainError(Code.INVALID_INPUT, text, fields=(field,))
+
+
+@lru_cache(maxsize=64)
+def _second(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()[:19]
+
+
+def timestamp(at: float) -> str:
+    """Return seconds since the epoch as RFC 3339 in UTC, with microseconds."""
+    second, microseconds = divmod(round(at * 1e6), 1_000_000)
+    return f"{_second(second)}.{microseconds:06d}+00:00"
+
+
+def encode_prediction(prediction: Prediction) -> bytes:
+    """Return the prediction as it stands now, as JSON."""
+    output = _output_so_far(prediction)
+    return _encode_snapshot(prediction, prediction.input, output)
+
+
+def encode_in_parts(prediction: Prediction) -> tuple[bytes, ...]:
+    """Return the same in parts: a large input and a large output are what they are in the prediction, not copies."""
+    output = _output_so_far(prediction)
+    if len(prediction.input) + (0 if output is None else len(output)) < _LARGE:
+        return (_encode_snapshot(prediction, prediction.input, output),)
+    text = _encode_snapshot(prediction, _INPUT_MARK, None if output is None else _OUTPUT_MARK)
+    head, _, rest = text.partition(_INPUT_MARK)
+    middle, _, tail = rest.partition(_OUTPUT_MARK)
+    return (head, prediction.input, middle) if output is None else (head, prediction.input, middle, output, tail)
+
+
+def _encode_snapshot(prediction: Prediction, echo: bytes, output: bytes | None) -> bytes:
+    unset = msgspec.UNSET
+    metrics = prediction.metrics
+    if prediction.predict_time is not None:
+        metrics = {**metrics, "predict_time": prediction.predict_time}
+    created_at = timestamp(prediction.created_at)
+    started_at: str | msgspec.UnsetType = unset
+    if prediction.started_at is not None:
+        # Mostly the same moment: a prediction that had nothing to wait for.
+        same = prediction.started_at == prediction.created_at
+        started_at = created_at if same else timestamp(prediction.started_at)
+    return _encode_sorted(
+        PredictionBody(
+            completed_at=unset if prediction.completed_at is None else timestamp(prediction.completed_at),
+            created_at=created_at,
+            error=unset if prediction.error is None else prediction.error,
+            id=prediction.id,
+            input=msgspec.Raw(echo),
+            logs=prediction.logs,
+            metrics=metrics,
+            output=unset if output is None else msgspec.Raw(output),
+            started_at=started_at,
+            status=prediction.status,
+        )
+    )
+
+
+def encode_error(error: GeartrainError) -> bytes:
+    """Return the body of a refused request: every wrong field, or one sentence."""
+    if error.fields:
+        return _encode({"detail": error.fields})
+    if error.code is Code.NOT_ACCEPTABLE:  # not even a prediction that failed
+        return _encode({"error": error.message})
+    return _encode({"error": error.message, "status": "failed"})
+
+
+def id_mismatch(noun: str) -> GeartrainError:
+    """The body of a PUT names another id than its URL; `noun` says of what."""
+    msg = f"{noun} ID must match the ID supplied in the URL"
+    return GeartrainError(Code.INVALID_INPUT, msg, fields=(FieldError(("body", "id"), msg, "value_error"),))
+
+
+def discovery(version: str, *, predictions: bool, trainings: bool) -> bytes:
+    """Return the body of `GET /`: the URLs of what there is."""
+    urls = {
+        "cog_version": version,
+        "docs_url": "/docs",
+        "healthcheck_url": "/health-check",
+        "openapi_url": "/openapi.json",
+        "shutdown_url": "/shutdown",
+    }
+    for noun, is_there in (("prediction", predictions), ("training", trainings)):
+        if is_there:
+            urls[f"{noun}s_url"] = f"/{noun}s"
+            urls[f"{noun}s_idempotent_url"] = f"/{noun}s/{{{noun}_id}}"
+            urls[f"{noun}s_cancel_url"] = f"/{noun}s/{{{noun}_id}}/cancel"
+    return _encode_sorted(urls)
+
+
+def encode_health(
+    health: Health,
+    *,
+    setup: dict[str, Any] | None,
+    version: str,
+    healthcheck_error: str | None,
+    restarts: dict[str, Any] | None = None,
+) -> bytes:
+    """Return the body of `GET /health-check`."""
+    body: dict[str, Any] = {"status": health}
+    if setup is not None:
+        body["setup"] = setup
+    body["version"] = {"geartrain": version, "coglet": version, "cog": version, "python": platform.python_version()}
+    if healthcheck_error is not None:
+        body["user_healthcheck_error"] = healthcheck_error
+    if restarts is not None:
+        body["restarts"] = restarts
+    return _encode(body)
+
+
+def encode_accepted(prediction: Prediction) -> bytes:
+    """Return the answer to `Prefer: respond-async`: the prediction in status `starting`, as the documents have it."""
+    return _encode(
+        PredictionBody(
+            created_at=timestamp(prediction.created_at),
+            id=prediction.id,
+            input=msgspec.Raw(prediction.input),
+            logs="",
+            metrics={},
+            status=Status.STARTING,
+        )
+    )
+
+
+def encode_webhook(prediction: Prediction, event: WebhookEvent) -> bytes:
+    """Return the body of a webhook: the prediction in the status of the event, however far it has come since.
+
+    The output is a list while it grows, and as in `completed` once it is known.
+    """
+    if event == "start":
+        return encode_accepted(prediction)
+    if event == "completed":
+        return encode_prediction(prediction)
+    output = _output_so_far(prediction)
+    return _encode_sorted(
+        PredictionBody(
+            created_at=timestamp(prediction.created_at),
+            id=prediction.id,
+            input=msgspec.Raw(prediction.input),
+            logs=prediction.logs,
+            metrics=prediction.metrics,
+            output=msgspec.UNSET if output is None else msgspec.Raw(output),
+            started_at=msgspec.UNSET if prediction.started_at is None else timestamp(prediction.started_at),
+            status=Status.PROCESSING,
+        )
+    )
+
+
+def _output_so_far(prediction: Prediction) -> bytes | None:
+    if prediction.output is None and prediction.chunks:
+        return json_array(prediction.chunks)
+    return prediction.output

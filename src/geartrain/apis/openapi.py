@@ -1,0 +1,242 @@
+"""The OpenAPI 3.0.2 document of a model: Cog's endpoints, with the model's own input and output in them.
+
+Names of components, operations and `x-` keywords are those of Cog's documents (observed API, section 5), so that
+clients and platforms that read them go on working.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from geartrain.domain.lifecycle import Health, Status
+from geartrain.domain.schema import JsonObject, input_schema, output_schema, title_case
+
+if TYPE_CHECKING:
+    from geartrain.domain.signature import Signature
+
+_TEXT: Final = {"type": "string"}
+_FAILURES: Final = {
+    "400": "The body is not valid JSON",
+    "404": "No such prediction is running",
+    "406": "The model does not stream, and the client accepts nothing but an event stream",
+    "409": "Every slot is in use, or the id belongs to another running prediction",
+    "413": "The body is larger than the server admits",
+    "415": "The body is not declared as JSON",
+    "503": "Setup has not finished or has failed, or the server is shutting down",
+}
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """The words in which predictions and trainings differ."""
+
+    noun: Literal["prediction", "training"]
+    verb: Literal["predict", "train"]
+    prefix: Literal["", "Training"]  # of the components `Input` and `Output`
+
+    @property
+    def envelope(self) -> str:
+        return self.noun.capitalize()
+
+    @property
+    def path(self) -> str:
+        return f"/{self.noun}s"
+
+
+_PREDICTION: Final = _Job("prediction", "predict", "")
+_TRAINING: Final = _Job("training", "train", "Training")
+
+
+def document(signature: Signature | None, *, title: str, version: str, training: Signature | None = None) -> JsonObject:
+    """The document of a model that runs `signature`, and `training` if it can be trained; either may be missing."""
+    schemas, paths = _shared_schemas(), _server_paths()
+    jobs = [(job, given) for job, given in ((_PREDICTION, signature), (_TRAINING, training)) if given is not None]
+    for job, model in jobs:
+        schemas |= _job_schemas(job)
+        paths |= _job_paths(job, streaming=model.streaming and job is _PREDICTION)  # trainings have no event stream
+    reserved = {*schemas, *(f"{job.prefix}{name}" for job, _ in jobs for name in ("Input", "Output"))}
+    for job, model in jobs:
+        inputs = input_schema(model.inputs, title=f"{job.prefix}Input", reserved=reserved)
+        reserved |= set(inputs.components)
+        schemas[f"{job.prefix}Input"] = inputs.schema
+        schemas[f"{job.prefix}Output"] = output_schema(model.output, title=f"{job.prefix}Output")
+        schemas |= inputs.components
+    info = {"title": title, "version": version}
+    if jobs and jobs[0][1].description:
+        info["description"] = jobs[0][1].description
+    return {"openapi": "3.0.2", "info": info, "paths": paths, "components": {"schemas": schemas}}
+
+
+def _server_paths() -> JsonObject:
+    return {
+        "/": {"get": _operation("Root", "root__get", {"200": _json("Discovery")})},
+        "/health-check": {
+            "get": _operation("Healthcheck", "healthcheck_health_check_get", {"200": _json("HealthCheck")})
+        },
+        "/openapi.json": {"get": _operation("This document", "openapi_openapi_json_get", {"200": _json()})},
+        "/docs": {
+            "get": _operation(
+                "A page to read this document and to try it",
+                "docs_docs_get",
+                {"200": {"description": "Successful Response", "content": {"text/html": {"schema": _TEXT}}}},
+            )
+        },
+        "/shutdown": {"post": _operation("Shutdown", "shutdown_shutdown_post", {"200": _json()})},
+    }
+
+
+def _job_paths(job: _Job, *, streaming: bool) -> JsonObject:
+    """The endpoints of predictions, or of trainings."""
+    parameter = f"{job.noun}_id"
+    one = f"{job.path}/{{{parameter}}}"
+    by_id = {"name": parameter, "in": "path", "required": True, "schema": _titled(parameter, _TEXT)}
+    many = f"{job.noun}s"
+    create = _create_operation(job, f"{job.verb}_{many}_post", streaming=streaming)
+    put = _create_operation(job, f"{job.verb}_idempotent_{many}__{parameter}__put", streaming=streaming)
+    put["summary"] += " (idempotent)"
+    put["description"] += "; while one with this id is running, answer with its state instead of starting another"
+    put["parameters"].insert(0, by_id)
+    cancel = _operation(
+        "Cancel",
+        f"cancel_{many}__{parameter}__cancel_post",
+        {"200": _json(), **_failures("404"), "422": _invalid()},
+    )
+    return {
+        job.path: {"post": create},
+        one: {"get": _show_operation(job, f"show_{many}__{parameter}__get", by_id), "put": put},
+        f"{one}/cancel": {"post": {**cancel, "parameters": [by_id]}},
+    }
+
+
+def _show_operation(job: _Job, operation_id: str, by_id: JsonObject) -> JsonObject:
+    unknown = {**_json("Error"), "description": f"There is no such {job.noun}, or it has been over for too long"}
+    operation = _operation("Show", operation_id, {"200": _json(f"{job.envelope}Response"), "404": unknown})
+    described = f"Tell how a {job.noun} stands that is running, or has ended not long ago. Not in Cog"
+    return {**operation, "description": described, "parameters": [by_id]}
+
+
+def _create_operation(job: _Job, operation_id: str, *, streaming: bool) -> JsonObject:
+    response = f"{job.envelope}Response"
+    done = _json(response)
+    if streaming:
+        done["content"]["text/event-stream"] = {"schema": _TEXT}
+    operation = _operation(
+        job.verb.capitalize(),
+        operation_id,
+        {
+            "200": done,
+            "202": {**_json(response), "description": f"The {job.noun} was started and goes on in the background"},
+            **_failures("400", "406", "409", "413", "415"),
+            "422": _invalid(),
+            **_failures("503"),
+        },
+    )
+    prefer = {
+        "name": "Prefer",
+        "in": "header",
+        "description": "`respond-async` answers at once with 202, and the rest goes to the webhook",
+        "schema": _titled("prefer", _TEXT),
+    }
+    body = {"content": {"application/json": {"schema": _ref(f"{job.envelope}Request")}}}
+    described = {
+        "description": f"Run a single {job.noun} on the model",
+        "parameters": [prefer],
+        "requestBody": body,
+        **({"x-cog-streaming": True} if streaming else {}),
+    }
+    return {**operation, **described}
+
+
+def _job_schemas(job: _Job) -> dict[str, JsonObject]:
+    """The fixed envelope around the model's own input and output."""
+    moment = {"type": "string", "format": "date-time"}
+    later = {**moment, "nullable": True}
+    own_input, own_output = _ref(f"{job.prefix}Input"), _ref(f"{job.prefix}Output")
+    request = {
+        "id": _titled("id", _TEXT),
+        "input": own_input,
+        "created_at": _titled("created_at", moment),
+        "context": _titled("context", {"type": "object", "additionalProperties": _TEXT}),
+        "webhook": _titled("webhook", {"type": "string", "format": "uri"}),
+        "webhook_events_filter": _titled(
+            "webhook_events_filter",
+            {"type": "array", "items": {"type": "string", "enum": ["start", "output", "logs", "completed"]}},
+        ),
+    }
+    response = {
+        "input": own_input,
+        "output": own_output,
+        "id": _titled("id", _TEXT),
+        "version": _titled("version", _TEXT),
+        "created_at": _titled("created_at", moment),
+        "started_at": _titled("started_at", later),
+        "completed_at": _titled("completed_at", later),
+        "status": _ref("Status"),
+        "error": _titled("error", {"type": "string", "nullable": True}),
+        "logs": _titled("logs", _TEXT),
+        "metrics": _titled("metrics", {"type": "object"}),
+    }
+    names = (f"{job.envelope}Request", request), (f"{job.envelope}Response", response)
+    return {name: _object(name, properties) for name, properties in names}
+
+
+def _shared_schemas() -> dict[str, JsonObject]:
+    place = {"type": "array", "items": {"anyOf": [_TEXT, {"type": "integer"}]}, "title": "Location"}
+    fault = {"loc": place, "msg": {**_TEXT, "title": "Message"}, "type": {**_TEXT, "title": "Error Type"}}
+    detail = {"title": "Detail", "type": "array", "items": _ref("ValidationError")}
+    setup = {
+        "started_at": {"type": "string", "format": "date-time"},
+        "completed_at": {"type": "string", "format": "date-time"},
+        "status": {"type": "string", "enum": ["starting", "succeeded", "failed"]},
+        "logs": _TEXT,
+    }
+    health = {
+        "status": {"type": "string", "enum": [str(health) for health in Health]},
+        "setup": {"type": "object", "properties": setup},
+        "version": {"type": "object", "additionalProperties": _TEXT},
+        "user_healthcheck_error": _TEXT,
+    }
+    return {
+        "Status": {
+            "title": "Status",
+            "description": "An enumeration.",
+            "type": "string",
+            "enum": [str(status) for status in Status],
+        },
+        "Error": _object("Error", {"error": _titled("error", _TEXT), "status": _titled("status", _TEXT)}),
+        "HTTPValidationError": _object("HTTPValidationError", {"detail": detail}),
+        "ValidationError": {**_object("ValidationError", fault), "required": ["loc", "msg", "type"]},
+        "HealthCheck": {**_object("HealthCheck", health), "required": ["status"]},
+        "Discovery": {**_object("Discovery", {}), "additionalProperties": _TEXT},
+    }
+
+
+def _operation(summary: str, operation_id: str, responses: JsonObject) -> JsonObject:
+    return {"summary": summary, "operationId": operation_id, "responses": responses}
+
+
+def _json(component: str | None = None) -> JsonObject:
+    """A successful JSON response, of any shape unless a component describes it."""
+    schema: JsonObject = {} if component is None else _ref(component)
+    return {"description": "Successful Response", "content": {"application/json": {"schema": schema}}}
+
+
+def _failures(*statuses: str) -> JsonObject:
+    return {status: {**_json("Error"), "description": _FAILURES[status]} for status in statuses}
+
+
+def _invalid() -> JsonObject:
+    return {**_json("HTTPValidationError"), "description": "Validation Error"}
+
+
+def _object(title: str, properties: JsonObject) -> JsonObject:
+    return {"title": title, "type": "object", "properties": properties}
+
+
+def _titled(name: str, schema: dict[str, Any]) -> JsonObject:
+    return {"title": title_case(name), **schema}
+
+
+def _ref(component: str) -> JsonObject:
+    return {"$ref": f"#/components/schemas/{component}"}

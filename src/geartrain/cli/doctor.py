@@ -1,0 +1,187 @@
+"""`geartrain doctor`: what is wrong with a model, or with this machine, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from geartrain.cli import logs, machine, options
+from geartrain.cli.failure import FAILURE, INTERRUPTED
+from geartrain.project.code_check import check_code
+from geartrain.project.config_check import check_config
+from geartrain.project.findings import Finding, Level, error, ok, warning
+from geartrain.project.packages_check import check_packages, check_python, install
+from geartrain.project.precheck import precheck
+from geartrain.project.source import ModelSource, ProjectError, find_model, model_folder
+
+if TYPE_CHECKING:
+    from geartrain.domain.signature import Signature
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+_MARKS: Final[dict[Level, tuple[str, str, str]]] = {  # the mark, in ASCII, and its colour
+    "ok": ("✓", "ok", "green"),
+    "warning": ("!", "!", "yellow"),
+    "error": ("✗", "x", "red"),
+}
+_NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_HINT: Final = re.compile(r" \(is it installed in .*\)$")
+_PACKAGES: Final = {  # of modules that are called otherwise
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
+    "dotenv": "python-dotenv",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+
+
+@app.command()
+def doctor(
+    model: options.Model = None,
+    *,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=65535, metavar="PORT", show_default=False, help="The port that has to be free; 5000 by default."
+        ),
+    ] = None,
+) -> None:
+    """Check MODEL and this machine, and say what to do about what is wrong.
+
+    The model is imported; its setup does not run.
+
+    Exit code: 1 when something is wrong that the model cannot run with.
+    """
+    logs.configure(os.environ.get("COG_LOG_LEVEL") or "warning")
+    counts: dict[Level, int] = {"ok": 0, "warning": 0, "error": 0}
+    try:
+        for finding in _findings(model, port):
+            counts[finding.level] += 1
+            _show(finding)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    _echo(_sum(counts))
+    raise typer.Exit(FAILURE if counts["error"] else 0)
+
+
+def _findings(target: str | None, port: int | None) -> Iterator[Finding]:
+    try:
+        root, _ = model_folder(target)
+    except ProjectError as fault:
+        yield error(fault.message)
+    else:
+        yield from _about_model(target, root)
+        yield check_python(root)
+        yield from check_packages(root)
+    yield machine.check_temporary_folder(os.environ)
+    yield machine.check_port(port, os.environ)
+
+
+def _about_model(target: str | None, root: pathlib.Path) -> Iterator[Finding]:
+    config = check_config(root)
+    yield from config
+    try:
+        source = find_model(target)
+    except ProjectError as fault:
+        if all(finding.level != "error" for finding in config):
+            yield error(fault.message.replace(f"{root}/", ""))
+        yield from machine.check_variables(os.environ, {})
+        return
+    yield from map(warning, source.warnings)
+    yield from machine.check_variables(os.environ, source.environment)
+    yield from check_code(source)
+    yield _load(source)
+    training = source.training()
+    if training is not None:
+        yield _load(training)
+
+
+def _load(source: ModelSource) -> Finding:
+    """Import the model in a worker, as `geartrain serve` would."""
+    try:
+        precheck(source)
+    except ProjectError as fault:
+        return error(fault.message)
+    from geartrain.server import read_model  # late: it imports the worker's side
+    from geartrain.service.model import ModelSetupError
+
+    with _busy(f"Loading {source.runner}"):
+        try:
+            signature = asyncio.run(read_model(source))
+        except ModelSetupError as fault:
+            return _not_loaded(fault.reason, fault.logs)
+    return ok(f"{source.runner}: loads; {_summary(signature)}")
+
+
+def _not_loaded(reason: str, printed: str) -> Finding:
+    sys.stderr.write(printed)
+    sys.stderr.flush()
+    module = _NO_MODULE.search(reason)
+    if module is None:
+        return error(reason)
+    name = module[1].partition(".")[0]
+    return error(_HINT.sub("", reason), f"if it is a package: {install(_PACKAGES.get(name, name))}")
+
+
+def _summary(signature: Signature) -> str:
+    names = [f"{field.name}: {field.type.kind}" for field in signature.inputs]
+    mode = {"value": "", "iterator": "iterator of ", "concatenate": "streamed "}[signature.output.mode]
+    return f"it takes {', '.join(names) or 'nothing'} and gives {mode}{signature.output.type.kind}"
+
+
+@contextlib.contextmanager
+def _busy(step: str) -> Iterator[None]:
+    """Show a person that it takes time."""
+    if not logs.is_terminal(sys.stderr):
+        yield
+        return
+    from rich.console import Console
+
+    from geartrain.cli.activity import Activity
+
+    activity = Activity(Console(stderr=True, highlight=False), step)
+    try:
+        yield
+    finally:
+        activity.end()
+
+
+def _show(finding: Finding) -> None:
+    mark, plain, colour = _MARKS[finding.level]
+    arrow = "→"
+    if not _can_write(mark + arrow):
+        mark, arrow = plain, "->"
+    _echo(f"{typer.style(mark, fg=colour, bold=True)} {finding.text}")
+    if finding.fix:
+        _echo(f"  {typer.style(arrow, fg='cyan')} {finding.fix}")
+
+
+def _can_write(text: str) -> bool:
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _sum(counts: dict[Level, int]) -> str:
+    parts = [
+        f"{count} {noun}{'' if count == 1 else 's'}"
+        for count, noun in ((counts["error"], "error"), (counts["warning"], "warning"))
+        if count
+    ]
+    return f"{', '.join(parts)}." if parts else "All is well."
+
+
+def _echo(text: str) -> None:
+    typer.echo(text, color=False if os.environ.get("NO_COLOR") else None)

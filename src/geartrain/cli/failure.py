@@ -1,0 +1,28 @@
+"""How a command ends when it cannot do what it was asked: one sentence on stderr and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, NoReturn
+
+import typer
+
+FAILURE: Final = 1
+INTERRUPTED: Final = 130  # as a shell reports a program that SIGINT ended
+NO_READER: Final = 141  # as a shell reports a program that SIGPIPE ended
+
+
+def fail(message: str, code: int = FAILURE) -> NoReturn:
+    """Say why on stderr and end the command."""
+    complain(message)
+    raise typer.Exit(code)
+
+
+def complain(message: str) -> None:
+    """Say on stderr what is wrong."""
+    print(f"error: {message}", file=sys.stderr)
+
+
+def warn(message: str) -> None:
+    """Say on stderr what was passed over."""
+    print(f"warning: {message}", file=sys.stderr)

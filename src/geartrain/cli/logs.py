@@ -1,0 +1,140 @@
+"""How log records look on stderr: JSON lines for a machine, coloured lines for a person.
+
+The library logs through `logging.getLogger("geartrain...")` with fields in `extra`. JSON lines need nothing but
+msgspec, which the server has loaded anyway; structlog is loaded when a first line is to be shown to a person.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+import msgspec
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, WrappedLogger
+
+Format = Literal["json", "console"]
+
+_LEVELS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "off": logging.CRITICAL + 10,
+}
+# What every record has; all else on a record came from `extra`.
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
+_LOGGER = logging.getLogger("geartrain")
+
+
+def configure(level: str | None = None, form: str | None = None, *, environ: Mapping[str, str] = os.environ) -> Format:
+    """Send log records to stderr and return their form; arguments come before `COG_LOG_LEVEL` and `LOG_FORMAT`.
+
+    Other libraries' records show from warnings on. A level or form that does not exist gives a warning and the
+    default: `info`, and JSON unless stderr is a terminal.
+    """
+    wanted_level = (level or environ.get("COG_LOG_LEVEL") or "info").strip().lower()
+    wanted_form = (form or environ.get("LOG_FORMAT") or "").strip().lower()
+    is_console = wanted_form == "console" or (wanted_form != "json" and is_terminal(sys.stderr))
+    handler = _StderrHandler()
+    handler.setFormatter(ConsoleFormatter() if is_console else JsonFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.captureWarnings(capture=True)
+    _LOGGER.setLevel(_LEVELS.get(wanted_level, logging.INFO))
+    if wanted_level not in _LEVELS:
+        _LOGGER.warning("unknown log level %r, using info; there are %s", wanted_level, ", ".join(_LEVELS))
+    if wanted_form not in ("", "json", "console"):
+        _LOGGER.warning("unknown log format %r; there are json and console", wanted_form)
+    return "console" if is_console else "json"
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person is looking at `stream`."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to whatever `sys.stderr` is at that moment, so a live display can step aside for each line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: timestamp (UTC, of the event), level, logger, message, then the fields of `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line of JSON; a value that JSON does not know becomes its text."""
+        line: dict[str, Any] = {
+            "timestamp": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in record.__dict__.items():
+            if name not in _STANDARD:
+                line.setdefault(name, value)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        try:
+            return msgspec.json.encode(line, enc_hook=str).decode()
+        except (TypeError, ValueError, RecursionError, UnicodeEncodeError):
+            return msgspec.json.encode({name: _printable(value) for name, value in line.items()}).decode()
+
+
+def _printable(value: object) -> str:
+    return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+class ConsoleFormatter(logging.Formatter):
+    """Coloured lines by structlog: time, level, message, then the fields of `extra`."""
+
+    _inner: logging.Formatter | None = None
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a line for a person, followed by the traceback if it has one."""
+        if self._inner is None:
+            self._inner = _structlog_formatter()
+        return self._inner.format(record)
+
+
+def _structlog_formatter() -> logging.Formatter:
+    import structlog  # 80 ms, and not needed for JSON lines
+
+    def add_fields(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        record: logging.LogRecord = event["_record"]
+        for name, value in record.__dict__.items():
+            if name not in _STANDARD:
+                event.setdefault(name, value)
+        return event
+
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[
+            structlog.stdlib.add_log_level,
+            add_fields,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+        ],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.dev.ConsoleRenderer(
+                colors=is_terminal(sys.stderr) and not os.environ.get("NO_COLOR"),
+                exception_formatter=structlog.dev.plain_traceback,
+                pad_event_to=0,
+                pad_level=True,
+            ),
+        ],
+    )

@@ -1,0 +1,39 @@
+"""The `geartrain` command: finds the subcommand and imports nothing of the others."""
+
+from __future__ import annotations
+
+import importlib
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from geartrain.cli import options
+
+_COMMANDS = ("serve", "run", "train", "schema", "init", "doctor")
+
+
+class _LateGroup(TyperGroup):
+    """Subcommands by name: each is the `app` of the module of that name, imported when it is asked for."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> TyperCommand | None:  # type: ignore[override]  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        command = typer.main.get_command(importlib.import_module(f"geartrain.cli.{cmd_name}").app)
+        command.name = cmd_name
+        return command if isinstance(command, TyperCommand) else None
+
+
+app = typer.Typer(cls=_LateGroup, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def geartrain(*, version: options.Version = False) -> None:
+    """Serve a Python model class over HTTP, or run it from the command line."""
+
+
+def main() -> None:
+    """Run the command line; the console script's entry point."""
+    app(prog_name="geartrain")

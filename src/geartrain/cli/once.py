@@ -1,0 +1,82 @@
+"""What `geartrain run` and `geartrain train` have in common: one call of a model, from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from geartrain.cli import logs, options, values
+from geartrain.cli.failure import INTERRUPTED, fail, warn
+from geartrain.cli.startup import RunObserver
+from geartrain.project.precheck import precheck
+from geartrain.project.source import ProjectError, find_model
+
+if TYPE_CHECKING:
+    from geartrain.project.source import Mode
+
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="NAME=VALUE",
+        help="One input; NAME=@FILE takes a file's content, @- stdin's. Repeat for a list.",
+    ),
+]
+JsonInput = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="TEXT|@FILE|-",
+        help="The whole input as JSON, or - for stdin. The answer is then JSON with status, output and metrics.",
+    ),
+]
+LogLevel = Annotated[
+    str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. COG_LOG_LEVEL says the same.")
+]
+
+
+def run_once(
+    model: str | None,
+    mode: Mode,
+    *,
+    inputs: list[str] | None,
+    json_input: str | None,
+    output: pathlib.Path | None,
+    setup_timeout: float | None,
+    log_level: str | None,
+) -> NoReturn:
+    """Run the model once, or its training, and end the command; what is wrong is said before anything is started."""
+    if inputs and json_input is not None:
+        fail("--json is the whole input; leave -i out")
+    if output is not None and not output.parent.is_dir():
+        fail(f"cannot write {output}: there is no folder {output.parent}")
+    try:
+        source = find_model(model, mode=mode)
+        precheck(source)
+        texts = values.split_pairs(inputs or ())
+        document = None if json_input is None else values.parse_json_input(_whole(json_input))
+    except ProjectError as error:
+        fail(error.message)
+    except values.InputError as error:
+        fail(str(error))
+    timeout, warning = options.setup_timeout(setup_timeout, os.environ)
+    logs.configure(log_level or os.environ.get("COG_LOG_LEVEL") or "warning")
+    for sentence in (*source.warnings, *([warning] if warning else ())):
+        warn(sentence)
+    from geartrain.cli.predict import Plan, predict  # asyncio and the worker's side: after the checks
+
+    plan = Plan(source=source, texts=texts, document=document, output=output, setup_timeout=timeout)
+    try:
+        code = asyncio.run(predict(plan, RunObserver(source.name)))
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    raise typer.Exit(code)
+
+
+def _whole(text: str) -> str:
+    return values.read_argument("@-" if text == "-" else text)

@@ -1,0 +1,202 @@
+"""Option types that several commands share: sizes, yes or no, the version, and where the port comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import Annotated, Final, Literal
+
+import typer
+from typer.core import TyperCommand
+
+DEFAULT_MAX_BYTES: Final = 100 * 1024**2
+DEFAULT_WEBHOOK_INTERVAL: Final = 0.5  # seconds
+DEFAULT_STREAM_HISTORY: Final = 1024  # events
+
+_TRUE: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
+_FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
+
+_UNITS: Final = {
+    "": 1,
+    **{letter: 1000**power for power, letter in enumerate("kmgt", start=1)},
+    **{f"{letter}i": 1024**power for power, letter in enumerate("kmgt", start=1)},
+}
+_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?([smh]?)", re.IGNORECASE | re.ASCII)
+_SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?((?:[kmgt]i?)?)b?", re.IGNORECASE | re.ASCII)
+
+
+def parse_boolean(text: str) -> bool:
+    """Read `true`, `false` and their usual short forms, in any case; raises ValueError for other text."""
+    word = text.strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+def parse_size(text: str | int) -> int:
+    """Read a number of bytes: `104857600`, `50MB` (powers of 1000), `100MiB` (powers of 1024); at least 1."""
+    if isinstance(text, int):
+        return text
+    match = _SIZE.fullmatch(text.strip())
+    factor = _UNITS.get(match[2].lower()) if match else None
+    size = int(float(match[1]) * factor) if match and factor else 0
+    if size < 1:
+        raise typer.BadParameter(f"{text!r} is no size; write bytes, or a unit such as 50MB or 100MiB")
+    return size
+
+
+def check_switch(text: str) -> str:
+    """Turn an option's word for true or false into `true` or `false`, so that `false` means false (D24)."""
+    try:
+        return "true" if parse_boolean(text) else "false"
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def parse_timeout(text: str | float) -> float:
+    """Read a number of seconds, 0 or more."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise typer.BadParameter(f"{text!r} is no number of seconds")
+    return seconds
+
+
+def parse_duration(text: str | float) -> float:
+    """Read a span of time as seconds: `90`, `90s`, `5m`, `1h`."""
+    if not isinstance(text, str):
+        return text
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no span of time; write seconds, or a unit such as 90s, 5m or 1h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2].lower()]
+
+
+def setup_timeout(option: float | None, environ: Mapping[str, str]) -> tuple[float | None, str | None]:
+    """Return the limit for setup in seconds, and a warning if `COG_SETUP_TIMEOUT` is no number.
+
+    The option comes before the variable; 0 and a garbled variable mean no limit (observed section 1).
+    """
+    text = environ.get("COG_SETUP_TIMEOUT", "").strip()
+    if option is not None or not text:
+        return option or None, None
+    try:
+        return parse_timeout(text) or None, None
+    except typer.BadParameter:
+        return None, f"COG_SETUP_TIMEOUT={text} is passed over: it is no number of seconds"
+
+
+def webhook_interval(environ: Mapping[str, str]) -> tuple[float, str | None]:
+    """Return the least seconds between two webhooks of progress, and a warning if the variable is no number."""
+    text = environ.get("COG_THROTTLE_RESPONSE_INTERVAL", "").strip()
+    try:
+        return parse_timeout(text) if text else DEFAULT_WEBHOOK_INTERVAL, None
+    except typer.BadParameter:
+        warning = f"COG_THROTTLE_RESPONSE_INTERVAL={text} is passed over: it is no number of seconds"
+        return DEFAULT_WEBHOOK_INTERVAL, warning
+
+
+def stream_history(environ: Mapping[str, str]) -> tuple[int, str | None]:
+    """Return how many events a prediction keeps for late readers, and a warning if the variable is no such number."""
+    text = environ.get("COG_STREAM_HISTORY_CAPACITY", "").strip()
+    if text.isdecimal() and text.isascii():
+        return int(text), None
+    warning = f"COG_STREAM_HISTORY_CAPACITY={text} is passed over: it is no number of events" if text else None
+    return DEFAULT_STREAM_HISTORY, warning
+
+
+def webhook_token(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """Return what authorizes webhooks, and a warning if the variable cannot stand in a header."""
+    token = environ.get("WEBHOOK_AUTH_TOKEN", "").strip()
+    if token.isascii() and token.isprintable():
+        return token or None, None
+    return None, "WEBHOOK_AUTH_TOKEN is passed over: it has characters that a header cannot hold"
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and end, when the option was given."""
+    if wanted:
+        import geartrain
+
+        typer.echo(f"geartrain {geartrain.__version__}")
+        raise typer.Exit
+
+
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model's folder, path/to/run.py, run.py:Runner or package.module:name. The current folder by default.",
+    ),
+]
+SetupTimeout = Annotated[
+    float | None,
+    typer.Option(
+        parser=parse_timeout,
+        metavar="SECONDS",
+        help="Give up when setup takes longer; 0 for no limit. COG_SETUP_TIMEOUT says the same.",
+    ),
+]
+Queue = Annotated[
+    int,
+    typer.Option(min=0, metavar="N", help="How many predictions may wait for a slot before the answer is 409."),
+]
+Keep = Annotated[
+    float,
+    typer.Option(
+        parser=parse_duration,
+        metavar="TIME",
+        show_default=False,
+        help="How long a finished prediction can be asked for with GET; 5m by default, 0 for not at all.",
+    ),
+]
+XMode = Annotated[
+    Literal["predict", "train"],
+    typer.Option("--x-mode", help="What to serve: predictions, or trainings alone, set up at once."),
+]
+Restart = Annotated[
+    Literal["never", "on-crash"],
+    typer.Option(help="Whether a crashed worker is followed by another, with growing pauses."),
+]
+RestartLimit = Annotated[int, typer.Option(min=1, metavar="N", help="How many crashes in a row --restart forgives.")]
+CancelGrace = Annotated[
+    float,
+    typer.Option(
+        parser=parse_duration,
+        metavar="TIME",
+        show_default=False,
+        help="How long a run may ignore a cancel before its worker is killed; 60s by default, 0 for ever.",
+    ),
+]
+ShutdownGrace = Annotated[
+    float,
+    typer.Option(
+        parser=parse_duration,
+        metavar="TIME",
+        show_default=False,
+        help="How long running predictions have to end after SIGTERM; 30s by default.",
+    ),
+]
+Version = Annotated[
+    bool, typer.Option("--version", "-v", callback=print_version, is_eager=True, help="Print the version and end.")
+]
+
+
+class BareSwitchCommand(TyperCommand):
+    """A command whose options of `check_switch` may stand bare: `--await-explicit-shutdown` alone means true."""
+
+    bare_switches: frozenset[str] = frozenset({"--await-explicit-shutdown"})
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # narrower in name
+        """Give each bare switch its value, then parse as usual."""
+        complete: list[str] = []
+        for word, following in zip_longest(args, args[1:], fillvalue=""):
+            complete.append(word)
+            if word in self.bare_switches and following.lower() not in _TRUE | _FALSE:
+                complete.append("true")
+        return super().parse_args(ctx, complete)

@@ -1,0 +1,205 @@
+"""One prediction without a server: start the worker, ask, show the answer as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+from geartrain.cli import values
+from geartrain.cli.answer import AnswerWriter, write_json
+from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain
+from geartrain.cli.files import OutputFileError
+from geartrain.cli.startup import RunObserver
+from geartrain.domain.errors import GeartrainError
+from geartrain.domain.events import Event, EventsDroppedError, Log, Output, Start
+from geartrain.domain.lifecycle import Status
+from geartrain.domain.prediction import Prediction
+from geartrain.project.source import ModelSource
+from geartrain.server import ServeOptions, open_service
+from geartrain.service.model import ModelSetupError
+from geartrain.service.predictions import NewPrediction, PredictionService
+
+_EXIT_CODES: Final = {Status.SUCCEEDED: 0, Status.FAILED: FAILURE, Status.CANCELED: INTERRUPTED}
+_NO_LIMIT: Final = sys.maxsize  # bytes: a person's own files need no guard
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What the command line asked for: inputs as `texts` by name, or as one JSON `document`."""
+
+    source: ModelSource
+    texts: dict[str, list[str]]
+    document: dict[str, Any] | None
+    output: pathlib.Path | None
+    setup_timeout: float | None
+
+
+async def predict(plan: Plan, observer: RunObserver) -> int:
+    """Run the plan and return the exit code; what is wrong has been said on stderr."""
+    options = ServeOptions(
+        source=plan.source,
+        setup_timeout=plan.setup_timeout,
+        max_download_bytes=_NO_LIMIT,
+        allow_private_urls=True,  # the person at the terminal can reach them anyway
+        on_progress=observer,
+        on_download=observer.add_bytes,
+    )
+    asyncio.get_running_loop().call_soon(observer.begin)  # once the worker is on its way
+    with _Interrupts() as interrupts:
+        try:
+            async with open_service(options) as service:
+                try:
+                    return await _answer(service, plan, observer, interrupts=interrupts)
+                finally:
+                    observer.end()
+        except ModelSetupError as error:
+            observer.end()
+            complain(error.reason)
+        except GeartrainError as error:
+            for sentence in values.describe(error.fields) or [error.message]:
+                complain(sentence)
+        except (values.InputError, OutputFileError) as error:
+            complain(str(error))
+        except BrokenPipeError:
+            _silence_stdout()
+            return NO_READER
+        except asyncio.CancelledError:
+            observer.end()
+            return INTERRUPTED
+    return FAILURE
+
+
+async def _answer(service: PredictionService, plan: Plan, observer: RunObserver, *, interrupts: _Interrupts) -> int:
+    signature = service.model.signature
+    document = values.build_input(signature, plan.texts) if plan.document is None else plan.document
+    prediction = service.create(NewPrediction(input=values.encode_input(document)))
+
+    def cancel() -> None:
+        observer.step("Canceling; Ctrl-C again ends it at once")
+        service.cancel(prediction.id)
+
+    interrupts.ask_first(cancel)
+    if prediction.status is Status.STARTING:
+        observer.step("Fetching the input")
+    reader = _Reader(prediction, observer)
+    if plan.document is not None:
+        await _follow(reader, lambda _chunk: None)
+        observer.end()
+        write_json(_summary(prediction), plan.output)
+    else:
+        writer = AnswerWriter(
+            signature.output,
+            plan.output,
+            before_text=observer.leave_stdout,
+            file_first=plan.source.mode == "train",
+        )
+        await _follow(reader, writer.add_chunk)
+        observer.end()
+        if prediction.status is Status.SUCCEEDED:
+            writer.finish(prediction.output)
+        else:
+            writer.close()
+    if prediction.error is not None:
+        complain(prediction.error)
+    elif prediction.status is Status.CANCELED:
+        complain(f"the {service.model.noun} was canceled")
+    return _EXIT_CODES[prediction.status]
+
+
+async def _follow(reader: _Reader, on_chunk: Callable[[bytes], None]) -> None:
+    """Show logs and chunks in the order of the run, the chunks by `on_chunk`, until its end."""
+    changed = asyncio.Event()
+
+    def wake(_event: Event) -> None:
+        changed.set()
+
+    reader.prediction.log.listen(wake)
+    while not reader.prediction.is_terminal:
+        changed.clear()
+        reader.catch_up(on_chunk)
+        await changed.wait()
+    reader.catch_up(on_chunk)
+
+
+class _Reader:
+    """Remembers how far a prediction has been shown."""
+
+    def __init__(self, prediction: Prediction, observer: RunObserver) -> None:
+        self.prediction = prediction
+        self._observer = observer
+        self._events = self._logs = self._chunks = 0
+
+    def catch_up(self, on_chunk: Callable[[bytes], None]) -> None:
+        """Show what is new."""
+        log = self.prediction.log
+        try:
+            events = log.read(self._events)
+        except EventsDroppedError:  # faster than we write: the order is lost, the prediction itself has all of it
+            events = [Log("stderr", part) for part in self.prediction.log_parts[self._logs :]]
+            events += [Output(chunk, 0) for chunk in self.prediction.chunks[self._chunks :]]
+        self._events = log.next_index
+        for event in events:
+            if isinstance(event, Start):
+                self._observer.step("Running the model")
+            elif isinstance(event, Log):
+                self._logs += 1
+                self._observer.add_text(event.data)
+            elif isinstance(event, Output):
+                self._chunks += 1
+                on_chunk(event.chunk)
+
+
+def _summary(prediction: Prediction) -> dict[str, Any]:
+    output = prediction.output
+    if output is None and prediction.chunks:
+        output = b"[" + b",".join(prediction.chunks) + b"]"
+    return {
+        "status": prediction.status,
+        "output": json.loads(output or b"null"),
+        **({} if prediction.error is None else {"error": prediction.error}),
+        "logs": prediction.logs,
+        "metrics": {**prediction.metrics, "predict_time": prediction.predict_time},
+    }
+
+
+class _Interrupts:
+    """Ctrl-C and SIGTERM: the first asks the prediction to stop, once there is one; the next one ends all."""
+
+    def __init__(self) -> None:
+        self._ask: Callable[[], object] | None = None
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.remove_signal_handler(number)
+
+    def ask_first(self, ask: Callable[[], object]) -> None:
+        """From now on the first signal calls `ask`."""
+        self._ask = ask
+
+    def _on_signal(self) -> None:
+        ask, self._ask = self._ask, None
+        if ask is not None:
+            ask()
+        elif self._task is not None:
+            self._task.cancel()
+
+
+def _silence_stdout() -> None:
+    """Nobody reads stdout any more; keep the interpreter from complaining of that when it flushes it at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,57 @@
+"""`geartrain schema`: a model's OpenAPI document, without running its setup."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from geartrain.cli import logs, options
+from geartrain.cli.failure import INTERRUPTED, fail, warn
+from geartrain.project.precheck import precheck
+from geartrain.project.source import ProjectError, find_model
+
+if TYPE_CHECKING:
+    from geartrain.domain.signature import Signature
+    from geartrain.project.source import ModelSource
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def schema(model: options.Model = None) -> None:
+    """Print the OpenAPI document of MODEL as JSON.
+
+    The model is imported; its setup does not run.
+    """
+    try:
+        source = find_model(model)
+        precheck(source)
+    except ProjectError as error:
+        fail(error.message)
+    for sentence in source.warnings:
+        warn(sentence)
+    logs.configure()
+    from geartrain import __version__
+    from geartrain.apis.openapi import document
+    from geartrain.service.model import ModelSetupError
+
+    try:
+        signature, training = asyncio.run(_read(source))
+    except ModelSetupError as error:
+        sys.stderr.write(error.logs)
+        fail(error.reason)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    whole = document(signature, training=training, title=source.name, version=__version__)
+    print(json.dumps(whole, indent=2, ensure_ascii=False))
+
+
+async def _read(source: ModelSource) -> tuple[Signature, Signature | None]:
+    from geartrain.server import read_model
+
+    training = source.training()
+    return await read_model(source), None if training is None else await read_model(training)

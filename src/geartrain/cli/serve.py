@@ -1,0 +1,132 @@
+"""`geartrain serve`: a model over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from geartrain.cli import logs, options
+from geartrain.cli.failure import FAILURE, fail
+from geartrain.cli.startup import ServeObserver
+from geartrain.project.precheck import precheck
+from geartrain.project.source import ProjectError, find_model
+
+logger = logging.getLogger(__name__)
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command(cls=options.BareSwitchCommand)
+def serve(
+    model: options.Model = None,
+    *,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "0.0.0.0",  # noqa: S104  as Cog's server
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65535, envvar="PORT", metavar="PORT", help="The port to listen on; 0 for any free one."
+        ),
+    ] = 5000,
+    upload_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Upload output files to this URL instead of inlining them.")
+    ] = None,
+    await_explicit_shutdown: Annotated[
+        str,
+        typer.Option(
+            callback=options.check_switch,
+            metavar="BOOL",
+            help="Stay up after SIGTERM, until POST /shutdown or Ctrl-C. Without a value: true.",
+        ),
+    ] = "false",
+    max_body_size: Annotated[
+        int,
+        typer.Option(
+            parser=options.parse_size,
+            metavar="SIZE",
+            show_default=False,
+            help="The largest body of a request; 100MiB by default.",
+        ),
+    ] = options.DEFAULT_MAX_BYTES,
+    max_download_size: Annotated[
+        int,
+        typer.Option(
+            parser=options.parse_size,
+            metavar="SIZE",
+            show_default=False,
+            help="The largest file behind an input URL; 100MiB by default.",
+        ),
+    ] = options.DEFAULT_MAX_BYTES,
+    setup_timeout: options.SetupTimeout = None,
+    allow_private_urls: Annotated[
+        bool | None,
+        typer.Option(
+            "--allow-private-urls/--no-allow-private-urls",
+            show_default=False,
+            help="Whether input URLs may point into the server's own networks; by default if --host is a loopback.",
+        ),
+    ] = None,
+    queue: options.Queue = 0,
+    keep: options.Keep = 300.0,
+    restart: options.Restart = "never",
+    restart_limit: options.RestartLimit = 5,
+    cancel_grace: options.CancelGrace = 60.0,
+    shutdown_grace: options.ShutdownGrace = 30.0,
+    x_mode: options.XMode = "predict",
+    threads: Annotated[int | None, typer.Option(hidden=True, help="Accepted and ignored, as Cog does.")] = None,  # noqa: ARG001
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. COG_LOG_LEVEL says the same.")
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="json or console. LOG_FORMAT says the same.")
+    ] = None,
+    version: options.Version = False,  # noqa: ARG001  its callback has printed it
+) -> None:
+    """Serve MODEL over HTTP."""
+    try:
+        source = find_model(model, mode=x_mode)
+        precheck(source)
+    except ProjectError as error:
+        fail(error.message)
+    timeout, *warnings = options.setup_timeout(setup_timeout, os.environ)
+    interval, *more = options.webhook_interval(os.environ)
+    token, *yet_more = options.webhook_token(os.environ)
+    history, *still_more = options.stream_history(os.environ)
+    form = logs.configure(log_level, log_format)
+    for sentence in filter(None, (*source.warnings, *warnings, *more, *yet_more, *still_more)):
+        logger.warning(sentence)
+    from geartrain.server import (
+        PortInUseError,
+        ServeOptions,
+        WebhookOptions,
+        run_server,
+    )  # after the checks: they take no time
+    from geartrain.service.predictions import Limits
+    from geartrain.service.restarts import RestartPolicy
+
+    observer = ServeObserver(source, for_person=form == "console" and logs.is_terminal(sys.stderr))
+    serve_options = ServeOptions(
+        source=source,
+        host=host,
+        port=port,
+        upload_url=upload_url,
+        await_explicit_shutdown=await_explicit_shutdown == "true",
+        max_body_bytes=max_body_size,
+        max_download_bytes=max_download_size,
+        setup_timeout=timeout,
+        shutdown_grace=shutdown_grace,
+        limits=Limits(queue=queue, keep=keep, cancel_grace=cancel_grace or None),
+        restarts=RestartPolicy(limit=restart_limit) if restart == "on-crash" else None,
+        allow_private_urls=allow_private_urls,
+        webhooks=WebhookOptions(interval=interval, token=token),
+        stream_history=history,
+        on_progress=observer,
+    )
+    try:
+        code = run_server(serve_options)
+    except PortInUseError as error:
+        fail(str(error))
+    raise typer.Exit(code or (FAILURE if observer.has_failed else 0))

@@ -1,0 +1,96 @@
+"""Who hears of the steps of a start, and shows them to a person."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from geartrain.cli import logs
+
+if TYPE_CHECKING:
+    from geartrain.cli.activity import Activity
+    from geartrain.cli.console import ServeView
+    from geartrain.project.source import ModelSource
+    from geartrain.server import Progress
+
+
+class ServeObserver:
+    """Remembers whether setup failed, and shows the steps of a start `for_person`, or else logs them.
+
+    The view for a person is made at the first step, when the worker is on its way: rich takes time to import.
+    """
+
+    def __init__(self, source: ModelSource, *, for_person: bool) -> None:
+        self.has_failed = False
+        self._source = source
+        self._began = time.monotonic()
+        self._view: ServeView | None = None
+        self._for_person = for_person
+
+    def __call__(self, progress: Progress) -> None:
+        """Take one step."""
+        if progress.stage == "setup-failed":
+            self.has_failed = True
+        if not self._for_person:
+            from geartrain.server import log_progress
+
+            log_progress(progress)
+            return
+        if self._view is None:
+            from geartrain import __version__
+            from geartrain.cli.console import ServeView
+
+            self._view = ServeView(self._source, __version__, began=self._began)
+        self._view(progress)
+
+
+class RunObserver:
+    """Shows one prediction up to its output: busy with what for how long for a person, else only what is printed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._activity: Activity | None = None
+
+    def begin(self) -> None:
+        """Setup begins."""
+        if logs.is_terminal(sys.stderr):
+            from rich.console import Console
+
+            from geartrain.cli.activity import Activity  # late: the worker starts while this is imported
+
+            self._activity = Activity(Console(stderr=True, highlight=False), f"Setting up {self._name}")
+
+    def __call__(self, progress: Progress) -> None:
+        """Show what setup wrote."""
+        if progress.stage == "setup-output":
+            self.add_text(progress.text)
+
+    def step(self, step: str) -> None:
+        """Setup is over, and something else begins."""
+        if self._activity is not None:
+            self._activity.step(step)
+
+    def add_text(self, text: str) -> None:
+        """Show what the model wrote."""
+        if self._activity is not None:
+            self._activity.add_text(text)
+        else:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+    def add_bytes(self, file: str, size: int, total: int | None) -> None:
+        """Show how far the download of an input's file has come."""
+        if self._activity is not None:
+            self._activity.add_bytes(file, size, total)
+
+    def leave_stdout(self) -> None:
+        """Output is about to be written: on the same terminal, nothing of ours may come in between."""
+        if self._activity is not None and logs.is_terminal(sys.stdout):
+            self.end()
+
+    def end(self) -> None:
+        """Output begins, or there will be none."""
+        if self._activity is not None:
+            self._activity.end()
+            self._activity = None

@@ -1,0 +1,49 @@
+"""`geartrain train`: one training from the command line."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated, Final
+
+import typer
+
+from geartrain.cli import once, options
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+_WEIGHTS: Final = pathlib.Path("weights")  # observed Cog, section 25
+
+
+@app.command()
+def train(
+    model: options.Model = None,
+    *,
+    inputs: once.Inputs = None,
+    json_input: once.JsonInput = None,
+    output: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Write the result to this file, or into this folder; by default to `weights`, with --json to stdout.",
+        ),
+    ] = None,
+    setup_timeout: options.SetupTimeout = None,
+    log_level: once.LogLevel = None,
+) -> None:
+    """Train MODEL once, as the `train:` of its cog.yaml says, and write the result to `weights`.
+
+    Where the result holds one file beside other values, the file is written, and the other values go to stdout.
+
+    Exit code: 0 when the training succeeded, 1 when it failed, 130 when Ctrl-C canceled it.
+    """
+    once.run_once(
+        model,
+        "train",
+        inputs=inputs,
+        json_input=json_input,
+        output=_WEIGHTS if output is None and json_input is None else output,
+        setup_timeout=setup_timeout,
+        log_level=log_level,
+    )

@@ -1,0 +1,41 @@
+"""The one table from an error's code to the status of each protocol."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from geartrain.domain.errors import Code
+
+HTTP_STATUS: Final[dict[Code, HTTPStatus]] = {
+    Code.UNPARSABLE: HTTPStatus.BAD_REQUEST,
+    Code.INVALID_INPUT: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Code.UNSUPPORTED_MEDIA_TYPE: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    Code.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    Code.NOT_ACCEPTABLE: HTTPStatus.NOT_ACCEPTABLE,
+    Code.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Code.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
+    Code.CONFLICT: HTTPStatus.CONFLICT,
+    Code.AT_CAPACITY: HTTPStatus.CONFLICT,
+    Code.TOO_MANY_READERS: HTTPStatus.TOO_MANY_REQUESTS,
+    Code.NOT_READY: HTTPStatus.SERVICE_UNAVAILABLE,
+    Code.SHUTTING_DOWN: HTTPStatus.SERVICE_UNAVAILABLE,
+    Code.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+
+# By name, so that this table needs no gRPC package.
+GRPC_STATUS: Final[dict[Code, str]] = {
+    Code.UNPARSABLE: "INVALID_ARGUMENT",
+    Code.INVALID_INPUT: "INVALID_ARGUMENT",
+    Code.UNSUPPORTED_MEDIA_TYPE: "INVALID_ARGUMENT",
+    Code.TOO_LARGE: "RESOURCE_EXHAUSTED",
+    Code.NOT_ACCEPTABLE: "UNIMPLEMENTED",
+    Code.NOT_FOUND: "NOT_FOUND",
+    Code.METHOD_NOT_ALLOWED: "UNIMPLEMENTED",
+    Code.CONFLICT: "ALREADY_EXISTS",
+    Code.AT_CAPACITY: "RESOURCE_EXHAUSTED",
+    Code.TOO_MANY_READERS: "RESOURCE_EXHAUSTED",
+    Code.NOT_READY: "UNAVAILABLE",
+    Code.SHUTTING_DOWN: "UNAVAILABLE",
+    Code.INTERNAL: "INTERNAL",
+}

@@ -1,0 +1,1 @@
+"""HTTP: Cog's API on uvicorn and Starlette."""

@@ -1,0 +1,245 @@
+"""A client's connection: uvicorn's protocol on a corked transport, with an express lane for plain predictions.
+
+Most requests are a small `POST /predictions` that wants its answer as JSON. For those the ASGI machinery (a task, an
+event, a handful of messages) costs more than the prediction's whole way through the service, so they are answered
+from the connection's own callbacks. Everything else, and every request on a uvicorn that this lane does not know,
+takes the ASGI road; both end in the same endpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from geartrain.apis import cog
+from geartrain.domain.errors import GeartrainError
+from geartrain.domain.events import Completed, Event
+from geartrain.transport.errors import HTTP_STATUS
+from geartrain.transport.http.wire import INTERNAL_ERROR
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+    from geartrain.domain.prediction import Prediction
+    from geartrain.transport.http.predictions import PredictionEndpoints
+
+logger = logging.getLogger(__name__)
+
+EXPRESS_LIMIT: Final = 65_536  # bytes of a body: what is larger may come in pieces and wants flow control
+_CORK: Final = 65_536  # bytes
+_JSON_HEAD: Final = b"content-type: application/json\r\ncontent-length: %d\r\n%b\r\n%b"
+_CLOSE: Final = b"connection: close\r\n"
+
+
+class CorkedTransport:
+    """A transport that gathers what is written in one turn of the loop into one system call.
+
+    Head and body of an answer are two writes, and the events of a stream are one each: sent by themselves, every one
+    of them wakes the client.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._gathered: list[bytes] = []
+        self._size = 0
+        self.abort = transport.abort
+        self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.set_protocol = transport.set_protocol
+
+    def write(self, data: bytes) -> None:
+        """Write at the end of this turn of the loop."""
+        if len(data) > _CORK:  # to be joined to others it would be copied
+            self.write_through(data)
+            return
+        if not self._gathered:
+            self._loop.call_soon(self._flush)
+        self._gathered.append(data)
+        self._size += len(data)
+        if self._size > _CORK:
+            self._flush()  # so that the transport can say that its client does not keep up
+
+    def write_through(self, data: bytes) -> None:
+        """Write at once what is whole by itself."""
+        self._flush()
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Write what has been gathered, then close."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            data = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
+            self._gathered = []
+            self._size = 0
+            self._transport.write(data)
+
+
+class IdleSweep:
+    """Closes connections that have been idle too long: one timer for all of them, where uvicorn has one for each.
+
+    To make and cancel a timer for every answer costs as much as a small prediction.
+    """
+
+    def __init__(self, limit: float) -> None:
+        """`limit` in seconds; a connection may stay idle for a quarter more."""
+        self._limit = limit
+        self._idle: dict[Connection, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, connection: Connection) -> None:
+        """An answer has been given, and nothing else asked yet."""
+        self._idle[connection] = time.monotonic()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._limit / 4, self._sweep)
+
+    def remove(self, connection: Connection) -> None:
+        """Something is asked, or the connection is gone."""
+        self._idle.pop(connection, None)
+
+    def _sweep(self) -> None:
+        before = time.monotonic() - self._limit
+        for connection, since in tuple(self._idle.items()):
+            if since < before:
+                del self._idle[connection]
+                connection.timeout_keep_alive_handler()
+        again = bool(self._idle)
+        self._timer = asyncio.get_running_loop().call_later(self._limit / 4, self._sweep) if again else None
+
+
+class _Express:
+    """What uvicorn's protocol wants to know of the request at hand, for one that never becomes an ASGI call."""
+
+    __slots__ = ("body", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
+
+    def __init__(self, *, keep_alive: bool) -> None:
+        self.keep_alive = keep_alive
+        self.body = b""
+        self.more_body = True
+        self.response_complete = False
+        self.disconnected = False
+        self.message_event = self  # nobody waits for it
+
+    def set(self) -> None:
+        """See `asyncio.Event`."""
+
+
+class Connection(HttpToolsProtocol):
+    """One client."""
+
+    def __init__(self, endpoints: PredictionEndpoints | None, sweep: IdleSweep, **options: Any) -> None:
+        super().__init__(**options)
+        self._sweep = sweep
+        self._endpoints = endpoints
+        self._express: _Express | None = None  # a plain prediction whose body is still coming
+        self._awaited: Prediction | None = None  # a plain prediction that is running
+        self._corked: CorkedTransport | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._corked = CorkedTransport(transport, self.loop)
+        super().connection_made(cast("Any", self._corked))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`. Whoever hangs up no longer wants the prediction."""
+        self._sweep.remove(self)
+        awaited, self._awaited = self._awaited, None
+        super().connection_lost(exc)
+        if awaited is not None and self._endpoints is not None:
+            self._endpoints.abandon(awaited)
+
+    def on_message_complete(self) -> None:
+        """The parser has come to the end of a request."""
+        super().on_message_complete()
+        cycle, self._express = self._express, None
+        if cycle is not None and self._endpoints is not None:
+            self._serve(cycle, self._endpoints)
+
+    def shutdown(self) -> None:
+        """See uvicorn. A request that is not whole yet would only be refused: nobody waits for the rest of it."""
+        cycle: Any = self.cycle
+        if cycle is not None and cycle.more_body and not getattr(cycle, "response_started", False):
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def on_message_begin(self) -> None:
+        """The parser has met a request. What only the ASGI road needs is made when that road is taken."""
+        self._sweep.remove(self)
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+
+    def on_headers_complete(self) -> None:
+        """The parser has come to the end of a request's head."""
+        before: Any = self.cycle  # None at first, whatever uvicorn's annotation says
+        idle = before is None or before.response_complete  # else it waits in the pipeline, and takes the road
+        if idle and self.url == b"/predictions" and self.parser.get_method() == b"POST" and self._is_plain():
+            self._express = _Express(keep_alive=self.parser.should_keep_alive())
+            self.cycle = cast("RequestResponseCycle", self._express)
+        else:
+            self._take_the_road()
+
+    def _take_the_road(self) -> None:
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers  # in place: the scope has that list
+        super().on_headers_complete()
+
+    def _is_plain(self) -> bool:
+        if self._endpoints is None or self.expect_100_continue or self.parser.get_http_version() != "1.1":
+            return False
+        return self._endpoints.is_plain(self.headers, EXPRESS_LIMIT)
+
+    def _serve(self, cycle: _Express, endpoints: PredictionEndpoints) -> None:
+        try:
+            prediction = endpoints.admit(cycle.body, self.headers)
+        except GeartrainError as error:
+            self._answer(cycle, HTTP_STATUS[error.code], cog.encode_error(error))
+        except Exception:
+            logger.exception("a prediction endpoint failed")
+            self._answer(cycle, HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_ERROR)
+        else:
+            if prediction.is_terminal:
+                self._answer(cycle, HTTPStatus.OK, *cog.encode_in_parts(prediction))
+            else:
+                self._awaited = prediction
+                prediction.log.listen(partial(self._on_event, cycle, prediction))
+
+    def _on_event(self, cycle: _Express, prediction: Prediction, event: Event) -> None:
+        if type(event) is Completed and self._awaited is prediction:
+            self._awaited = None
+            self._answer(cycle, HTTPStatus.OK, *cog.encode_in_parts(prediction))
+
+    def _answer(self, cycle: _Express, status: HTTPStatus, body: bytes, *more: bytes) -> None:
+        """Write a whole answer, whose body may be in parts, and leave uvicorn's record of it as it would."""
+        cycle.response_complete = True
+        head = [STATUS_LINE[status]]
+        for name, value in self.server_state.default_headers:
+            head += (name, b": ", value, b"\r\n")
+        size = len(body) + sum(map(len, more)) if more else len(body)
+        head.append(_JSON_HEAD % (size, b"" if cycle.keep_alive else _CLOSE, body))
+        if self._corked is not None:
+            self._corked.write_through(b"".join(head))
+            for part in more:
+                self._corked.write_through(part)
+        if not cycle.keep_alive:
+            self.transport.close()
+        if self.pipeline or self.transport.is_closing():
+            self.on_response_complete()
+        else:  # the same, but for its timer
+            self.server_state.total_requests += 1
+            self.flow.resume_reading()
+            self._sweep.add(self)

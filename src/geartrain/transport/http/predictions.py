@@ -1,0 +1,210 @@
+"""Cog's prediction endpoints, straight on ASGI: they are the hot path."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from geartrain.apis import cog
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.prediction import Prediction
+from geartrain.domain.webhook import Webhook
+from geartrain.service.predictions import NewPrediction, PredictionService
+from geartrain.service.readers import completion
+from geartrain.transport.errors import HTTP_STATUS
+from geartrain.transport.http.hangup import HangupWatch
+from geartrain.transport.http.streams import QUIET, EventStreams
+from geartrain.transport.http.wire import INTERNAL_ERROR, ClientGoneError, read_body, send_json, send_parts, too_large
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+_Headers = Iterable[tuple[bytes, bytes]]
+
+_TRACE: Final = (b"traceparent", b"tracestate")
+_LONGEST_TRACE: Final = 4096  # bytes of a header; W3C asks for 512
+
+_NO_STREAMS: Final = (
+    "This model does not support streaming responses. Add @streaming to run() to enable SSE, "
+    "or leave text/event-stream out of the Accept header."
+)
+_UNKNOWN_ID: Final = b'{"error":"No such %b: it never was, or it has been over for longer than --keep."}'
+
+
+class _Head:
+    """What the headers of a request say and ask for. Observed Cog, sections 6, 11, 14."""
+
+    __slots__ = ("event_stream", "has_json", "length", "media_type", "respond_async")
+
+    def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self.respond_async = False
+        self.event_stream = False
+        self.has_json = False
+        self.media_type = b""
+        self.length = 0  # bytes announced
+        for name, value in headers:
+            if name == b"content-type":
+                self.media_type = value
+                self.has_json = value == b"application/json" or _is_json(value)
+            elif name == b"content-length":
+                self.length = int(value)
+            elif name == b"prefer":
+                self.respond_async = value == b"respond-async"
+            elif name == b"accept" and value != b"*/*":
+                self.event_stream = any(
+                    part.partition(b";")[0].strip() == b"text/event-stream" for part in value.split(b",")
+                )
+
+
+def accepts_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a request asks for server-sent events."""
+    return _Head(headers).event_stream
+
+
+def _is_json(content_type: bytes) -> bool:
+    media_type = content_type.partition(b";")[0].strip().lower()
+    if media_type == b"application/json":
+        return True
+    return media_type.startswith(b"application/") and media_type.endswith(b"+json")
+
+
+class PredictionEndpoints:
+    """`POST /predictions`, `PUT /predictions/{id}`, `POST /predictions/{id}/cancel`."""
+
+    def __init__(self, service: PredictionService, *, max_body_bytes: int, quiet: float = QUIET) -> None:
+        """`quiet`: the seconds without an event after which a stream is kept alive."""
+        self._service = service
+        self._max_body_bytes = max_body_bytes
+        self._hangups = HangupWatch()
+        self._streams = EventStreams(service, self._hangups, quiet=quiet)
+
+    async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Make a prediction; not idempotent."""
+        await self._answer(scope, receive, send, url_id=None)
+
+    async def create_or_join(self, scope: Scope, receive: Receive, send: Send, *, prediction_id: str) -> None:
+        """Make a prediction, or tell how the live one of that id stands."""
+        await self._answer(scope, receive, send, url_id=prediction_id)
+
+    async def cancel(self, send: Send, prediction_id: str) -> None:
+        """Ask for the end of a live prediction: 200 at once, 404 if there is none."""
+        found = self._service.cancel(prediction_id)
+        await send_json(send, HTTPStatus.OK if found else HTTPStatus.NOT_FOUND, b"{}")
+
+    async def show(self, send: Send, prediction_id: str) -> None:
+        """Tell how a prediction stands, live or recently over; 404 if there is none."""
+        prediction = self._service.look_up(prediction_id)
+        if prediction is None:
+            await send_json(send, HTTPStatus.NOT_FOUND, _UNKNOWN_ID % self._service.model.noun.encode())
+        else:
+            await send_parts(send, HTTPStatus.OK, cog.encode_in_parts(prediction))
+
+    # the same without ASGI, for the express lane
+
+    @staticmethod
+    def is_plain(headers: list[tuple[bytes, bytes]], limit: int) -> bool:
+        """Whether a POST asks for nothing but a JSON answer to a JSON body of at most `limit` bytes."""
+        head = _Head(headers)
+        return head.has_json and 0 < head.length <= limit and not head.respond_async and not head.event_stream
+
+    def admit(self, body: bytes, headers: _Headers) -> Prediction:
+        """Start the prediction that a plain request asks for; raises `GeartrainError`."""
+        if len(body) > self._max_body_bytes:
+            raise too_large(self._max_body_bytes)
+        return self._service.create(_new(cog.read_request(body), None, headers))
+
+    def abandon(self, prediction: Prediction) -> None:
+        """Cancel a prediction whose client has hung up."""
+        self._service.abandon(prediction)
+
+    # the ASGI road
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, *, url_id: str | None) -> None:
+        try:
+            await self._respond(scope, receive, send, url_id=url_id)
+        except GeartrainError as error:
+            await send_json(send, HTTP_STATUS[error.code], cog.encode_error(error))
+        except ClientGoneError:
+            logger.debug("a client hung up before its request was whole")
+        except Exception:
+            logger.exception("a prediction endpoint failed")
+            with contextlib.suppress(RuntimeError):  # raised when an answer has begun
+                await send_json(send, HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_ERROR)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send, *, url_id: str | None) -> None:
+        head = _Head(scope["headers"])
+        request = await self._read(receive, head)
+        if url_id is not None and request.id is not None and request.id != url_id:
+            raise cog.id_mismatch(self._service.model.noun)
+        if head.event_stream and not self._service.model.signature.streaming:
+            raise GeartrainError(Code.NOT_ACCEPTABLE, _NO_STREAMS)
+        live = None if url_id is None else self._service.find(url_id)
+        prediction = live
+        if prediction is None:
+            new = _new(request, url_id, scope["headers"], head=head)
+            del request  # and with it the body, which may be large
+            prediction = self._service.create(new)
+        if head.event_stream:
+            await self._streams.follow(prediction, receive, send, created=live is None)
+        elif live is not None:
+            await send_parts(send, HTTPStatus.ACCEPTED, cog.encode_in_parts(live))
+        elif head.respond_async:
+            await send_json(send, HTTPStatus.ACCEPTED, cog.encode_accepted(prediction))
+        else:
+            if not prediction.is_terminal:
+                await self._wait(prediction, receive)
+            await send_parts(send, HTTPStatus.OK, cog.encode_in_parts(prediction))
+
+    async def _read(self, receive: Receive, head: _Head) -> cog.PredictionRequest:
+        body = await read_body(receive, head.length, self._max_body_bytes)
+        if head.has_json:
+            return cog.read_request(body)
+        if not body and not head.media_type:
+            return cog.NO_REQUEST
+        raise GeartrainError(Code.UNSUPPORTED_MEDIA_TYPE, "Expected request with `Content-Type: application/json`")
+
+    async def _wait(self, prediction: Prediction, receive: Receive) -> None:
+        completed = completion(prediction)
+        wait = self._hangups.begin(receive, lambda: self._service.abandon(prediction))
+        try:
+            await completed
+        except asyncio.CancelledError:
+            self._service.abandon(prediction)
+            raise
+        finally:
+            self._hangups.end(wait)
+
+
+def _new(
+    request: cog.PredictionRequest, url_id: str | None, headers: _Headers, *, head: _Head | None = None
+) -> NewPrediction:
+    """What a request asks for; `head` is left out for a plain one."""
+    prediction_id = request.id if url_id is None else url_id
+    created_at: Any = request.created_at
+    return NewPrediction(
+        input=cog.input_of(request),
+        id=prediction_id,
+        keep=prediction_id is not None or (head is not None and head.respond_async),  # whoever knows it may ask for it
+        context=request.context or None,
+        created_at=None if created_at is None else created_at.timestamp(),
+        webhook=None if request.webhook is None else _webhook(request.webhook, request, headers),
+        output_prefix=request.output_file_prefix,
+        background=head is not None and (head.respond_async or head.event_stream),
+    )
+
+
+def _webhook(url: str, request: cog.PredictionRequest, headers: _Headers) -> Webhook:
+    """The receiver that a request names; what it is told belongs to the request's trace (W3C Trace Context)."""
+    trace: dict[str, str] = {}
+    for name, value in headers:
+        if name in _TRACE and len(value) <= _LONGEST_TRACE and value.isascii():
+            key, text = name.decode(), value.decode().strip()
+            if text and text.isprintable():
+                trace[key] = f"{trace[key]},{text}" if key in trace else text  # a list may come in several headers
+    return Webhook(url, frozenset(request.webhook_events_filter), tuple(trace.items()))

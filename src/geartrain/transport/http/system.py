@@ -1,0 +1,157 @@
+"""Everything of Cog's API that is not a prediction: discovery, health, OpenAPI, the docs page, shutdown."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from geartrain import __version__
+from geartrain.apis import cog, openapi
+from geartrain.domain.errors import GeartrainError
+from geartrain.domain.lifecycle import Health
+from geartrain.domain.signature import Signature
+from geartrain.service.model import SetupReport
+from geartrain.service.predictions import PredictionService
+from geartrain.service.restarts import Restarts
+from geartrain.service.trainings import Trainings
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+_DOCS_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{title}</title>
+<link rel="stylesheet" href="/docs/static/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="/docs/static/swagger-ui-bundle.js"></script>
+<script>
+SwaggerUIBundle({{url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null}})
+</script>
+</body>
+</html>
+"""
+
+
+class SystemEndpoints:
+    """The handlers. Health is that of the model that makes predictions; of the training where there are none."""
+
+    def __init__(
+        self, predictions: PredictionService | None, trainings: Trainings | None, shut_down: Callable[[], None]
+    ) -> None:
+        if predictions is not None:
+            self._model = predictions.model
+        elif trainings is not None:
+            self._model = trainings.service.model
+        else:
+            msg = "there is nothing to serve"
+            raise ValueError(msg)
+        self._predictions = predictions
+        self._trainings = trainings
+        self._shut_down = shut_down
+        self._openapi: bytes | None = None
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of Cog's HTTP API besides the predictions."""
+        return [
+            Route("/", self.discover),
+            Route("/health-check", self.health_check),
+            Route("/openapi.json", self.openapi),
+            Route("/docs", self.docs),
+            Mount("/docs/static", _SwaggerFiles()),
+            Route("/shutdown", self.shutdown, methods=["POST"]),
+        ]
+
+    async def discover(self, _request: Request) -> Response:
+        """`GET /`."""
+        has_trainings = self._trainings is not None
+        return _json(cog.discovery(__version__, predictions=self._predictions is not None, trainings=has_trainings))
+
+    async def health_check(self, _request: Request) -> Response:
+        """`GET /health-check`: always 200, the status is in the body."""
+        report = await self._model.report()
+        body = cog.encode_health(
+            report.health,
+            setup=_setup(report.setup, report.health),
+            version=__version__,
+            healthcheck_error=report.healthcheck_error or report.defunct_reason,
+            restarts=_restarts(self._model.restarts),
+        )
+        return _json(body)
+
+    async def openapi(self, _request: Request) -> Response:
+        """`GET /openapi.json`: 503 until the model has told its signature."""
+        if self._openapi is None:
+            import msgspec
+
+            try:
+                signature = None if self._predictions is None else self._model.signature
+                training = await self._training_signature()
+            except GeartrainError:
+                return _json(b'{"error":"OpenAPI schema not available"}', HTTPStatus.SERVICE_UNAVAILABLE)
+            document = openapi.document(signature, training=training, title=self._model.name, version=__version__)
+            self._openapi = msgspec.json.encode(document, order="sorted")
+        return _json(self._openapi)
+
+    async def _training_signature(self) -> Signature | None:
+        if self._trainings is None:
+            return None
+        try:
+            return await self._trainings.signature()
+        except GeartrainError:
+            if self._predictions is None:
+                raise
+            return None  # a training that cannot be loaded takes nothing from the predictions
+
+    async def docs(self, _request: Request) -> Response:
+        """`GET /docs`: the API to try out, without any file from elsewhere."""
+        return HTMLResponse(_DOCS_PAGE.format(title=html.escape(f"{self._model.name} - geartrain")))
+
+    async def shutdown(self, _request: Request) -> Response:
+        """`POST /shutdown`: answer, then stop."""
+        self._shut_down()
+        return _json(b"{}")
+
+
+def _json(body: bytes, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def _setup(report: SetupReport, health: Health) -> dict[str, Any]:
+    setup: dict[str, Any] = {"started_at": cog.timestamp(report.started_at)}
+    if report.completed_at is not None:
+        setup["completed_at"] = cog.timestamp(report.completed_at)
+    if health is Health.STARTING:
+        setup["status"] = "starting"
+    else:
+        setup["status"] = "failed" if report.failed else "succeeded"
+    setup["logs"] = report.logs
+    return setup
+
+
+def _restarts(restarts: Restarts) -> dict[str, Any] | None:
+    return {"count": restarts.count, "last_reason": restarts.last_reason} if restarts.count else None
+
+
+class _SwaggerFiles:
+    """The files of Swagger UI, found when first asked for."""
+
+    def __init__(self) -> None:
+        self._files: StaticFiles | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._files is None:
+            import swagger_ui_bundle
+
+            self._files = StaticFiles(directory=Path(swagger_ui_bundle.swagger_ui_path))
+        await self._files(scope, receive, send)
