@@ -1,0 +1,74 @@
+"""The command on a terminal, as a person sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_CONTROL = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]")
+
+
+class Terminal:
+    """A command whose stdout and stderr, or stderr alone, are a terminal."""
+
+    def __init__(self, process: subprocess.Popen[bytes], fd: int) -> None:
+        self.process = process
+        self._fd = fd
+        self._seen = b""
+
+    @property
+    def shown(self) -> str:
+        """All that has been shown so far, in the order of writing, without colours and movements of the cursor."""
+        return _CONTROL.sub("", self._seen.decode(errors="replace")).replace("\r\n", "\n")
+
+    def read_until(self, words: str) -> str:
+        """Read until the words have been shown; return all that has been."""
+        while words not in self.shown:
+            more = self._read()
+            assert more, f"it ended without {words!r}: {self.shown}"
+        return self.shown
+
+    def read_to_end(self) -> str:
+        """Read until the command has ended; return all that has been shown."""
+        while self._read():
+            pass
+        return self.shown
+
+    def _read(self) -> bool:
+        try:
+            more = os.read(self._fd, 65536)
+        except OSError:  # what Linux says when nobody has the other end any more
+            return False
+        self._seen += more
+        return bool(more)
+
+
+@contextlib.contextmanager
+def on_terminal(
+    *arguments: str, cwd: Path | None = None, stdout: int | None = subprocess.DEVNULL, term: str = "xterm"
+) -> Iterator[Terminal]:
+    """Run the command with a terminal as its stderr; `stdout=None` makes it that of its stdout as well."""
+    ours, theirs = pty.openpty()
+    environ = {**os.environ, "TERM": term, "COLUMNS": "100"}
+    environ.pop("LOG_FORMAT", None)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "geartrain", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs if stdout is None else stdout,
+        stderr=theirs,
+        env=environ,
+        cwd=cwd,
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(process, ours)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)

@@ -1,0 +1,51 @@
+"""What must not be loaded where, seen from a fresh interpreter; the contracts in pyproject.toml hold the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import geartrain
+
+PACKAGE = pathlib.Path(geartrain.__file__).parent
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter holds after `statement`."""
+    script = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def packages_in(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+def test_authoring_api_loads_no_other_package() -> None:
+    heavy = {"asyncio", "httpx", "jsonschema_rs", "msgspec", "numpy", "pydantic", "starlette", "structlog", "typer"}
+    modules = loaded_by("import geartrain; [getattr(geartrain, name) for name in geartrain.__all__]")
+    assert not packages_in(modules) & heavy
+    others = {"apis", "bridge", "cli", "outbound", "project", "server", "service", "transport", "worker"}
+    assert not {name.split(".")[1] for name in modules if name.startswith("geartrain.")} & others
+
+
+def worker_modules() -> list[str]:
+    paths = sorted((PACKAGE / "worker").glob("*.py"))
+    return [f"geartrain.worker.{path.stem}" for path in paths if not path.stem.startswith("__")]
+
+
+@pytest.mark.parametrize("module", worker_modules())
+def test_worker_loads_nothing_of_the_server(module: str) -> None:
+    modules = loaded_by(f"import {module}")
+    web = {"h11", "httptools", "httpx", "jsonschema_rs", "rich", "starlette", "structlog", "typer", "uvicorn"}
+    assert not packages_in(modules) & web
+    of_the_bridge = {name for name in modules if name.startswith("geartrain.bridge.")}
+    assert of_the_bridge <= {"geartrain.bridge.framing", "geartrain.bridge.messages"}
+
+
+def test_version_is_the_packages() -> None:
+    assert geartrain.__version__ == importlib.metadata.version("geartrain")

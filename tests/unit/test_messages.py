@@ -1,0 +1,109 @@
+"""Every message of the inner wire against its golden file: a change of the wire is a change here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from geartrain.bridge import messages as m
+from geartrain.domain.signature import InputField, OutputSpec, Signature, TypeSpec
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "messages.json"
+
+SIGNATURE = Signature(
+    inputs=(
+        InputField("prompt", TypeSpec("string"), description="What to say", max_length=9),
+        InputField("image", TypeSpec("path", nullable=True), required=False, accept="image/*"),
+    ),
+    output=OutputSpec(TypeSpec("string"), mode="iterator"),
+    streaming=True,
+)
+
+EXAMPLES: dict[str, tuple[m.Message, Any]] = {
+    "control/Init": (
+        m.Init(1, "run.py:Runner", "/model", "/run/slots", 4, "train", "w.bin", inspect=True),
+        "to_worker",
+    ),
+    "control/Cancel": (m.Cancel(2, 17), "to_worker"),
+    "control/Healthcheck": (m.Healthcheck(7), "to_worker"),
+    "control/Shutdown": (m.Shutdown(), "to_worker"),
+    "control/Ready": (m.Ready((0, 1), SIGNATURE, is_async=True, has_healthcheck=False), "to_parent"),
+    "control/Log": (m.SetupLog("stdout", "loading\n"), "to_parent"),
+    "control/WorkerLog": (m.WorkerLog("model", "info", "a thread spoke\n"), "to_parent"),
+    "control/Idle": (m.Idle(3), "to_parent"),
+    "control/Cancelled": (m.SlotCancelled(3, "pred_1"), "to_parent"),
+    "control/Failed": (m.SlotFailed(3, "the slot's channel broke"), "to_parent"),
+    "control/Fatal": (m.Fatal("setup() failed: RuntimeError: boom"), "to_parent"),
+    "control/DroppedLogs": (m.DroppedLogs(12, 1000), "to_parent"),
+    "control/HealthcheckResult": (m.HealthcheckResult(7, "unhealthy", "it said no"), "to_parent"),
+    "control/ShuttingDown": (m.ShuttingDown(), "to_parent"),
+    "slot/Predict": (m.Predict("pred_1", 17, b'{"prompt":"hi"}', None, "/run/out", {"user": "u1"}), "slot_to_worker"),
+    "slot/Predict spilled": (m.Predict("pred_1", 18, None, "/run/input.json"), "slot_to_worker"),
+    "slot/Attach": (m.Attach(1, 0), "slot_to_parent"),
+    "slot/Log": (m.Log("stderr", "careful\n"), "slot_to_parent"),
+    "slot/Output": (m.Output(b'"chunk"'), "slot_to_parent"),
+    "slot/FileOutput": (m.FileOutput("/tmp/a.png", "file", "image/png", "token-1"), "slot_to_parent"),  # noqa: S108
+    "slot/FileOutput of a temporary file": (
+        m.FileOutput("/run/1/b.png", "file", "image/png", "token-2", ("/tmp/x/b.png", "/tmp/x")),  # noqa: S108
+        "slot_to_parent",
+    ),
+    "slot/FileOutput oversized": (
+        m.FileOutput("/run/2/output.json", "oversized", "application/json", "token-3"),
+        "slot_to_parent",
+    ),
+    "slot/Metric": (m.Metric("timing.decode", 0.25, "increment"), "slot_to_parent"),
+    "slot/Done": (m.Done("pred_1", b'"hello"', 0.5, is_stream=False), "slot_to_parent"),
+    "slot/Done stream": (m.Done("pred_1", None, 0.5, is_stream=True), "slot_to_parent"),
+    "slot/Failed": (m.Failed("pred_1", "ValueError: no"), "slot_to_parent"),
+    "slot/Cancelled": (m.Cancelled("pred_1"), "slot_to_parent"),
+}
+
+DECODERS = {
+    "to_worker": m.decode_control_to_worker,
+    "to_parent": m.decode_control_to_parent,
+    "slot_to_worker": m.decode_slot_to_worker,
+    "slot_to_parent": m.decode_slot_to_parent,
+}
+
+
+def as_golden(message: m.Message) -> dict[str, object]:
+    return {"fields": json.loads(msgspec.json.encode(message)), "msgpack": m.encode(message).hex()}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_message_is_as_its_golden_file_says(name: str) -> None:
+    message, _ = EXAMPLES[name]
+    assert as_golden(message) == json.loads(GOLDEN.read_text())[name]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_message_comes_back_as_it_went(name: str) -> None:
+    message, direction = EXAMPLES[name]
+    assert DECODERS[direction](m.encode(message)) == message
+
+
+def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
+    unions = (m.ControlToWorker, m.ControlToParent, m.SlotToParent)
+    known = {kind for union in unions for kind in get_args(union)} | {m.SlotToWorker}
+    assert {type(message) for message, _ in EXAMPLES.values()} == known
+    assert set(json.loads(GOLDEN.read_text())) == set(EXAMPLES)
+
+
+def test_the_first_message_each_way_carries_the_protocol_version() -> None:
+    assert m.Init.__struct_fields__[0] == "protocol"
+    assert m.Attach.__struct_fields__[0] == "protocol"
+
+
+def test_a_message_of_the_other_direction_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        m.decode_control_to_worker(m.encode(m.ShuttingDown()))
+
+
+if __name__ == "__main__":  # `python -m tests.unit.test_messages` writes the golden file anew
+    GOLDEN.write_text(
+        json.dumps({name: as_golden(message) for name, (message, _) in EXAMPLES.items()}, indent=1) + "\n"
+    )
