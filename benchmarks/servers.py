@@ -1,0 +1,161 @@
+"""The servers that are measured: how each is started, when it is ready, what memory it takes, how it is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+PATIENCE = 30.0  # seconds that a server may take to become ready, and to end
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Server:
+    """A program to start; `{port}` in its command and its environment becomes the port it shall listen on."""
+
+    name: str
+    command: tuple[str, ...]
+    folder: pathlib.Path = ROOT
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """A started server that said READY, so many seconds after its process began."""
+
+    pid: int
+    port: int
+    seconds_to_ready: float
+
+    def memory(self) -> int:
+        """Bytes of memory of all its processes; what several of them share is counted once (PSS)."""
+        return sum(_proportional_set_size(pid) for pid in processes_of(self.pid))
+
+
+def geartrain(model: pathlib.Path, *, slots: int = 1) -> Server:
+    """The server of this work tree, from the environment that runs this script."""
+    script = pathlib.Path(sys.executable).with_name("geartrain")
+    return Server(
+        name="geartrain",
+        command=(str(script), "serve", str(model), "--host", "127.0.0.1", "--port", "{port}"),
+        environment={"COG_MAX_CONCURRENCY": str(slots)},
+    )
+
+
+def coglet(model: pathlib.Path, venv: pathlib.Path, *, slots: int = 1) -> Server:
+    """Cog's own server, as its container images start it."""
+    binaries = venv / "bin"
+    return Server(
+        name="coglet",
+        command=(str(binaries / "python"), "-m", "cog.server.http", "--host", "127.0.0.1"),
+        folder=model,
+        environment={
+            "COG_MAX_CONCURRENCY": str(slots),
+            "COG_PREDICT_TYPE_STUB": "run.py:Runner",
+            "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",  # it starts its worker as `python`
+            "PORT": "{port}",
+        },
+    )
+
+
+def floor(*, slots: int = 1) -> Server:
+    """The bare application of `floor.py`."""
+    return Server(name="floor", command=(sys.executable, str(HERE / "floor.py"), "{port}", str(slots)))
+
+
+@contextlib.contextmanager
+def running(server: Server) -> Iterator[Running]:
+    """Start a server, wait until it is ready, and end it together with its children.
+
+    Raises RuntimeError with the end of its output when it does not become ready.
+    """
+    port = _free_port()
+    environment = os.environ | {name: value.format(port=port) for name, value in server.environment.items()}
+    with tempfile.TemporaryFile() as output:
+        begin = time.perf_counter()
+        process = subprocess.Popen(
+            [word.format(port=port) for word in server.command],
+            cwd=server.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            while not _ready(port):
+                if process.poll() is not None or time.perf_counter() - begin > PATIENCE:
+                    raise RuntimeError(
+                        f"{server.name} did not become ready; its output ends:\n{_tail(output.fileno())}"
+                    )
+                time.sleep(0.002)
+            yield Running(process.pid, port, time.perf_counter() - begin)
+        finally:
+            _end(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _ready(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/health-check")
+        status = json.loads(connection.getresponse().read())["status"]
+    except OSError:
+        return False  # not listening yet
+    finally:
+        connection.close()
+    return bool(status == "READY")
+
+
+def _tail(output: int) -> str:
+    size = os.fstat(output).st_size
+    return os.pread(output, 2000, max(0, size - 2000)).decode(errors="replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    family = processes_of(process.pid)
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pid in family[1:]:  # a child that outlives its server would spoil the next measurement
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def processes_of(pid: int) -> list[int]:
+    """`pid` and all its descendants."""
+    family = [pid]
+    for member in family:  # grows while it is walked
+        with contextlib.suppress(OSError):
+            for task in pathlib.Path(f"/proc/{member}/task").iterdir():
+                family.extend(int(child) for child in (task / "children").read_text().split())
+    return family
+
+
+def _proportional_set_size(pid: int) -> int:
+    for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == "Pss":
+            return int(rest.split()[0]) * 1024
+    raise RuntimeError(f"/proc/{pid}/smaps_rollup has no line `Pss`")
