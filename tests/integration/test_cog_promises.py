@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import stamina
 
+from geartrain.bridge.folder import WorkerFolder
+from geartrain.bridge.framing import INLINE_LIMIT
 from geartrain.service.model import Model
 from tests.integration.conftest import Serve, ServerProcess, eventually, write_model
 from tests.web_server import Received, Server, running_server
@@ -117,12 +119,109 @@ async def test_before_setup_begins(serve: Serve, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Model, "start", start_later)
     async with serve("def run() -> str: return 'x'", ready=False) as server:
-        assert (await server.health())["status"] == "UNKNOWN"
+        health = await server.health()
+        assert (health["status"], "setup" in health) == ("UNKNOWN", False)
         response = await server.client.post("/predictions", json={})
         assert (response.status_code, response.json()["status"]) == (503, "failed")
         begin.set()
         await eventually(lambda: server.model.setup.completed_at is not None)
-        assert (await server.health())["status"] == "READY"
+        health = await server.health()
+        assert (health["status"], health["setup"]["status"]) == ("READY", "succeeded")
+
+
+# container runtime: what parent and worker say to each other
+
+WIRE = """
+    import asyncio, os, sys
+    from collections.abc import AsyncIterator
+    from geartrain import Path, concurrent
+
+    @concurrent(max=2)
+    async def run(do: str, text: str = "", size: int = 0) -> AsyncIterator[str | Path]:
+        print("begun")
+        match do:
+            case "wait":
+                while not os.path.exists("go"):
+                    await asyncio.sleep(0.002)
+            case "flood":
+                while True:
+                    yield "x" * 100_000
+                    await asyncio.sleep(0)
+            case "exit":
+                asyncio.get_running_loop().call_soon(sys.exit)
+                await asyncio.sleep(0.01)
+            case "file":
+                Path("own.txt").write_text("own")
+                yield Path("own.txt").absolute()
+        yield text or "y" * size
+"""
+
+
+@pytest.fixture
+def spilled(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that inputs were written to."""
+    files: list[Path] = []
+    new_input = WorkerFolder.new_input
+
+    def remember(folder: WorkerFolder) -> Path:
+        files.append(new_input(folder))
+        return files[-1]
+
+    monkeypatch.setattr(WorkerFolder, "new_input", remember)
+    return files
+
+
+async def test_input_over_the_limit_travels_by_a_file_that_the_worker_deletes(
+    serve: Serve, spilled: list[Path]
+) -> None:
+    frame = len(b'{"do":"wait","text":""}')
+    async with serve(WIRE) as server:
+        server.open_gate()
+        for length in (1, INLINE_LIMIT - frame):
+            assert (await server.predict({"do": "wait", "text": "x" * length}))["output"] == ["x" * length]
+        assert spilled == []
+        (server.root / "go").unlink()
+        await server.start({"do": "wait", "text": "x" * (INLINE_LIMIT - frame + 1)}, id="large")
+        await server.said("large", "begun")
+        (file,) = spilled
+        assert file.parent.is_dir()
+        assert not file.exists()  # it has been read, and the run has not ended
+        server.open_gate()
+        assert (await server.ended("large")).chunks == [b'"' + b"x" * (INLINE_LIMIT - frame + 1) + b'"']
+
+
+async def test_output_files_are_written_where_the_server_says(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of the author's files, and an output over the limit; nothing is left of either."""
+    lent: list[tuple[Path, bool]] = []
+    monkeypatch.setattr(WorkerFolder, "lend", lambda _, file: lent.append((Path(file.filename), file.is_output)))
+    async with serve(WIRE) as server:
+        outputs = Path(server.worker._folder.outputs)
+        assert (await server.predict({"do": "", "size": 1}))["output"] == ["y"]
+        assert lent == []
+        body = await server.predict({"do": "file", "size": INLINE_LIMIT})
+        assert body["output"] == ["data:text/plain;base64,b3du", "y" * INLINE_LIMIT]
+        assert [(path.parents[1], is_whole) for path, is_whole in lent] == [(outputs, False), (outputs, True)]
+        await eventually(lambda: not list(outputs.iterdir()))
+
+
+async def test_flood_of_one_slot_does_not_hold_up_the_other(serve: Serve) -> None:
+    async with serve(WIRE) as server:
+        await server.start({"do": "flood"}, id="flood")
+        await server.said("flood", "begun")
+        for _ in range(10):
+            async with asyncio.timeout(5):
+                assert (await server.predict({"do": "", "text": "quick"}))["output"] == ["quick"]
+        assert (await server.client.post("/predictions/flood/cancel")).status_code == 200
+        assert (await server.ended("flood")).status == "canceled"
+
+
+async def test_worker_itself_writes_to_the_servers_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    async with serve(WIRE) as server:
+        await server.predict({"do": "exit"})
+        await eventually(lambda: "a background task of the model asked to exit" in caplog.text)
+        (record,) = [record for record in caplog.records if "asked to exit" in record.message]
+        assert (record.levelname, vars(record)["worker_target"]) == ("WARNING", "geartrain.worker")
+        assert (await server.predict({"do": "", "text": "after"}))["output"] == ["after"]
 
 
 # HTTP API: iterators without the mark, and files that are uploaded

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from geartrain.service.predictions import Limits
 from geartrain.service.readers import completion
 from geartrain.service.restarts import RestartPolicy
-from tests.integration.conftest import LiveServer, Serve
+from tests.integration.conftest import LiveServer, Serve, eventually
+
+if TYPE_CHECKING:
+    import pytest
 
 CRASHING = """
     import os
@@ -145,7 +149,7 @@ async def test_a_hundred_thousand_lines_arrive(serve: Serve) -> None:
         assert body["logs"].splitlines() == [f"line {number}" for number in range(100_000)]
 
 
-async def test_logs_without_end_are_cut_and_counted(serve: Serve) -> None:
+async def test_logs_without_end_are_cut_and_counted(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     source = """
         class Runner:
             def run(self, loud: bool) -> int:
@@ -161,6 +165,7 @@ async def test_logs_without_end_are_cut_and_counted(serve: Serve) -> None:
         assert len(lines) == 34
         assert "17 more lines were dropped" in lines[-1]
         assert (await server.predict({"loud": False}))["logs"] == ""
+        await eventually(lambda: "the worker dropped 17 log messages in" in caplog.text)
 
 
 async def test_an_error_as_long_as_a_book_is_cut(serve: Serve) -> None:

@@ -39,7 +39,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model in the current folder, and none of the variables that the commands read."""
     (tmp_path / "run.py").write_text("def run(name: str) -> str:\n    return name\n")
     monkeypatch.chdir(tmp_path)
-    for name in ("PORT", "COG_SETUP_TIMEOUT", "COG_LOG_LEVEL", "LOG_FORMAT", "COG_MAX_CONCURRENCY"):
+    for name in ("PORT", "COG_SETUP_TIMEOUT", "RUST_LOG", "COG_LOG_LEVEL", "LOG_FORMAT", "COG_MAX_CONCURRENCY"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -113,6 +113,11 @@ def test_serve_has_cogs_defaults(server: FakeServer, model: Path) -> None:
         setup_timeout=None,
         allow_private_urls=None,
     )
+
+
+def test_webhook_interval_comes_from_the_environment(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COG_THROTTLE_RESPONSE_INTERVAL", "2.5")
+    assert serve(server).webhooks.interval == 2.5
 
 
 def test_serve_takes_every_option(server: FakeServer, model: Path) -> None:

@@ -99,6 +99,14 @@ def test_field_does_not_hide_the_message(capsys: Capture) -> None:
         ((), {"COG_LOG_LEVEL": "warn"}, ["warning", "error"]),
         ((), {"COG_LOG_LEVEL": "off"}, []),
         (("error",), {"COG_LOG_LEVEL": "debug"}, ["error"]),
+        ((), {"RUST_LOG": "warn"}, ["warning", "error"]),
+        ((), {"RUST_LOG": "warn", "COG_LOG_LEVEL": "debug"}, ["warning", "error"]),
+        ((), {"RUST_LOG": "", "COG_LOG_LEVEL": "error"}, ["error"]),
+        (("error",), {"RUST_LOG": "debug"}, ["error"]),
+        ((), {"RUST_LOG": "warn, coglet=DEBUG"}, ["debug", "info", "warning", "error"]),
+        ((), {"RUST_LOG": "coglet=debug,geartrain=error,warn"}, ["error"]),
+        ((), {"RUST_LOG": "coglet"}, ["debug", "info", "warning", "error"]),
+        ((), {"RUST_LOG": "hyper=debug", "COG_LOG_LEVEL": "error"}, ["info", "warning", "error"]),
     ],
 )
 def test_level_comes_from_the_option_then_the_environment(

@@ -35,7 +35,7 @@ from geartrain.bridge.messages import (
     WorkerLog,
 )
 from geartrain.bridge.process import WorkerProcess, describe_exit
-from geartrain.bridge.slots import SlotChannel
+from geartrain.bridge.slots import SlotChannel, stop_accepting
 from geartrain.domain import work
 from geartrain.domain.events import LogSource
 
@@ -96,6 +96,7 @@ class ChildWorker:
             )
         )
         self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._on_raw_output)
+        self._channels: list[SlotChannel] = []
         self._slots: dict[int, SlotChannel] = {}
         self._detached: dict[int, work.JobListener] = {}
         self._spills: set[asyncio.Task[None]] = set()
@@ -124,7 +125,7 @@ class ChildWorker:
                 life.attached.clear()
                 await life.attached.wait()
         finally:
-            self._stop_listening()
+            await stop_accepting(self._server, self._listener)
         self._pipes.drain()  # what setup wrote past Python is setup's
         self._setting_up = False
         return work.WorkerInfo(
@@ -196,12 +197,14 @@ class ChildWorker:
                     await asyncio.shield(life.exited)
             self._process.kill()
             await life.exited
-        self._close(now=True)
+        await self._close(now=True)
 
     # from the child
 
     def _make_slot(self) -> SlotChannel:
-        return SlotChannel(self._folder, on_attach=self._attach, before_end=self._pipes.drain)
+        channel = SlotChannel(self._folder, on_attach=self._attach, before_end=self._pipes.drain)
+        self._channels.append(channel)
+        return channel
 
     def _attach(self, slot: int, channel: SlotChannel) -> bool:
         if slot in self._slots:
@@ -297,7 +300,7 @@ class ChildWorker:
         if self._spills:  # they are writing into the folder
             await asyncio.wait(self._spills)
         if not self._stopping:
-            self._close(now=False)
+            await self._close(now=False)
             if not self._setting_up:
                 self._observer.on_lost(reason)
         if self._life is not None:
@@ -317,17 +320,12 @@ class ChildWorker:
         if channel.listener is listener:
             channel.send(Predict(job.id, serial, None, str(path), self._folder.outputs, job.context))
 
-    def _stop_listening(self) -> None:
-        if self._server is not None:
-            self._server.close()  # and the socket with it: closed by itself, its number would stay with the loop
-        self._listener.close()
-
-    def _close(self, *, now: bool) -> None:
-        for channel in self._slots.values():
+    async def _close(self, *, now: bool) -> None:
+        await stop_accepting(self._server, self._listener)
+        for channel in self._channels:  # also those that have not told yet which slot they are
             channel.close()
         self._control.close()
         self._pipes.close()
-        self._stop_listening()
         self._folder.close(now=now)
 
 

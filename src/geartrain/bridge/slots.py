@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -59,6 +60,7 @@ class SlotChannel(asyncio.Protocol):
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._attached = False
+        self._is_closed = False
         self._fd = -1
         self._sent_at = 0.0  # on the performance counter, as seconds
         self._is_swift = False
@@ -74,6 +76,9 @@ class SlotChannel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
+        if self._is_closed:
+            transport.close()
+            return
         self._transport = cast("asyncio.Transport", transport)
         self._fd = self._transport.get_extra_info("socket").fileno()
 
@@ -136,7 +141,8 @@ class SlotChannel(asyncio.Protocol):
         return originals
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Drop the connection, also one that is still to be made."""
+        self._is_closed = True
         if self._transport is not None:
             self._transport.close()
             self._forget()
@@ -229,6 +235,18 @@ class SlotChannel(asyncio.Protocol):
 
     def _on_cancelled(self, _listener: work.JobListener, message: Cancelled) -> None:
         self._end(message.id, work.Canceled())
+
+
+async def stop_accepting(server: asyncio.Server | None, listener: socket.socket) -> None:
+    """Close a listener, and the server that listens there; who has been accepted by then gets its channel."""
+    if server is not None and server.is_serving():
+        loop = server.get_loop()
+        # asyncio makes the transport of a connection in a task of its own. If the server were closed in between, the
+        # task would fail and leave the connection open: so first nobody comes any more, then that task has its turn.
+        loop.remove_reader(listener)
+        await asyncio.sleep(0)
+        server.close()  # and the socket with it: closed by itself, its number would stay with the loop
+    listener.close()
 
 
 def _reference(message: FileOutput) -> work.FileRef:

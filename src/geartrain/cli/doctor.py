@@ -62,7 +62,7 @@ def doctor(
 
     Exit code: 1 when something is wrong that the model cannot run with.
     """
-    logs.configure(os.environ.get("COG_LOG_LEVEL") or "warning")
+    logs.configure(default="warning")
     counts: dict[Level, int] = {"ok": 0, "warning": 0, "error": 0}
     try:
         for finding in _findings(model, port):

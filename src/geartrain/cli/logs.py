@@ -35,13 +35,20 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 _LOGGER = logging.getLogger("geartrain")
 
 
-def configure(level: str | None = None, form: str | None = None, *, environ: Mapping[str, str] = os.environ) -> Format:
-    """Send log records to stderr and return their form; arguments come before `COG_LOG_LEVEL` and `LOG_FORMAT`.
+def configure(
+    level: str | None = None,
+    form: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    default: str = "info",
+) -> Format:
+    """Send log records to stderr and return their form.
 
-    Other libraries' records show from warnings on. A level or form that does not exist gives a warning and the
-    default: `info`, and JSON unless stderr is a terminal.
+    `level` comes before `RUST_LOG`, and that before `COG_LOG_LEVEL`; `form` comes before `LOG_FORMAT`. Other libraries'
+    records show from warnings on. A level or form that does not exist gives a warning and the usual one: `info`, and
+    JSON unless stderr is a terminal. `default` is the level that nobody has asked for.
     """
-    wanted_level = (level or environ.get("COG_LOG_LEVEL") or "info").strip().lower()
+    wanted_level = (level or _variable_level(environ) or default).strip().lower()
     wanted_form = (form or environ.get("LOG_FORMAT") or "").strip().lower()
     is_console = wanted_form == "console" or (wanted_form != "json" and is_terminal(sys.stderr))
     handler = _StderrHandler()
@@ -54,6 +61,26 @@ def configure(level: str | None = None, form: str | None = None, *, environ: Map
     if wanted_form not in ("", "json", "console"):
         _LOGGER.warning("unknown log format %r; there are json and console", wanted_form)
     return "console" if is_console else "json"
+
+
+def _variable_level(environ: Mapping[str, str]) -> str | None:
+    """What the environment wants; `COG_LOG_LEVEL` is passed over if `RUST_LOG` is set.
+
+    `RUST_LOG` is a list such as `warn,coglet=debug,hyper`: a level for all, or for the targets that it names. What it
+    says of coglet is meant for the server, and so for this one.
+    """
+    if not (directives := environ.get("RUST_LOG", "").strip()):
+        return environ.get("COG_LOG_LEVEL")
+    levels: dict[str, str] = {}
+    for directive in directives.split(","):
+        target, separator, level = directive.strip().lower().rpartition("=")
+        if separator:
+            levels[target.strip()] = level.strip()
+        elif level in _LEVELS:
+            levels["*"] = level
+        else:
+            levels[level] = "trace"  # a target alone: all of it
+    return next((levels[target] for target in ("geartrain", "coglet", "*") if target in levels), None)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

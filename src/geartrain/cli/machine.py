@@ -71,7 +71,7 @@ def check_variables(environ: Mapping[str, str], model: Mapping[str, str]) -> lis
             f"set it where geartrain is started: {name}={model[name]} geartrain serve",
         )
         for name in sorted(model)
-        if name in _OURS | {"PORT", "LOG_FORMAT"}
+        if name in _OURS | {"PORT", "LOG_FORMAT", "RUST_LOG"}
     ]
     return mistyped + out_of_place
 

@@ -65,7 +65,7 @@ def run_once(
     except values.InputError as error:
         fail(str(error))
     timeout, warning = options.setup_timeout(setup_timeout, os.environ)
-    logs.configure(log_level or os.environ.get("COG_LOG_LEVEL") or "warning")
+    logs.configure(log_level, default="warning")
     for sentence in (*source.warnings, *([warning] if warning else ())):
         warn(sentence)
     from geartrain.cli.predict import Plan, predict  # asyncio and the worker's side: after the checks

@@ -66,7 +66,8 @@ def serve(
         typer.Option(
             "--allow-private-urls/--no-allow-private-urls",
             show_default=False,
-            help="Whether input URLs may point into the server's own networks; by default if --host is a loopback.",
+            help="Whether clients' URLs (inputs, webhooks, output_file_prefix) may point into the server's own "
+            "networks; by default if --host is a loopback.",
         ),
     ] = None,
     queue: options.Queue = 0,

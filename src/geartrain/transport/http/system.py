@@ -127,13 +127,15 @@ def _json(body: bytes, status: HTTPStatus = HTTPStatus.OK) -> Response:
     return Response(body, status_code=status, media_type="application/json")
 
 
-def _setup(report: SetupReport, health: Health) -> dict[str, Any]:
+def _setup(report: SetupReport, health: Health) -> dict[str, Any] | None:
+    if health is Health.UNKNOWN:  # it has not started
+        return None
     setup: dict[str, Any] = {"started_at": cog.timestamp(report.started_at)}
-    if report.completed_at is not None:
-        setup["completed_at"] = cog.timestamp(report.completed_at)
     if health is Health.STARTING:
         setup["status"] = "starting"
     else:
+        if report.completed_at is not None:
+            setup["completed_at"] = cog.timestamp(report.completed_at)
         setup["status"] = "failed" if report.failed else "succeeded"
     setup["logs"] = report.logs
     return setup
