@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pathlib
 import sys
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from geartrain.domain.events import Completed, Event
@@ -58,8 +61,9 @@ class Books:
             self._twice.append(prediction.id)
 
     def on_progress(self, progress: Progress) -> None:
-        """Answer on the socket once there is a loop."""
+        """Answer on the socket once there is a loop, and give that its threads."""
         if progress.stage == "listening":
+            asyncio.get_running_loop().set_default_executor(_whole_pool())
             self._server = asyncio.ensure_future(asyncio.start_unix_server(self._tell, self._address))
 
     async def _tell(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,6 +78,19 @@ class Books:
         }
         writer.write(json.dumps(told).encode())
         writer.close()
+
+
+def _whole_pool() -> ThreadPoolExecutor:
+    """Make what a loop runs blocking calls in, with all of its threads.
+
+    It would make them one by one as they are needed, up to the same number: whoever counts threads would see a leak.
+    """
+    size = min(32, (os.cpu_count() or 1) + 4)  # as asyncio's own
+    pool = ThreadPoolExecutor(size)
+    all_here = threading.Barrier(size)
+    for _ in range(size):
+        pool.submit(all_here.wait)
+    return pool
 
 
 class _Ends:

@@ -1,5 +1,6 @@
 """Does what a prediction can do: says, gives, takes its time, makes a file, fails. One slot."""
 
+import tempfile
 import time
 from typing import Any
 
@@ -16,7 +17,7 @@ class Runner(BaseRunner):
         if end == "failure":
             raise ValueError(text)
         if end == "file":
-            path = Path("answer.txt")
-            path.write_text(text)
-            return path
+            with tempfile.NamedTemporaryFile("w", suffix=".txt", delete=False) as file:
+                file.write(text)
+            return Path(file.name)
         return text
