@@ -19,6 +19,7 @@ import geartrain
 from geartrain.authoring.scope import Scope, set_scope
 from geartrain.bridge.child import SetupError
 from geartrain.domain.events import LogSource
+from geartrain.domain.tensors import pack
 from geartrain.domain.work import (
     Canceled,
     Failed,
@@ -34,6 +35,7 @@ from geartrain.domain.work import (
 from geartrain.worker.arguments import ArgumentBinder
 from geartrain.worker.introspect import read_signature
 from geartrain.worker.streams import LineWriter
+from geartrain.worker.tensor_outputs import tensor_outputs
 
 _PROMPT = 0.02  # seconds that a canceled run has for its cleanup before its client is answered
 
@@ -88,6 +90,7 @@ class FakeWorker:
                 raise SetupError(f"setup() failed: {type(error).__name__}: {error}") from error
         signature = read_signature(self.runner.run, owner_name=type(self.runner).__name__)
         self._binder = ArgumentBinder(signature, self.runner.run)
+        self._tensors = tensor_outputs(signature.output)
         return WorkerInfo(signature, self._slots, is_async=True, has_healthcheck=self._own("healthcheck") is not None)
 
     def run(self, slot: int, job: Job, listener: JobListener) -> None:
@@ -210,17 +213,23 @@ class FakeWorker:
     async def _call(self, running: _Running) -> tuple[bytes | None, tuple[FileRef, ...]]:
         job, listener = running.job, running.listener
         _writer.set(running.writer)
-        set_scope(Scope(prediction_id=job.id, context=job.context, emit=listener.on_metric))
-        value = self.runner.run(**self._binder.bind(job.input))
+        scope = Scope(prediction_id=job.id, context=job.context, parameters=job.parameters, emit=listener.on_metric)
+        set_scope(scope)
+        value = self.runner.run(**self._binder.bind(job.input, job.tensors or ()))
         if not isinstance(value, AsyncIterable):
-            return self._encode(await value)
+            return self._encode(await value, job)
         async with contextlib.aclosing(value) as chunks:  # type: ignore[type-var]
             async for chunk in chunks:
-                listener.on_output(*self._encode(chunk))
+                listener.on_output(*self._encode(chunk, job))
         return None, ()
 
-    def _encode(self, value: object) -> tuple[bytes, tuple[FileRef, ...]]:
-        """JSON, or a copy of a file: the model may go on to overwrite its own."""
+    def _encode(self, value: object, job: Job) -> tuple[bytes, tuple[FileRef, ...]]:
+        """JSON, packed tensors, or a copy of a file: the model may go on to overwrite its own."""
+        if self._tensors is not None and job.tensors is not None:
+            rest, tensors = self._tensors.split(value)
+            return b"".join(pack(msgspec.json.encode(rest), tensors)), ()
+        if self._tensors is not None:
+            value = self._tensors.plain(value)
         if not isinstance(value, os.PathLike):
             return msgspec.json.encode(value), ()
         if self._copies is None:

@@ -12,6 +12,7 @@ import unittest.mock
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ from tests.fakes import FakeWorker
 from tests.gates import Gates
 from tests.lifecycle.model import run as scripted
 
-MODEL = Path(scripted.__file__)
+ROOT = Path(__file__).parents[2]
 LIMIT = 10.0  # seconds
 NO_LIMITS = Limits()
 
@@ -60,7 +61,11 @@ class Deliveries:
         if self.error is not None:
             raise OSError(self.error)
         for file in files:
-            output = output.replace(file.token.encode(), b"file:" + _content(file))
+            if file.is_output:
+                output = _content(file)
+        for file in files:
+            if not file.is_output:
+                output = output.replace(file.token.encode(), b"file:" + _content(file))
         return output
 
 
@@ -153,6 +158,10 @@ class Bench:
     async def said(self, prediction: Prediction, text: str) -> None:
         """Wait until it has printed that."""
         await self._until(prediction, lambda: text in prediction.logs)
+
+    async def given(self, prediction: Prediction, count: int) -> None:
+        """Wait until it has given so many outputs."""
+        await self._until(prediction, lambda: len(prediction.chunks) >= count)
 
     async def _until(self, prediction: Prediction, condition: Callable[[], bool]) -> None:
         event = asyncio.Event()
@@ -262,7 +271,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextlib.asynccontextmanager
 async def _bench(
-    kind: str, folder: Path, *, streams: bool = True, slots: int = 1, limits: Limits = NO_LIMITS
+    kind: str,
+    folder: Path,
+    *,
+    streams: bool = True,
+    slots: int = 1,
+    limits: Limits = NO_LIMITS,
+    module: ModuleType = scripted,
 ) -> AsyncIterator[Bench]:
     is_async = kind != "sync child"
     runner = f"{'Async' if is_async else 'Sync'}{'Stream' if streams else 'Value'}"
@@ -270,9 +285,10 @@ async def _bench(
     observer = _Observer(model)
     worker: WorkerPort
     if kind == "fake":
-        worker = FakeWorker(getattr(scripted, runner)(), observer, slots=slots)
+        worker = FakeWorker(getattr(module, runner)(), observer, slots=slots)
     else:
-        worker = ChildWorker(Launch(f"{MODEL.name}:{runner}", MODEL.parent, slots=slots), observer)
+        path = Path(module.__file__ or "")
+        worker = ChildWorker(Launch(f"{path.name}:{runner}", path.parent, {"PYTHONPATH": str(ROOT)}, slots), observer)
     bench = Bench(model, worker, folder, limits=limits)
     observer.lost = bench.is_lost.set
     try:

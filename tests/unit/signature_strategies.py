@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from hypothesis import strategies as st
 
+from geartrain.domain.nested import ELEMENTS
 from geartrain.domain.signature import InputField, Kind, OutputSpec, RecordField, Signature, TypeSpec
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _junk = (
 )
 _names = st.sampled_from(["a", "b", "c", "class", "größe", "x y", "a/b", "~", "f0", "Input"])
 
-assert set(_SCALARS) | {"array", "union", "record"} == set(get_args(Kind))
+assert set(_SCALARS) | {"array", "union", "record", "tensor"} == set(get_args(Kind))
 
 
 def _choices(kind: Kind) -> st.SearchStrategy[tuple[Any, ...] | None]:
@@ -64,6 +65,37 @@ def _records(draw: st.DrawFn, inner: st.SearchStrategy[TypeSpec]) -> TypeSpec:
     return TypeSpec("record", title="Record", fields=fields, closed=draw(st.booleans()), nullable=draw(st.booleans()))
 
 
+_SHAPES = st.lists(st.sampled_from([-1, -1, 0, 1, 2]), max_size=3).map(tuple)
+_tensor_types = st.builds(
+    TypeSpec,
+    st.just("tensor"),
+    nullable=st.booleans(),
+    datatype=st.sampled_from(sorted(ELEMENTS)),
+    shape=_SHAPES,
+    variadic=st.booleans(),
+)
+
+
+@st.composite
+def _rows(draw: st.DrawFn, sizes: Sequence[int], leaf: st.SearchStrategy[Any]) -> Any:
+    """Nested lists of these sizes, or now and then ragged ones."""
+    if not sizes:
+        return draw(leaf)
+    count = sizes[0] if draw(st.integers(0, 7)) else draw(st.integers(0, 2))
+    return [draw(_rows(sizes[1:], leaf)) for _ in range(count)]
+
+
+@st.composite
+def _nested_lists(draw: st.DrawFn, spec: TypeSpec) -> Any:
+    leaf: st.SearchStrategy[Any] = {"number": _numbers, "integer": _numbers, "boolean": st.booleans()}.get(
+        ELEMENTS[spec.datatype], _texts
+    )
+    shape = draw(_SHAPES) if spec.variadic else spec.shape
+    sizes = [draw(st.integers(0, 2)) if size < 0 else size for size in shape]
+    small = st.sampled_from([0, 1, 7.0]) if ELEMENTS[spec.datatype] in {"number", "integer"} else leaf
+    return draw(_rows(sizes, small if draw(st.booleans()) else leaf))
+
+
 def _nested_types(inner: st.SearchStrategy[TypeSpec]) -> st.SearchStrategy[TypeSpec]:
     arrays = st.builds(TypeSpec, st.just("array"), nullable=st.booleans(), items=inner)
     members = st.lists(inner, min_size=2, max_size=3).map(tuple)
@@ -73,11 +105,14 @@ def _nested_types(inner: st.SearchStrategy[TypeSpec]) -> st.SearchStrategy[TypeS
 
 _shallow = _scalar_types() | _nested_types(_scalar_types())
 types = st.one_of(_scalar_types(), _scalar_types(), _nested_types(_shallow))
+types_with_tensors = st.one_of(_tensor_types, types, _nested_types(_tensor_types))
 
 
 @st.composite
-def _inputs(draw: st.DrawFn, name: str, patterns: Sequence[str]) -> InputField:
-    spec = draw(types)
+def _inputs(draw: st.DrawFn, name: str, patterns: Sequence[str], kinds: st.SearchStrategy[TypeSpec]) -> InputField:
+    spec = draw(kinds)
+    if spec.kind == "tensor":  # limits are for scalars
+        return InputField(name, spec, required=draw(st.booleans()))
     lengths = st.none() | st.integers(0, 3)
     return InputField(
         name,
@@ -93,14 +128,18 @@ def _inputs(draw: st.DrawFn, name: str, patterns: Sequence[str]) -> InputField:
 
 
 @st.composite
-def signatures(draw: st.DrawFn, patterns: Sequence[str] = PATTERNS) -> Signature:
+def signatures(
+    draw: st.DrawFn, patterns: Sequence[str] = PATTERNS, kinds: st.SearchStrategy[TypeSpec] = types_with_tensors
+) -> Signature:
     """Any signature, also such as introspection would refuse (limits on the wrong types)."""
     names = draw(st.lists(_names, max_size=3, unique=True))
-    return Signature(tuple(draw(_inputs(name, patterns)) for name in names), OutputSpec(draw(types)))
+    return Signature(tuple(draw(_inputs(name, patterns, kinds)) for name in names), OutputSpec(draw(kinds)))
 
 
 def _values(spec: TypeSpec) -> st.SearchStrategy[Any]:
     """Values that suit a type, but for choices and null."""
+    if spec.kind == "tensor":
+        return _nested_lists(spec)
     if spec.kind == "array" and spec.items is not None:
         return st.lists(_near(spec.items), max_size=3)
     if spec.kind == "union":

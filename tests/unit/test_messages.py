@@ -25,7 +25,7 @@ SIGNATURE = Signature(
 
 EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     "control/Init": (
-        m.Init(1, "run.py:Runner", "/model", "/run/slots", 4, "train", "w.bin", inspect=True),
+        m.Init(1, "run.py:Runner", "/model", "/run/slots", 4, "train", "w.bin", inspect=True, probe="/proc/1/fd/4"),
         "to_worker",
     ),
     "control/Cancel": (m.Cancel(2, 17), "to_worker"),
@@ -43,9 +43,18 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     "control/ShuttingDown": (m.ShuttingDown(), "to_parent"),
     "slot/Predict": (m.Predict("pred_1", 17, b'{"prompt":"hi"}', None, "/run/out", {"user": "u1"}), "slot_to_worker"),
     "slot/Predict spilled": (m.Predict("pred_1", 18, None, "/run/input.json"), "slot_to_worker"),
-    "slot/Attach": (m.Attach(1, 0), "slot_to_parent"),
+    "slot/Predict packed": (
+        m.Predict("pred_1", 19, b"packed", parameters={"seed": 7, "loud": True, "t": 0.5, "who": "me"}, packed=True),
+        "slot_to_worker",
+    ),
+    "slot/Predict shared": (
+        m.Predict("pred_1", 20, None, packed=True, memory=m.SlotMemory("/proc/1/fd/5", "/proc/1/fd/6", 600_000)),
+        "slot_to_worker",
+    ),
+    "slot/Attach": (m.Attach(1, 0, shares_memory=True), "slot_to_parent"),
     "slot/Log": (m.Log("stderr", "careful\n"), "slot_to_parent"),
     "slot/Output": (m.Output(b'"chunk"'), "slot_to_parent"),
+    "slot/Output shared": (m.Output(b"", shared=600_000), "slot_to_parent"),
     "slot/FileOutput": (m.FileOutput("/tmp/a.png", "file", "image/png", "token-1"), "slot_to_parent"),  # noqa: S108
     "slot/FileOutput of a temporary file": (
         m.FileOutput("/run/1/b.png", "file", "image/png", "token-2", ("/tmp/x/b.png", "/tmp/x")),  # noqa: S108
@@ -57,6 +66,7 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     ),
     "slot/Metric": (m.Metric("timing.decode", 0.25, "increment"), "slot_to_parent"),
     "slot/Done": (m.Done("pred_1", b'"hello"', 0.5, is_stream=False), "slot_to_parent"),
+    "slot/Done shared": (m.Done("pred_1", b"", 0.5, is_stream=False, shared=600_000), "slot_to_parent"),
     "slot/Done stream": (m.Done("pred_1", None, 0.5, is_stream=True), "slot_to_parent"),
     "slot/Failed": (m.Failed("pred_1", "ValueError: no"), "slot_to_parent"),
     "slot/Cancelled": (m.Cancelled("pred_1"), "slot_to_parent"),

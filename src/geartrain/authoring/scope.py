@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any, Final, Literal
 
 Operation = Literal["replace", "increment", "append", "delete"]
+Parameter = str | int | float | bool
 Emit = Callable[[str, Any, Operation], None]
 """Takes a metric's name, its value as given, and what to do with it."""
 
@@ -105,13 +106,20 @@ class Metrics(MutableMapping[str, Any]):
 class Scope:
     """One prediction as its `run()` sees it. Without `emit` it stands for no prediction and ignores every metric."""
 
-    __slots__ = ("_emit", "_metrics", "context", "prediction_id")
+    __slots__ = ("_emit", "_metrics", "context", "parameters", "prediction_id")
 
     def __init__(
-        self, *, prediction_id: str = "", context: Mapping[str, str] | None = None, emit: Emit | None = None
+        self,
+        *,
+        prediction_id: str = "",
+        context: Mapping[str, str] | None = None,
+        parameters: Mapping[str, Parameter] | None = None,
+        emit: Emit | None = None,
     ) -> None:
+        """`parameters` are those of a request of the Open Inference Protocol; any other has none."""
         self.prediction_id = prediction_id
         self.context: dict[str, str] = dict(context) if context else {}
+        self.parameters: dict[str, Parameter] = dict(parameters) if parameters else {}
         self._emit = emit
         self._metrics: Metrics | None = None
 

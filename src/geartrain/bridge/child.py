@@ -15,7 +15,6 @@ import msgspec
 from geartrain.bridge.capture import OutputPipes
 from geartrain.bridge.control import ControlChannel
 from geartrain.bridge.folder import WorkerFolder, delete_originals
-from geartrain.bridge.framing import INLINE_LIMIT
 from geartrain.bridge.messages import (
     PROTOCOL_VERSION,
     Cancel,
@@ -26,7 +25,6 @@ from geartrain.bridge.messages import (
     HealthcheckResult,
     Idle,
     Init,
-    Predict,
     Ready,
     SetupLog,
     Shutdown,
@@ -34,10 +32,12 @@ from geartrain.bridge.messages import (
     SlotFailed,
     WorkerLog,
 )
+from geartrain.bridge.parcels import new_probe, parts_of, predict_of, spilled_predict_of
 from geartrain.bridge.process import WorkerProcess, describe_exit
 from geartrain.bridge.slots import SlotChannel, stop_accepting
 from geartrain.domain import work
 from geartrain.domain.events import LogSource
+from geartrain.domain.tensors import Buffer
 
 logger = logging.getLogger(__name__)
 model_logger = logging.getLogger("geartrain.model")
@@ -83,6 +83,7 @@ class ChildWorker:
         self._listener.listen(socket.SOMAXCONN)
         self._process = WorkerProcess(launch.root, launch.environment)
         self._control = ControlChannel(self._process.control, self._on_control)
+        self._probe = new_probe()
         self._control.send(
             Init(
                 protocol=PROTOCOL_VERSION,
@@ -93,6 +94,7 @@ class ChildWorker:
                 mode=launch.mode,
                 weights=launch.weights,
                 inspect=launch.inspect,
+                probe=None if self._probe is None else self._probe.path,
             )
         )
         self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._on_raw_output)
@@ -126,6 +128,7 @@ class ChildWorker:
                 await life.attached.wait()
         finally:
             await stop_accepting(self._server, self._listener)
+            self._close_probe()
         self._pipes.drain()  # what setup wrote past Python is setup's
         self._setting_up = False
         return work.WorkerInfo(
@@ -140,15 +143,16 @@ class ChildWorker:
         channel = self._slots[slot]
         if self._death is not None:
             listener.on_end(work.Failed(self._death), (), idle=False)
-        elif len(job.input) > INLINE_LIMIT:
-            serial = channel.occupy(job.id, listener)
+            return
+        alone = self._is_idle()
+        serial = channel.occupy(job.id, listener)
+        message = predict_of(job, serial, channel.parcels, outputs=self._folder.outputs)
+        if message is None:
             task = asyncio.ensure_future(self._spill(channel, job, listener, serial=serial))
             self._spills.add(task)
             task.add_done_callback(self._spills.discard)
         else:
-            alone = self._is_idle()
-            serial = channel.occupy(job.id, listener)
-            channel.send(Predict(job.id, serial, job.input, None, self._folder.outputs, job.context), alone=alone)
+            channel.send(message, alone=alone)
 
     def _is_idle(self) -> bool:
         """Whether no job runs. With many slots that is not worth a look at each of them, and the answer is no."""
@@ -310,7 +314,7 @@ class ChildWorker:
         """Hand a large input over in a file."""
         path = self._folder.new_input()
         try:
-            await asyncio.to_thread(path.write_bytes, job.input)
+            await asyncio.to_thread(_write, path, parts_of(job))
         except OSError as error:
             path.unlink(missing_ok=True)
             if channel.listener is listener:
@@ -318,15 +322,26 @@ class ChildWorker:
                 listener.on_end(work.Failed(f"the input could not be handed to the worker: {error}"), (), idle=True)
             return
         if channel.listener is listener:
-            channel.send(Predict(job.id, serial, None, str(path), self._folder.outputs, job.context))
+            outputs = self._folder.outputs
+            channel.send(spilled_predict_of(job, serial, channel.parcels, outputs=outputs, path=str(path)))
+
+    def _close_probe(self) -> None:
+        if self._probe is not None:
+            self._probe.close()
 
     async def _close(self, *, now: bool) -> None:
+        self._close_probe()
         await stop_accepting(self._server, self._listener)
         for channel in self._channels:  # also those that have not told yet which slot they are
             channel.close()
         self._control.close()
         self._pipes.close()
         self._folder.close(now=now)
+
+
+def _write(path: Path, parts: Sequence[Buffer]) -> None:
+    with path.open("wb") as file:
+        file.writelines(parts)
 
 
 def _call_soon_threadsafe(loop: asyncio.AbstractEventLoop, callback: object, code: int) -> None:

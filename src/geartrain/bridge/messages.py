@@ -15,7 +15,7 @@ import msgspec
 from geartrain.domain.events import LogSource, MetricMode
 from geartrain.domain.signature import Signature
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -36,6 +36,7 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
     mode: Literal["predict", "train"] = "predict"  # which method of the runner's class, and what it is called
     weights: str | None = None
     inspect: bool = False  # load and report, no setup, no slots
+    probe: str | None = None  # the path of some memory of the parent's, to try whether it can be shared
 
 
 class Cancel(_Message, frozen=True, tag="Cancel"):
@@ -130,10 +131,23 @@ class ShuttingDown(_Message, frozen=True, tag="ShuttingDown"):
 # Slot channel, parent to worker
 
 
+class SlotMemory(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Two paths that open the slot's memory for what goes down and for what comes up (`bridge.arena`).
+
+    `input_size`: how many bytes the input has there; 0 if it travels otherwise.
+    """
+
+    input: str
+    output: str
+    input_size: int = 0
+
+
 class Predict(_Message, frozen=True, tag="Predict", gc=True):
     """Run a prediction, the `serial`-th job of this slot: a client may use an id again, but a cancel is for one run.
 
-    Input above the inline limit is None, and `input_file` holds it: the worker deletes it.
+    Input above the inline limit is None, and `input_file` holds it: the worker deletes it. `packed`: the input is JSON
+    and tensors in one piece (`domain.tensors.pack`), and so are outputs to be that hold tensors. `memory` is what
+    parent and worker share for such pieces, if they do; an input of `memory.input_size` bytes lies there.
     """
 
     id: str
@@ -142,16 +156,20 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
     input_file: str | None = None
     output_dir: str | None = None
     context: dict[str, str] | None = None
+    parameters: dict[str, str | int | float | bool] | None = None
+    packed: bool = False
+    memory: SlotMemory | None = None
 
 
 # Slot channel, worker to parent
 
 
 class Attach(_Message, frozen=True, tag="Attach"):
-    """The first message on a slot's connection: which slot it is."""
+    """The first message on a slot's connection: which slot it is, and whether memory can be shared with it."""
 
     protocol: int
     slot: int
+    shares_memory: bool = False
 
 
 class Log(_Message, frozen=True, tag="Log"):
@@ -162,9 +180,10 @@ class Log(_Message, frozen=True, tag="Log"):
 
 
 class Output(_Message, frozen=True, tag="Output"):
-    """One yielded value, as JSON text."""
+    """One yielded value, as JSON text or packed. `shared`: so many bytes in the slot's memory are it instead."""
 
     output: bytes
+    shared: int = 0
 
 
 class FileOutput(_Message, frozen=True, tag="FileOutput"):
@@ -192,12 +211,13 @@ class Metric(_Message, frozen=True, tag="Metric", gc=True):
 
 
 class Done(_Message, frozen=True, tag="Done"):
-    """The run ended well and the slot is idle. `output` is JSON text; of a stream it is None."""
+    """The run ended well and the slot is idle. `output` and `shared` as in `Output`; of a stream `output` is None."""
 
     id: str
     output: bytes | None
     predict_time: float
     is_stream: bool
+    shared: int = 0
 
 
 class Failed(_Message, frozen=True, tag="Failed"):

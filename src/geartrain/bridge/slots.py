@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
+
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.framing import FrameError, FrameReader, frame
 from geartrain.bridge.messages import (
@@ -28,6 +30,7 @@ from geartrain.bridge.messages import (
     decode_slot_to_parent,
     encode,
 )
+from geartrain.bridge.parcels import Parcels
 from geartrain.domain import work
 
 logger = logging.getLogger(__name__)
@@ -66,6 +69,7 @@ class SlotChannel(asyncio.Protocol):
         self._is_swift = False
         self._files: list[work.FileRef] = []  # of the output that comes next
         self._originals: list[str] = []  # the job's own temporary files, as `FileOutput` has them
+        self.parcels = Parcels()
         self.serial = 0  # of the latest job
         self.is_last = False  # the worker is to end after this job
         self.job_id: str | None = None
@@ -89,6 +93,9 @@ class SlotChannel(asyncio.Protocol):
             for payload in self._reader.feed(data):
                 message = decode_slot_to_parent(payload)
                 listener = self.listener
+                if isinstance(message, (Output, Done)) and message.shared:
+                    output = self.parcels.take(message.shared)
+                    message = msgspec.structs.replace(message, output=output, shared=0)
                 if type(message) is Output and listener is not None and not self._files:  # nearly all of a stream
                     listener.on_output(message.output, ())
                 else:
@@ -143,6 +150,7 @@ class SlotChannel(asyncio.Protocol):
     def close(self) -> None:
         """Drop the connection, also one that is still to be made."""
         self._is_closed = True
+        self.parcels.close()
         if self._transport is not None:
             self._transport.close()
             self._forget()
@@ -188,6 +196,7 @@ class SlotChannel(asyncio.Protocol):
         if isinstance(message, Attach) and not self._attached and message.protocol == PROTOCOL_VERSION:
             self._attached = self._on_attach(message.slot, self)
             if self._attached:
+                self.parcels.is_possible = message.shares_memory and not self._is_closed
                 return
         # A late word about a job that has been ended from outside is no fault; count on nothing else.
         if isinstance(message, FileOutput):

@@ -15,6 +15,7 @@ class Code(StrEnum):
 
     UNPARSABLE = "unparsable"  # the body is not the text it claims to be
     INVALID_INPUT = "invalid_input"  # the body is well-formed, its fields are not
+    INVALID_TENSOR = "invalid_tensor"  # a tensor, or a request for one, does not fit the model
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     TOO_LARGE = "too_large"
     NOT_ACCEPTABLE = "not_acceptable"  # no answer in the form the client accepts
@@ -22,9 +23,15 @@ class Code(StrEnum):
     METHOD_NOT_ALLOWED = "method_not_allowed"
     CONFLICT = "conflict"  # the id is taken by a running prediction
     AT_CAPACITY = "at_capacity"  # every slot is in use
+    QUEUE_FULL = "queue_full"  # of those who are ready to wait for a slot
+    TIMED_OUT = "timed_out"  # it has waited in the queue as long as it was ready to
     TOO_MANY_READERS = "too_many_readers"  # of one prediction
     NOT_READY = "not_ready"  # setup has not finished, or failed, or the worker is gone
     SHUTTING_DOWN = "shutting_down"
+    LOAD_FAILED = "load_failed"  # of a model that somebody wanted loaded: it could not be made ready
+    UNSUPPORTED = "unsupported"  # a well-formed request for what this server or model does not do
+    RUN_FAILED = "run_failed"  # the model raised, or its worker died; only where an answer has no place for a status
+    RUN_CANCELED = "run_canceled"  # as RUN_FAILED: somebody has canceled the run
     INTERNAL = "internal"
 
 

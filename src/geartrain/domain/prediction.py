@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from geartrain.domain.errors import Code
 from geartrain.domain.events import (
     Completed,
     EventLog,
@@ -38,6 +39,7 @@ class Prediction:
         "completed_at",
         "created_at",
         "error",
+        "error_code",
         "id",
         "input",
         "log",
@@ -58,6 +60,7 @@ class Prediction:
         self.predict_time: float | None = None
         self.status = Status.STARTING
         self.error: str | None = None
+        self.error_code: Code | None = None  # why it failed, if it was not the run
         self.output: bytes | None = None
         self.chunks: list[bytes] = []
         self.log_parts: list[str] = []
@@ -95,10 +98,15 @@ class Prediction:
         apply_metric(self.metrics, name, value, mode=mode)
         self.log.append(Metric(name, value, mode))
 
-    def succeed(self, output: bytes | None, *, at: float, predict_time: float | None = None) -> None:
-        """The run ended well. `output` is the JSON text of the value it returned, None for a stream of chunks."""
+    def succeed(
+        self, output: bytes | None, *, at: float, predict_time: float | None = None, packed: bool = False
+    ) -> None:
+        """The run ended well. `output` is the JSON text of the value it returned, None for a stream of chunks.
+
+        `packed`: they are no JSON text (see `Succeeded`), and a stream of such is not joined.
+        """
         if output is None:
-            output = json_array(self.chunks)
+            output = None if packed else json_array(self.chunks)
         else:
             # The one output of a run that streams nothing is a chunk too, for readers that follow chunks.
             self.chunks.append(output)
@@ -106,9 +114,10 @@ class Prediction:
         self.output = output
         self._complete(Status.SUCCEEDED, at, predict_time)
 
-    def fail(self, error: str, *, at: float) -> None:
+    def fail(self, error: str, *, at: float, code: Code | None = None) -> None:
         """The run, or what had to come before it, went wrong. The chunks given so far stay."""
         self.error = error
+        self.error_code = code
         self._complete(Status.FAILED, at, None)
 
     def cancel(self, *, at: float) -> None:

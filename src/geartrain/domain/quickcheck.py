@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from geartrain.domain.nested import INTEGERS
+from geartrain.domain.tensors import VARIABLE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from geartrain.domain.nested import NestedArray
     from geartrain.domain.rules import JsonType, Rule
 
 _INT64 = range(-(2**63), 2**63)
@@ -65,6 +69,8 @@ class QuickCheck:
     def _plain_type(self, rule: Rule) -> Any:
         if rule.matches is not None:
             raise InexpressibleError
+        if rule.array is not None:
+            return _nested(rule.array)
         if rule.choices is not None:
             return _choices(rule)
         if rule.members:
@@ -111,6 +117,20 @@ def _choices(rule: Rule) -> Any:
     if not choices or not plain or rule.members:
         raise InexpressibleError
     return Literal[choices]
+
+
+def _nested(array: NestedArray) -> Any:
+    """Arrays in arrays whose sizes say that all rows are equally long; only the first one may be open."""
+    limits = INTEGERS.get(array.datatype)
+    open_inside = any(size == VARIABLE for size in array.shape[1:])
+    if array.variadic or open_inside or (limits is None and array.element == "number") or array.datatype == "UINT64":
+        raise InexpressibleError
+    kind: Any = {"integer": int, "boolean": bool, "string": str}[array.element]
+    if limits is not None:
+        kind = _constrained(int, ge=limits[0], le=limits[1])
+    for size in reversed(array.shape):
+        kind = list[kind] if size == VARIABLE else Annotated[list[kind], msgspec.Meta(min_length=size, max_length=size)]
+    return kind
 
 
 def _any(rule: Rule) -> Any:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from geartrain.domain.nested import NestedArray
 from geartrain.domain.patterns import compile_pattern
+from geartrain.domain.rendering import render
 from geartrain.domain.schema import limit
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ JsonType = Literal["string", "integer", "number", "boolean", "array", "object", 
 FaultType = Literal["value_error", "value_error.missing", "value_error.extra"]
 
 MAX_FAULTS_PER_FIELD = 100
-MAX_SHOWN_CHARACTERS = 400
 MASK = "**********"
 
 _JSON_TYPES: dict[Kind, JsonType] = {
@@ -40,6 +41,7 @@ _JSON_TYPES: dict[Kind, JsonType] = {
     "union": "any",
     "record": "object",
     "opaque": "any",
+    "tensor": "any",
 }
 
 # Python types whose every value is of the JSON type
@@ -86,6 +88,7 @@ class Rule(msgspec.Struct, frozen=True):
     pattern: str | None = None
     matches: Callable[[str], bool] | None = None  # the compiled `pattern`
     secret: bool = False
+    array: NestedArray | None = None  # of a tensor
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -107,6 +110,7 @@ def rule_for_type(spec: TypeSpec) -> Rule:
         closed=spec.closed,
         choices=spec.choices,
         secret=holds(spec, "secret"),
+        array=NestedArray(spec.datatype, spec.shape, spec.variadic) if spec.kind == "tensor" else None,
     )
 
 
@@ -148,6 +152,9 @@ def faults(rule: Rule, value: Any, path: tuple[str | int, ...] = ()) -> Iterator
     """Yield what is wrong with `value`, lazily, so that a caller may stop at a number of faults."""
     if value is None and rule.nullable:
         return
+    if rule.array is not None:
+        yield from (Fault(place, text) for place, text in rule.array.faults(value, path))
+        return
     yield from _choice_faults(rule, value, path)
     yield from _limit_faults(rule, value, path)
     if not _IS_TYPE[rule.json_type](value):
@@ -176,7 +183,8 @@ def first_faults(rule: Rule, value: Any) -> Iterator[Fault]:
 
 def _item_faults(rule: Rule, values: list[Any], path: tuple[str | int, ...]) -> Iterator[Fault]:
     """The faults of a list's elements; one look at their types settles most lists, however long."""
-    only_type = rule.choices is None and rule.items is None and rule.fields is None and not rule.members
+    is_plain = rule.choices is None and rule.array is None
+    only_type = is_plain and rule.items is None and rule.fields is None and not rule.members
     if only_type and set(map(type, values)) <= _PLAIN_TYPES[rule.json_type]:
         return
     for index, value in enumerate(values):
@@ -228,19 +236,6 @@ def _characters(count: int) -> str:
 
 def _shown(rule: Rule, value: Any) -> str:
     return MASK if rule.secret and value is not None else render(value)
-
-
-def render(value: Any) -> str:
-    """`value` as compact JSON, its middle left out when it is long: an error must not echo a whole upload."""
-    if isinstance(value, float):
-        return repr(value)  # 1e+300, where msgspec writes 1e300 and Cog does not
-    if isinstance(value, str) and len(value) > MAX_SHOWN_CHARACTERS:
-        half = MAX_SHOWN_CHARACTERS // 2
-        value = f"{value[:half]}…{value[-half:]}"
-    text = msgspec.json.encode(value, order="sorted").decode()
-    if len(text) <= 2 * MAX_SHOWN_CHARACTERS:
-        return text
-    return f"{text[:MAX_SHOWN_CHARACTERS]}…{text[-MAX_SHOWN_CHARACTERS:]}"
 
 
 def unexpected(name: str, known: Iterable[str], what: str) -> str:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from geartrain.domain.nested import ELEMENTS, INTEGERS
+from geartrain.domain.tensors import VARIABLE
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
@@ -57,6 +60,8 @@ def type_schema(spec: TypeSpec) -> JsonObject:
         schema = {"anyOf": [type_schema(member) for member in spec.members]}
     elif spec.kind == "record":
         schema = _record_schema(spec)
+    elif spec.kind == "tensor":
+        schema = _tensor_schema(spec)
     else:
         schema = dict(_KINDS[spec.kind])
     if spec.choices is not None:
@@ -78,6 +83,24 @@ def _record_schema(spec: TypeSpec) -> JsonObject:
         **({"required": required} if required else {}),
         **({"additionalProperties": False} if spec.closed else {}),
     }
+
+
+def _tensor_schema(spec: TypeSpec) -> JsonObject:
+    """Nested arrays. That rows of a variable size have to be equally long is beyond the words of a schema."""
+    schema: JsonObject = {"type": ELEMENTS[spec.datatype]}
+    limits = INTEGERS.get(spec.datatype)
+    if limits is not None:
+        schema |= {"minimum": limits[0], "maximum": limits[1]}
+    if spec.variadic:
+        schema = {
+            "description": f"A tensor of {spec.datatype} in nested arrays of any depth.",
+            "anyOf": [schema, {"type": "array", "items": {}}],
+        }
+    else:
+        for size in reversed(spec.shape):
+            sizes = {} if size == VARIABLE else {"minItems": size, "maxItems": size}
+            schema = {"type": "array", "items": schema, **sizes}
+    return {**schema, "x-tensor": {"datatype": spec.datatype, "shape": list(spec.shape)}}
 
 
 def input_schema(inputs: Sequence[InputField], *, title: str, reserved: Collection[str] = ()) -> ObjectSchema:

@@ -24,6 +24,7 @@ Kind = Literal[
     "union",  # `members`
     "record",  # TypedDict, BaseModel, dataclass, pydantic: `fields`
     "opaque",  # passed on unchecked, shown in the schema as any JSON value
+    "tensor",  # `datatype`, `shape`: an array of numpy or torch; nested arrays in JSON
 ]
 
 OutputMode = Literal["value", "iterator", "concatenate"]
@@ -40,6 +41,10 @@ class TypeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     title: str = ""  # of a record
     choices: tuple[Any, ...] | None = None  # of a Literal or an Enum: the JSON values it admits
     closed: bool = False  # a record that admits no other fields
+    datatype: str = ""  # of a tensor: one of `domain.tensors.DATATYPES`
+    shape: tuple[int, ...] = ()  # of a tensor; -1 where any size will do
+    variadic: bool = False  # a tensor of any number of dimensions
+    text: bool = False  # a tensor of BYTES whose elements are UTF-8
 
 
 class RecordField(msgspec.Struct, frozen=True, omit_defaults=True):

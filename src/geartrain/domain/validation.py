@@ -13,13 +13,13 @@ import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.quickcheck import QuickCheck
+from geartrain.domain.rendering import render
 from geartrain.domain.rules import (
     MAX_FAULTS_PER_FIELD,
     Fault,
     accepts,
     first_faults,
     holds,
-    render,
     rule_for_input,
     unexpected,
 )

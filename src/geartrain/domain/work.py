@@ -10,15 +10,23 @@ from typing import Any, Protocol
 import msgspec
 
 from geartrain.domain.events import LogSource, MetricMode
+from geartrain.domain.inference import Parameters
 from geartrain.domain.signature import Signature
+from geartrain.domain.tensors import Tensor
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One call of the runner. `input` is a JSON object in UTF-8 whose file values are local paths."""
+    """One call of the runner. `input` is a JSON object in UTF-8 whose file values are local paths.
+
+    With `tensors`, which may be none at all, these are inputs beside it, and outputs that hold tensors shall come
+    packed (`domain.tensors.pack`) instead of as JSON. `parameters` are those of the Open Inference Protocol.
+    """
 
     id: str
     input: bytes
     context: dict[str, str] | None = None
+    tensors: tuple[Tensor, ...] | None = None
+    parameters: Parameters | None = None
 
 
 class FileRef(msgspec.Struct, frozen=True):
@@ -34,7 +42,10 @@ class FileRef(msgspec.Struct, frozen=True):
 
 
 class Succeeded(msgspec.Struct, frozen=True):
-    """The run ended well. `output` is JSON text, empty if a file holds it; None when the run gave it as chunks."""
+    """The run ended well. `output` is JSON text, empty if a file holds it; None when the run gave it as chunks.
+
+    Of a job with tensors it is packed, if it holds any; so are its chunks.
+    """
 
     output: bytes | None
     predict_time: float

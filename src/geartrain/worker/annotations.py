@@ -94,6 +94,9 @@ class AnnotationReader:
             return Described(TypeSpec("object" if annotation is Any else "opaque"))
         if annotation is Secret:
             return Described(TypeSpec("secret"), _as_secret)
+        tensor = _tensor(annotation, output=self.output)
+        if tensor is not None:
+            return tensor
         origin = typing.get_origin(annotation)
         if origin is Literal:
             return _literal(annotation)
@@ -151,7 +154,9 @@ class AnnotationReader:
         if origin in _INPUT_LISTS:
             return self._array(typing.get_args(annotation))
         is_list = issubclass(origin, (tuple, abc.Set, abc.Sequence)) and not issubclass(origin, _NO_LISTS)
-        return self._output_array(typing.get_args(annotation), origin) if self.output and is_list else None
+        if not self.output or not is_list:
+            return None
+        return self._named_tensors(origin) or self._output_array(typing.get_args(annotation), origin)
 
     def _check_mapping(self, annotation: Any) -> None:
         """The values of a dict arrive as they are, so they must not be of a type that has to be made."""
@@ -167,6 +172,11 @@ class AnnotationReader:
             return Described(TypeSpec("array", items=TypeSpec("opaque")))
         items = self.read(arguments[0])
         return Described(TypeSpec("array", items=items.spec), _each(items.convert))
+
+    def _named_tensors(self, origin: type) -> Described | None:
+        from geartrain.worker.records import read_named_tensors
+
+        return read_named_tensors(origin, self) if hasattr(origin, "_fields") else None
 
     def _output_array(self, arguments: tuple[Any, ...], origin: type) -> Described:
         distinct = list(dict.fromkeys(member for member in arguments if member is not Ellipsis))
@@ -242,8 +252,8 @@ _ADVICE: tuple[tuple[frozenset[str], str, str], ...] = (
     (frozenset({"Iterator", "Generator", "AsyncIterator", "AsyncGenerator", "AsyncIterable"}), _LIST, _LIST),
     (frozenset({"ConcatenateIterator", "AsyncConcatenateIterator"}), _LIST, _LIST),
     (frozenset({"PIL"}), "use Path, and open the image in run()", "save the image to a file and return Path"),
-    (frozenset({"numpy"}), "use list[float], and numpy.asarray() in run()", "return .tolist() as list[float]"),
-    (frozenset({"torch"}), "use list[float], and torch.tensor() in run()", "return .tolist() as list[float]"),
+    (frozenset({"numpy"}), "use float, int or str, or NDArray[...] for an array", "return .tolist() as list[float]"),
+    (frozenset({"torch"}), "use Float32[torch.Tensor, ...] of jaxtyping", "return .tolist() as list[float]"),
     (frozenset({"datetime", "uuid", "decimal"}), "use str, and parse it in run()", "return a str or a float"),
     (frozenset({"TextIO", "StringIO", "TextIOWrapper"}), "use Path, and open it in run()", "return Path"),
 )
@@ -290,6 +300,12 @@ def choice_spec(values: typing.Iterable[Any], annotation: Any) -> TypeSpec:
     if len(specs) == 1:
         return replace(specs[0], nullable=nullable)
     return TypeSpec("union", nullable=nullable, members=specs)
+
+
+def _tensor(annotation: Any, *, output: bool) -> Described | None:
+    from geartrain.worker.tensor_types import read_tensor
+
+    return read_tensor(annotation, output=output)
 
 
 def is_typed_dict(origin: type) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
 
 import msgspec
 
 from geartrain.domain.signature import Signature
+from geartrain.domain.tensors import Tensor
 from geartrain.worker.annotations import Converter
 from geartrain.worker.introspect import Parameter, read_parameters
 
@@ -48,13 +49,15 @@ class ArgumentBinder:
         else:
             self._makers.append((name, lambda: convert(deepcopy(default))))
 
-    def bind(self, raw: bytes) -> dict[str, Any]:
-        """Return the keyword arguments for the JSON object `raw`.
+    def bind(self, raw: bytes, tensors: Iterable[Tensor] = ()) -> dict[str, Any]:
+        """Return the keyword arguments for the JSON object `raw`, and the `tensors` that are not in it.
 
         Numbers stay what they are in JSON (7.0 is a float, also for an `int`). The paths in it are local ones. Raises
-        `ArgumentError`. Give the result to `release` when the prediction is over.
+        `ArgumentError`. The contents of tensors are copied. Give the result to `release` when the prediction is over.
         """
         given = self._decode(raw)
+        for tensor in tensors:
+            given[tensor.name] = tensor
         if self._converters:
             self._convert(given)
         for name, make in self._makers:

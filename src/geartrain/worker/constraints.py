@@ -11,6 +11,7 @@ from typing import Any
 
 from geartrain.authoring.inputs import FieldInfo
 from geartrain.authoring.secret import MASK, Secret
+from geartrain.domain.nested import NestedArray
 from geartrain.domain.signature import Kind, TypeSpec
 from geartrain.worker.annotations import plain_scalar
 
@@ -27,6 +28,7 @@ _WORDS: dict[Kind, str] = {
     "record": "an object with its fields",
     "union": "of one of its types",
     "opaque": "a JSON value",
+    "tensor": "a tensor",
 }
 
 
@@ -112,6 +114,8 @@ def check_default(info: FieldInfo, spec: TypeSpec, default: Any) -> None:
 
 def _described(spec: TypeSpec) -> str:
     choices = spec.choices
+    if spec.kind == "tensor":
+        return f"a tensor of {spec.datatype} and the shape {list(spec.shape)}"
     return f"one of {', '.join(map(repr, choices))}" if choices else _WORDS[spec.kind]
 
 
@@ -144,6 +148,8 @@ def conforms(spec: TypeSpec, value: Any) -> bool:
                 conforms(field.type, value[field.name]) if field.name in value else not field.required
                 for field in spec.fields
             )
+        case "tensor":
+            return NestedArray(spec.datatype, spec.shape, spec.variadic).accepts(value)
     return _is_scalar(spec.kind, value)
 
 
@@ -168,7 +174,7 @@ def _is_integral(value: Any) -> bool:
 
 def json_default(default: Any, spec: TypeSpec) -> Any:
     """The JSON form of a default; that of a secret is a mask. Raises `ConstraintError` where there is none."""
-    value = _to_json(default)
+    value = _to_json(_nested(default) if spec.kind == "tensor" else default)
     if spec.kind == "secret" and value is not None:
         return MASK
     if spec.kind == "boolean" and type(value) is int and value in {0, 1}:
@@ -176,6 +182,15 @@ def json_default(default: Any, spec: TypeSpec) -> Any:
     if spec.kind in {"integer", "number"} and isinstance(value, bool):
         return int(value)
     return value
+
+
+def _nested(value: Any) -> Any:
+    """An array as nested lists, its bytes as text: what stands in the schema, while the model gets the array itself."""
+    if hasattr(value, "__array__") and hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_nested(item) for item in value]
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _to_json(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
+from collections.abc import Callable
 from contextvars import Token
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from geartrain.authoring.scope import Scope, reset_scope, set_scope
 from geartrain.bridge.framing import INLINE_LIMIT
 from geartrain.bridge.messages import Cancelled, Done, DroppedLogs, Failed, Log, Metric, Output, Predict
 from geartrain.domain.events import LogSource, MetricMode
+from geartrain.domain.tensors import Buffer, pack, unpack
 from geartrain.worker.arguments import ArgumentBinder
 from geartrain.worker.channel import Channel
 from geartrain.worker.jobfiles import JobFiles
 from geartrain.worker.originals import TemporaryFiles
 from geartrain.worker.outputs import OutputEncoder
+from geartrain.worker.parcels import SharedMemory
 from geartrain.worker.streams import LineWriter, Router
 
 _FRAMEWORK = f"{Path(__file__).parents[1]}{os.sep}"
@@ -44,6 +47,11 @@ class JobTools:
         self.router = router
         self.control = control
         self.temporary = temporary
+        self._memory: dict[Channel, SharedMemory] = {}
+
+    def memory_of(self, slot: Channel) -> SharedMemory:
+        """What a slot shares with the parent."""
+        return self._memory.setdefault(slot, SharedMemory())
 
 
 class Job:
@@ -83,7 +91,8 @@ class Job:
         router = self._tools.router
         router.install()  # a model that replaced sys.stdout silences nobody but itself
         self._writer = router.begin(self._log)
-        scope = Scope(prediction_id=self.id, context=self._message.context, emit=self._metric)
+        message = self._message
+        scope = Scope(prediction_id=self.id, context=message.context, parameters=message.parameters, emit=self._metric)
         self._scope = set_scope(scope)
 
     def __exit__(self, *_: object) -> None:
@@ -99,25 +108,40 @@ class Job:
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for `run()`."""
-        raw = self._message.input
-        if raw is None:
-            raw = Path(self._message.input_file or "").read_bytes()
-            self._remove_input()
-        self._arguments = self._tools.binder.bind(raw)
+        binder = self._tools.binder
+        raw = self._input()
+        self._arguments = binder.bind(*unpack(raw)) if self._message.packed else binder.bind(bytes(raw))
         return self._arguments
+
+    def _input(self) -> Buffer:
+        message = self._message
+        if message.input is not None:
+            return message.input
+        if message.input_file is not None:
+            raw = Path(message.input_file).read_bytes()
+            self._remove_input()
+            return raw
+        if message.memory is None:
+            msg = "a job came without its input"
+            raise RuntimeError(msg)
+        return self._tools.memory_of(self._channel).view(message.memory)
 
     def send_chunk(self, value: object, *, may_wait: bool = False) -> None:
         """Report one yielded value; `may_wait` as of `Channel.send`."""
         plain = self._tools.encoder.encode_plain(value)
-        if plain is None or len(plain) > INLINE_LIMIT:
-            plain = self._send_files(value)
-        self._channel.send(Output(plain), may_wait=may_wait)
+        if plain is not None and len(plain) <= INLINE_LIMIT:
+            self._channel.send(Output(plain), may_wait=may_wait)
+        else:
+            self._send_encoded(value, Output, may_wait=may_wait)
 
     def succeed(self, value: object) -> None:
         """Report the returned value and the end."""
-        output = self._send_files(value)
-        self.close()
-        self._channel.send(Done(self.id, output, self._elapsed(), is_stream=False))
+
+        def done(output: bytes, shared: int) -> Done:
+            self.close()
+            return Done(self.id, output, self._elapsed(), is_stream=False, shared=shared)
+
+        self._send_encoded(value, done)
 
     def succeed_stream(self) -> None:
         """Report the end of a stream of chunks."""
@@ -142,22 +166,41 @@ class Job:
     def close(self) -> None:
         """Delete what the run leaves behind: every report of an end does, so that the files are gone before it."""
         self._files.close()
-        if self._message.input is None:
-            self._remove_input()
+        self._remove_input()
 
     def _remove_input(self) -> None:
-        Path(self._message.input_file or "").unlink(missing_ok=True)
+        if self._message.input_file is not None:
+            Path(self._message.input_file).unlink(missing_ok=True)
 
-    def _send_files(self, value: object) -> bytes:
-        """Announce the files of an output; return its JSON, or nothing if that went into a file as well."""
+    def _send_encoded(
+        self, value: object, report: Callable[[bytes, int], Output | Done], *, may_wait: bool = False
+    ) -> None:
+        """Announce the files of an output, and send what `report` makes of it: of its text, or of its size in memory.
+
+        It goes into a file of its own where it is too large for either.
+        """
         files = self._files
-        encoded = self._tools.encoder.encode(value, files.new_folder, files.originals_of)
+        encoded = self._tools.encoder.encode(value, files.new_folder, files.originals_of, apart=self._message.packed)
         if encoded.files:
             files.announce(encoded.files)
-        if len(encoded.json) <= INLINE_LIMIT:
-            return encoded.json
-        files.spill(encoded.json)
-        return b""
+        parts: list[Buffer] = [encoded.json] if encoded.tensors is None else pack(encoded.json, encoded.tensors)
+        memory = self._message.memory
+        if memory is not None and encoded.tensors is not None:
+            with self._channel.shield:  # once it is taken, the parent has to hear of it
+                slot = self._tools.memory_of(self._channel)
+                shared = slot.leave(memory, parts)
+                if shared:
+                    try:
+                        self._channel.send(report(b"", shared))
+                    except BaseException:
+                        slot.withdraw()
+                        raise
+                    return
+        if sum(map(len, parts)) <= INLINE_LIMIT:
+            self._channel.send(report(b"".join(parts), 0), may_wait=may_wait)
+        else:
+            files.spill(parts)
+            self._channel.send(report(b"", 0), may_wait=may_wait)
 
     def _log(self, source: LogSource, data: str) -> None:
         self._logged += len(data)

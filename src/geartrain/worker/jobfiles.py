@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from geartrain.bridge.messages import FileOutput
+from geartrain.domain.tensors import Buffer
 from geartrain.worker.channel import Channel
 from geartrain.worker.originals import TemporaryFiles
 from geartrain.worker.outfiles import OutputFile
@@ -52,10 +53,11 @@ class JobFiles:
             originals = tuple(name for name in file.originals if name.isprintable())  # what is no UTF-8 cannot travel
             self._announce(FileOutput(file.filename, "file", file.mime_type, file.token, originals))
 
-    def spill(self, text: bytes) -> None:
-        """Hand over the JSON of an output in a file."""
+    def spill(self, parts: Iterable[Buffer]) -> None:
+        """Hand over an output, JSON or packed, in a file."""
         path = self.new_folder() / "output.json"
-        path.write_bytes(text)
+        with path.open("wb") as file:
+            file.writelines(parts)
         self._announce(FileOutput(str(path), "oversized", _JSON, path.parent.name))
 
     def close(self) -> None:

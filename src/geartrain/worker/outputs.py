@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from geartrain.domain.signature import OutputSpec
+from geartrain.domain.tensors import Tensor
 from geartrain.worker.faults import OutputError
 from geartrain.worker.objects import Simplifier, key_text, simplifier_of
 from geartrain.worker.outfiles import FileCollector, OutputFile, is_file
+from geartrain.worker.tensor_outputs import tensor_outputs
 
 __all__ = ["Encoded", "OutputEncoder", "OutputError"]
 
@@ -31,6 +33,7 @@ class Encoded(NamedTuple):
 
     json: bytes
     files: tuple[OutputFile, ...] = ()
+    tensors: tuple[Tensor, ...] | None = None  # beside the JSON, if they were to be taken out
 
 
 class OutputEncoder:
@@ -38,24 +41,35 @@ class OutputEncoder:
 
     def __init__(self, spec: OutputSpec) -> None:
         self._wrap = spec.mode == "value" and spec.type.kind == "array"
+        self._tensors = tensor_outputs(spec)
+        self._is_walked = self._wrap or self._tensors is not None
         self._simplifiers: dict[type, Simplifier | None] = {}
 
     def encode_plain(self, value: object) -> bytes | None:
         """Encode a value that is JSON as it is; None if it takes more. Raises `OutputError`."""
-        return _to_json(value) if type(value) in _SAFE and not self._wrap else None
+        return _to_json(value) if type(value) in _SAFE and not self._is_walked else None
 
     def encode(
         self,
         value: Any,
         new_folder: Callable[[], Path],
         originals_of: Callable[[Path], tuple[str, ...]] = lambda _: (),
+        *,
+        apart: bool = False,
     ) -> Encoded:
         """Encode a returned or yielded value. Raises `OutputError`, whose message names the place.
 
         Where a list is declared, any other value is wrapped in one. Files are copied, since the model may go on to
         overwrite its own: each into a folder that `new_folder` has made, where it keeps its name.
-        `originals_of` tells what of a path that was copied is to be deleted when the run is over.
+        `originals_of` tells what of a path that was copied is to be deleted when the run is over. `apart`: tensors are
+        not to stand in the JSON; it is then that of the rest. Their contents are the model's own memory.
         """
+        tensors = None
+        if self._tensors is not None:
+            if apart:
+                value, tensors = self._tensors.split(value)
+            else:
+                value = self._tensors.plain(value)
         text = self.encode_plain(value)
         if text is not None:
             return Encoded(text)
@@ -64,7 +78,7 @@ class OutputEncoder:
             plain = _Walk(self._simplifiers, files).convert(value)
             if self._wrap and plain is not None and type(plain) is not list:
                 plain = [plain]
-            return Encoded(_to_json(plain), files.files())
+            return Encoded(_to_json(plain), files.files(), None if tensors is None else tuple(tensors))
         except BaseException as error:
             files.discard()
             if isinstance(error, RecursionError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from geartrain.authoring.model import BaseModel
@@ -15,7 +15,9 @@ from geartrain.worker.annotations import (
     Described,
     UnsupportedTypeError,
     is_typed_dict,
+    strip,
 )
+from geartrain.worker.tensor_types import read_tensor
 
 
 class _Field(NamedTuple):
@@ -40,6 +42,21 @@ def read_record(cls: type, reader: AnnotationReader) -> Described | None:
     else:
         return None
     return _describe(cls, fields, reader, make=lambda values: cls(**values), closed=not reader.output)
+
+
+def read_named_tensors(cls: type, reader: AnnotationReader) -> Described | None:
+    """Describe a NamedTuple with a tensor among its fields as a record; without one it is an array, as in Cog: None."""
+    hints = _hints(cls)
+    if all(read_tensor(strip(hint)[0], output=True) is None for hint in _members(hints.values())):
+        return None
+    return _describe(cls, [_Field(name, hint, required=True) for name, hint in hints.items()], reader, make=dict)
+
+
+def _members(hints: Iterable[Any]) -> Iterator[Any]:
+    """The annotations, and what an Optional is optional of."""
+    for hint in hints:
+        yield hint
+        yield from typing.get_args(strip(hint)[0])
 
 
 def is_pydantic(cls: type) -> bool:

@@ -27,6 +27,7 @@ from geartrain.worker.channel import Channel
 from geartrain.worker.control import ControlThread
 from geartrain.worker.job import JobTools, describe_error, format_error
 from geartrain.worker.loader import LoadedRunner, LoadError, load
+from geartrain.worker.parcels import can_share
 from geartrain.worker.platform import die_with_parent, line_buffer_c_stdout
 from geartrain.worker.streams import Router
 
@@ -107,12 +108,13 @@ class _Session:
 
     def _connect(self, number: int) -> list[Channel]:
         region = self._region = CancelRegion()
+        shares_memory = can_share(self._init.probe)
         slots = []
         for slot in range(0 if self._init.inspect else number):
             sock = socket.socket(socket.AF_UNIX)
             sock.connect(self._init.slot_address)
             channel = Channel(sock, shield=region.shield)
-            channel.send(Attach(PROTOCOL_VERSION, slot))
+            channel.send(Attach(PROTOCOL_VERSION, slot, shares_memory))
             slots.append(channel)
         return slots
 

@@ -1,0 +1,115 @@
+"""Memory that parent and worker share, for what is too large to be worth a way through a socket.
+
+It has no name in any file system: the parent makes it, the worker opens it through the parent's descriptor in `/proc`,
+and the kernel takes it back when both have let go, however they end. It is not bounded by the size of `/dev/shm`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Final
+
+WORTHWHILE: Final = 16 * 1024  # bytes; what is smaller goes through the socket faster
+LARGEST: Final = 32 * 1024**2  # bytes of one piece; to copy more would hold up the parent's loop for too long
+_HEADER: Final = 64  # bytes in front of the contents; the first one says whether the contents are still to be read
+_FREE: Final = 0
+_FULL: Final = 1
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Arena:
+    """One region for one piece at a time, mapped once, grown when needed.
+
+    What is in it belongs to the writer until the other side has been told of it, and to the reader until `free`. Made
+    with `create` or `open`, which raise `OSError` where the system has no such memory.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._map: mmap.mmap | None = None
+
+    @classmethod
+    def create(cls) -> Arena:
+        """Make an empty one."""
+        if not hasattr(os, "memfd_create"):  # pragma: no cover - Linux has it
+            msg = "this system has no anonymous shared memory"
+            raise OSError(msg)
+        fd = os.memfd_create("geartrain-slot", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # nobody can pull it away from under a reader
+        return cls(fd)
+
+    @classmethod
+    def open(cls, path: str) -> Arena:
+        """Open the one of another process."""
+        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    @property
+    def path(self) -> str:
+        """What another process of the same user opens it by, as long as this one has it open."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def write(self, parts: Sequence[Buffer]) -> int:
+        """Write parts one behind the other and return their size; raise `OSError` if there is not so much memory."""
+        size = sum(map(len, parts))
+        memory = self._reserve(_HEADER + size)
+        position = _HEADER
+        for part in parts:
+            end = position + len(part)
+            memory[position:end] = part
+            position = end
+        memory[0] = _FULL
+        return size
+
+    def is_free(self) -> bool:
+        """Whether the other side has read what was written last. It may have been told nothing yet."""
+        return self._map is None or self._map[0] == _FREE
+
+    def view(self, size: int) -> memoryview:
+        """What is there, `size` bytes, in place. To be let go before the other side writes again."""
+        return memoryview(self._mapped(_HEADER + size))[_HEADER : _HEADER + size]
+
+    def take(self, size: int) -> bytes:
+        """Copy what is there, `size` bytes, and let the other side write again."""
+        data = self._mapped(_HEADER + size)[_HEADER : _HEADER + size]
+        self.free()
+        return data
+
+    def free(self) -> None:
+        """Let the other side write again."""
+        memory = self._mapped(_HEADER)
+        memory[0] = _FREE
+
+    def close(self) -> None:
+        """Let go of it. Repeating it is harmless."""
+        self._unmap()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _reserve(self, size: int) -> mmap.mmap:
+        if os.fstat(self._fd).st_size < size:
+            step = max(mmap.PAGESIZE, 1 << (size.bit_length() - 3))  # so that what grows slowly does not grow often
+            # Allocated now, or the lack of it would be a signal that kills the process, at the first touch of a page.
+            os.posix_fallocate(self._fd, 0, -(-size // step) * step)
+        return self._mapped(size)
+
+    def _mapped(self, size: int) -> mmap.mmap:
+        if self._map is None or len(self._map) < size:
+            there = os.fstat(self._fd).st_size
+            if there < size:
+                msg = f"{size} bytes are to be in shared memory that has {there}"
+                raise OSError(msg)
+            self._unmap()
+            self._map = mmap.mmap(self._fd, there)
+        return self._map
+
+    def _unmap(self) -> None:
+        memory, self._map = self._map, None
+        if memory is not None:
+            with contextlib.suppress(BufferError):  # somebody looks at it: it goes when they do
+                memory.close()

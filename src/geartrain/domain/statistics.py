@@ -1,0 +1,33 @@
+"""What a model version has done so far, as the statistics extension counts it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Duration(msgspec.Struct):
+    """How often something happened, and how long it took in all. Times in nanoseconds."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int) -> None:
+        """It has happened once more."""
+        self.count += 1
+        self.ns += ns
+
+
+class ModelStatistics(msgspec.Struct):
+    """The counts of one model version. `last_inference` in milliseconds since the epoch, 0 for never."""
+
+    name: str
+    version: str
+    last_inference: int = 0
+    inference_count: int = 0  # runs that ended well
+    execution_count: int = 0  # calls of the model, also those that failed
+    success: Duration = msgspec.field(default_factory=Duration)
+    fail: Duration = msgspec.field(default_factory=Duration)
+    queue: Duration = msgspec.field(default_factory=Duration)
+    compute_input: Duration = msgspec.field(default_factory=Duration)
+    compute_infer: Duration = msgspec.field(default_factory=Duration)
+    compute_output: Duration = msgspec.field(default_factory=Duration)

@@ -1,0 +1,229 @@
+"""Tensors as the Open Inference Protocol has them: a name, a datatype, a shape, and bytes in row-major order.
+
+The bytes are little-endian without padding. Each element of a BYTES tensor is its length as 4 little-endian bytes and
+then its bytes, as in the protocol's raw contents and the binary tensor extension. No array package is needed here.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from geartrain.domain.errors import Code, GeartrainError
+
+Datatype = Literal[
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "FP32",
+    "FP64",
+    "BF16",  # Triton's addition to the table
+    "BYTES",
+]
+Buffer = bytes | bytearray | memoryview
+
+DATATYPES: Final[frozenset[str]] = frozenset(get_args(Datatype))
+SIZES: Final[dict[str, int]] = {
+    "BOOL": 1,
+    "UINT8": 1,
+    "UINT16": 2,
+    "UINT32": 4,
+    "UINT64": 8,
+    "INT8": 1,
+    "INT16": 2,
+    "INT32": 4,
+    "INT64": 8,
+    "FP16": 2,
+    "FP32": 4,
+    "FP64": 8,
+    "BF16": 2,
+}
+"""Bytes of one element; BYTES is not among them."""
+
+VARIABLE: Final = -1  # the size of a dimension that is not fixed
+MAX_ELEMENTS: Final = 2**40
+MAX_RANK: Final = 64  # as numpy has it
+_LENGTH: Final = 4  # bytes in front of each element of BYTES
+_ALIGNMENT: Final = 64  # of the data in packed tensors, as array packages like it
+
+if sys.byteorder != "little":  # pragma: no cover
+    msg = "geartrain hands tensors over as they lie in memory, and needs a little-endian machine"
+    raise ImportError(msg)
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """A tensor with its contents: `len(data)` bytes for a `shape` of known sizes."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: Buffer
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """What a model says of a tensor. `shape` has -1 where any size will do.
+
+    `variadic`: any number of dimensions, whatever `shape` says of how many there are. `optional`: may be left out.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    optional: bool = False
+    variadic: bool = False
+
+
+def tensor_error(message: str) -> GeartrainError:
+    """An error in a tensor that a client has sent or asked for."""
+    return GeartrainError(Code.INVALID_TENSOR, message)
+
+
+def count_of(shape: Sequence[int]) -> int:
+    """The number of elements of a shape whose sizes are known; 1 for no dimension."""
+    return math.prod(shape)
+
+
+def check(spec: TensorSpec, tensor: Tensor) -> None:
+    """Check a tensor against what the model says of it; raise `INVALID_TENSOR` with what came and what was expected.
+
+    Everything is looked at: the datatype, the shape, and whether the contents are as many bytes as both say.
+    """
+    check_type(spec, tensor.datatype, tensor.shape)
+    check_size(tensor)
+
+
+def check_type(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
+    """As `check`, of a tensor whose contents are not there yet."""
+    if datatype != spec.datatype:
+        raise tensor_error(f"input '{spec.name}' has datatype {datatype}; the model expects {spec.datatype}")
+    fits = spec.variadic or len(shape) == len(spec.shape)
+    if fits and not spec.variadic:
+        fits = all(size >= 0 and wanted in {size, VARIABLE} for size, wanted in zip(shape, spec.shape, strict=True))
+    if not fits or any(size < 0 for size in shape):
+        wanted = "any shape" if spec.variadic else f"{list(spec.shape)}"
+        raise tensor_error(f"unexpected shape for input '{spec.name}'. Expected {wanted}, got {list(shape)}")
+
+
+def check_shape(name: str, shape: Sequence[int]) -> None:
+    """Check that array packages could make something of a shape, with or without elements; raise `INVALID_TENSOR`."""
+    if len(shape) > MAX_RANK:
+        raise tensor_error(f"input '{name}' has {len(shape)} dimensions; at most {MAX_RANK} are accepted")
+    if math.prod(shape) > MAX_ELEMENTS or (0 in shape and math.prod(filter(None, shape)) > MAX_ELEMENTS):
+        raise tensor_error(f"input '{name}' of shape {list(shape)} has too many elements")
+
+
+def check_size(tensor: Tensor) -> None:
+    """Check that the contents are what datatype and shape say; raise `INVALID_TENSOR`."""
+    check_shape(tensor.name, tensor.shape)
+    count = count_of(tensor.shape)
+    size = SIZES.get(tensor.datatype)
+    if size is None:
+        check_bytes(tensor.name, tensor.data, count)
+    elif len(tensor.data) != count * size:
+        msg = (
+            f"input byte size mismatch for input '{tensor.name}'. "
+            f"Expected {count * size} bytes for shape {list(tensor.shape)} of {tensor.datatype}, got {len(tensor.data)}"
+        )
+        raise tensor_error(msg)
+
+
+def check_bytes(name: str, data: Buffer, count: int) -> None:
+    """Check that `data` holds exactly `count` elements of BYTES; raise `INVALID_TENSOR`."""
+    split_bytes(name, data, count)
+
+
+def split_bytes(name: str, data: Buffer, count: int | None = None) -> list[bytes]:
+    """Return the elements of a BYTES tensor; raise `INVALID_TENSOR` if they are cut, or not `count` of them."""
+    elements = []
+    position, end = 0, len(data)
+    while position < end:
+        begin = position + _LENGTH
+        if begin > end:
+            raise tensor_error(f"incomplete string length indicator for input '{name}': {end - position} bytes of 4")
+        length = int.from_bytes(data[position:begin], "little")
+        position = begin + length
+        if position > end:
+            msg = f"incomplete string data for input '{name}': a string of {length} bytes, but {end - begin} bytes left"
+            raise tensor_error(msg)
+        elements.append(bytes(data[begin:position]))
+    if count is not None and len(elements) != count:
+        raise tensor_error(f"unexpected number of string elements for input '{name}': {len(elements)} for {count}")
+    return elements
+
+
+def join_bytes(elements: Sequence[bytes]) -> bytes:
+    """Return the contents of a BYTES tensor with these elements."""
+    parts: list[bytes] = []
+    for element in elements:
+        parts += (len(element).to_bytes(_LENGTH, "little"), element)
+    return b"".join(parts)
+
+
+# Packed: how JSON and tensors of one input or output travel as one piece of memory.
+#
+#   4 bytes    length of the header
+#   header     msgpack: [length of the JSON, [[name, datatype, shape, offset, size], …]]
+#   JSON       the values that are no tensors, an object
+#   tensors    each at its offset from the beginning, a multiple of 64
+
+
+class _Place(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+class _Header(msgspec.Struct, frozen=True, array_like=True):
+    json_size: int
+    tensors: tuple[_Place, ...]
+    at: int  # where the JSON begins
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Header).decode
+
+
+def pack(json: bytes, tensors: Sequence[Tensor]) -> list[Buffer]:
+    """Return the parts of a packed piece, to be written one after the other: no contents are copied here."""
+    # Room for the header: each place is at most so long, and where the data begins depends on it.
+    names = sum(4 * len(tensor.name) + 9 * len(tensor.shape) for tensor in tensors)
+    at = _LENGTH + 32 + 48 * len(tensors) + names
+    position = at + len(json)
+    places: list[_Place] = []
+    body: list[Buffer] = []
+    for tensor in tensors:
+        offset = -(-position // _ALIGNMENT) * _ALIGNMENT
+        size = len(tensor.data)
+        places.append(_Place(tensor.name, tensor.datatype, tensor.shape, offset, size))
+        if offset > position:
+            body.append(bytes(offset - position))
+        body.append(tensor.data)
+        position = offset + size
+    header = _encode(_Header(len(json), tuple(places), at))
+    head = len(header).to_bytes(_LENGTH, "little") + header
+    return [head.ljust(at, b"\0") + json, *body]
+
+
+def unpack(packed: Buffer) -> tuple[bytes, list[Tensor]]:
+    """Return the JSON and the tensors of a packed piece; the contents are views of it."""
+    view = memoryview(packed)
+    begin = _LENGTH + int.from_bytes(view[:_LENGTH], "little")
+    header = _decode(view[_LENGTH:begin])
+    json = bytes(view[header.at : header.at + header.json_size])
+    return json, [
+        Tensor(place.name, place.datatype, place.shape, view[place.offset : place.offset + place.size])
+        for place in header.tensors
+    ]
