@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import geartrain.server
+import geartrain.server.services
 from geartrain.bridge.child import SetupError
 from geartrain.project.source import ModelSource
 from geartrain.server import Progress, ServeOptions, log_progress, open_service
@@ -58,7 +58,7 @@ async def test_only_a_worker_that_was_ready_is_given_time_to_end(
         workers.append(Stopped(runner(), model))
         return workers[-1]
 
-    monkeypatch.setattr(geartrain.server, "launch", launch)
+    monkeypatch.setattr(geartrain.server.services, "launch", launch)
     try:
         async with open_service(ServeOptions(source=SOURCE)) as service:
             assert service.model.name == "pets"

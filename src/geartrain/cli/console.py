@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,17 @@ from rich.text import Text
 from geartrain.cli.activity import Activity
 
 if TYPE_CHECKING:
+    from geartrain.project.repository import Repository
     from geartrain.project.source import ModelSource
     from geartrain.server import Progress
 
-_ANY_ADDRESS = ("http://0.0.0.0:", "http://[::]:")
+_STEPS = {
+    "ready": ("ready", "green"),
+    "setup-failed": ("setup failed", "bold red"),
+    "reload-failed": ("not reloaded", "bold red"),
+    "unloaded": ("unloaded", "dim"),
+}
+_ANY_ADDRESS = re.compile(r"^(http://|)(?:0\.0\.0\.0|\[::\]):")
 
 
 class ServeView:
@@ -25,6 +33,8 @@ class ServeView:
         self._source = source
         self._began = began
         self._url = ""
+        self._grpc = ""
+        self._is_ready = False
         title = Text.assemble(("geartrain ", "bold"), version, "  ", (source.name, "bold cyan"), "  ")
         self._console.print(title.append(f"{source.root}/{source.runner}", style="dim"), soft_wrap=True)
         self._setup = Activity(self._console, f"Setting up {source.name}", began=began)
@@ -34,11 +44,20 @@ class ServeView:
         match progress.stage:
             case "listening":
                 self._url = _reachable(progress.url)
+            case "listening-grpc":
+                self._grpc = _reachable(progress.url)
+                if self._is_ready:
+                    self._show("gRPC", self._grpc)
             case "setup-output":
                 self._setup.add_text(progress.text)
+            case "ready" if self._is_ready:
+                self._console.print(Text.assemble(("Reloaded", "bold green"), f", {_count(progress.slots, 'slot')}"))
             case "ready":
                 self._setup.end()
                 self._show_ready(progress.slots)
+            case "reload-failed":
+                text = Text.assemble(("Not reloaded: ", "bold red"), progress.text)
+                self._console.print(text, soft_wrap=True)
             case "setup-failed":
                 self._setup.end()
                 self._console.print(Text.assemble(("Setup failed: ", "bold red"), progress.text), soft_wrap=True)
@@ -48,27 +67,74 @@ class ServeView:
                 self._hint("Stopping.")
 
     def _show_ready(self, slots: int) -> None:
-        after = f" after {time.monotonic() - self._began:.1f} s, {slots} slot{'' if slots == 1 else 's'}"
+        after = f" after {time.monotonic() - self._began:.1f} s, {_count(slots, 'slot')}"
         self._console.print(Text.assemble(("Ready", "bold green"), after))
         source = self._source
         for name, address, is_there in (
             ("Predict", f"POST {self._url}/predictions", source.mode == "predict"),
             ("Train", f"POST {self._url}/trainings", source.mode == "train" or source.train is not None),
+            ("gRPC", self._grpc, bool(self._grpc)),
             ("Docs", f"{self._url}/docs", True),
             ("Health", f"{self._url}/health-check", True),
         ):
-            if not is_there:
-                continue
-            self._console.print(Text.assemble((f"  {name:8}", "dim"), address), soft_wrap=True)
+            if is_there:
+                self._show(name, address)
+        self._is_ready = True
         self._hint("Ctrl-C stops.")
+
+    def _show(self, name: str, address: str) -> None:
+        self._console.print(Text.assemble((f"  {name:8}", "dim"), address), soft_wrap=True)
 
     def _hint(self, sentence: str) -> None:
         self._console.print(Text(sentence, style="dim"), soft_wrap=True)
 
 
+class RepositoryView:
+    """The life of the models of `geartrain serve` with a folder of them: a line for each step of each."""
+
+    def __init__(self, repository: Repository, version: str) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        count = _count(len(repository.names()), "model")
+        title = Text.assemble(("geartrain ", "bold"), version, "  ", (count, "bold cyan"), "  ")
+        self._print(title.append(str(repository.root), style="dim"))
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one step."""
+        match progress.stage:
+            case "listening":
+                url = _reachable(progress.url)
+                for label, address in (("Models", f"{url}/models"), ("Health", f"{url}/health-check")):
+                    self._print(Text.assemble((f"  {label:8}", "dim"), address))
+                self._print(Text("Ctrl-C stops.", style="dim"))
+            case "listening-grpc":
+                self._print(Text.assemble(("  gRPC    ", "dim"), _reachable(progress.url)))
+            case "setup-output":
+                for line in progress.text.splitlines():
+                    self._tell(progress, ("  | ", "dim"), line)
+            case "stopping":
+                self._print(Text("Stopping.", style="dim"))
+            case stage if stage in _STEPS:
+                word, style = _STEPS[stage]
+                rest = (
+                    f", {_count(progress.slots, 'slot')}"
+                    if stage == "ready"
+                    else progress.text and f": {progress.text}"
+                )
+                self._tell(progress, (f"  {word}", style), rest)
+
+    def _tell(self, progress: Progress, what: tuple[str, str], rest: str) -> None:
+        name = (progress.model, "cyan")
+        version = (f" {progress.version}" if progress.version else "", "dim")
+        self._print(Text.assemble(name, version, what, rest))
+
+    def _print(self, line: Text) -> None:
+        self._console.print(line, soft_wrap=True)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _reachable(url: str) -> str:
     """Turn the address that means every interface into one that a person can open."""
-    for prefix in _ANY_ADDRESS:
-        if url.startswith(prefix):
-            return f"http://localhost:{url.removeprefix(prefix)}"
-    return url
+    return _ANY_ADDRESS.sub(r"\1localhost:", url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import zip_longest
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import typer
 from typer.core import TyperCommand
@@ -118,6 +118,26 @@ def webhook_token(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
     return None, "WEBHOOK_AUTH_TOKEN is passed over: it has characters that a header cannot hold"
 
 
+class Variables(NamedTuple):
+    """What the environment says to a server; `warnings` are sentences about what was passed over."""
+
+    setup_timeout: float | None
+    webhook_interval: float
+    webhook_token: str | None
+    stream_history: int
+    warnings: list[str]
+
+
+def read_variables(environ: Mapping[str, str], timeout: float | None) -> Variables:
+    """Read every variable that a server knows; `timeout` is the option that comes before one of them."""
+    limit, *first = setup_timeout(timeout, environ)
+    interval, *second = webhook_interval(environ)
+    token, *third = webhook_token(environ)
+    history, *fourth = stream_history(environ)
+    warnings = [sentence for sentence in (*first, *second, *third, *fourth) if sentence is not None]
+    return Variables(limit, interval, token, history, warnings)
+
+
 def print_version(wanted: bool) -> None:
     """Print the version and end, when the option was given."""
     if wanted:
@@ -140,6 +160,14 @@ SetupTimeout = Annotated[
         parser=parse_timeout,
         metavar="SECONDS",
         help="Give up when setup takes longer; 0 for no limit. COG_SETUP_TIMEOUT says the same.",
+    ),
+]
+SharedMemory = Annotated[
+    bool,
+    typer.Option(
+        "--shared-memory",
+        help="Let clients of the Open Inference Protocol pass tensors in system shared memory: they can then read and "
+        "write every object of it that the server can.",
     ),
 ]
 Queue = Annotated[

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from geartrain.cli import logs, options
+from geartrain.cli import grpc, logs, models, options
 from geartrain.cli.failure import FAILURE, fail
 from geartrain.cli.startup import ServeObserver
-from geartrain.project.precheck import precheck
 from geartrain.project.source import ProjectError, find_model
+
+if TYPE_CHECKING:
+    from geartrain.server import ServeOptions
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command(cls=options.BareSwitchCommand)
 def serve(
-    model: options.Model = None,
+    model: models.Target = None,
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "0.0.0.0",  # noqa: S104  as Cog's server
     port: Annotated[
@@ -70,6 +72,17 @@ def serve(
             "networks; by default if --host is a loopback.",
         ),
     ] = None,
+    shared_memory: options.SharedMemory = False,
+    grpc_port: grpc.Port = None,
+    grpc_max_message_size: grpc.MaxMessageSize = None,
+    grpc_tls_cert: grpc.TlsCert = None,
+    grpc_tls_key: grpc.TlsKey = None,
+    grpc_tls_ca: grpc.TlsCa = None,
+    default_model: models.DefaultModel = None,
+    load: models.Load = "all",
+    replicas: models.Replicas = 1,
+    inference_queue: models.InferenceQueue = models.DEFAULT_INFERENCE_QUEUE,
+    reload: models.Reload = False,
     queue: options.Queue = 0,
     keep: options.Keep = 300.0,
     restart: options.Restart = "never",
@@ -88,23 +101,16 @@ def serve(
 ) -> None:
     """Serve MODEL over HTTP."""
     try:
-        source = find_model(model, mode=x_mode)
-        precheck(source)
+        source = models.find_source(model, x_mode, reload=reload)
+        to_load = models.read_load(load, source)
+        models.check_name("--default-model", default_model, source)
     except ProjectError as error:
         fail(error.message)
-    timeout, *warnings = options.setup_timeout(setup_timeout, os.environ)
-    interval, *more = options.webhook_interval(os.environ)
-    token, *yet_more = options.webhook_token(os.environ)
-    history, *still_more = options.stream_history(os.environ)
+    variables = options.read_variables(os.environ, setup_timeout)
     form = logs.configure(log_level, log_format)
-    for sentence in filter(None, (*source.warnings, *warnings, *more, *yet_more, *still_more)):
+    for sentence in (*models.warnings_of(source), *variables.warnings):
         logger.warning(sentence)
-    from geartrain.server import (
-        PortInUseError,
-        ServeOptions,
-        WebhookOptions,
-        run_server,
-    )  # after the checks: they take no time
+    from geartrain.server import ServeOptions, WebhookOptions  # after the checks: they take no time
     from geartrain.service.predictions import Limits
     from geartrain.service.restarts import RestartPolicy
 
@@ -117,17 +123,32 @@ def serve(
         await_explicit_shutdown=await_explicit_shutdown == "true",
         max_body_bytes=max_body_size,
         max_download_bytes=max_download_size,
-        setup_timeout=timeout,
+        setup_timeout=variables.setup_timeout,
         shutdown_grace=shutdown_grace,
         limits=Limits(queue=queue, keep=keep, cancel_grace=cancel_grace or None),
         restarts=RestartPolicy(limit=restart_limit) if restart == "on-crash" else None,
         allow_private_urls=allow_private_urls,
-        webhooks=WebhookOptions(interval=interval, token=token),
-        stream_history=history,
+        shared_memory=shared_memory,
+        webhooks=WebhookOptions(interval=variables.webhook_interval, token=variables.webhook_token),
+        stream_history=variables.stream_history,
+        grpc=grpc.grpc_options(grpc_port, grpc_max_message_size, grpc_tls_cert, key=grpc_tls_key, ca=grpc_tls_ca),
+        default_model=default_model,
+        load=to_load,
+        replicas=replicas,
+        inference_queue=inference_queue,
+        reload=reload,
+        find_again=lambda: find_model(model, mode=x_mode),
         on_progress=observer,
     )
-    try:
-        code = run_server(serve_options)
-    except PortInUseError as error:
-        fail(str(error))
+    code = _run(serve_options)
     raise typer.Exit(code or (FAILURE if observer.has_failed else 0))
+
+
+def _run(serve_options: ServeOptions) -> int:
+    from geartrain.server import PortInUseError, run_server
+    from geartrain.transport.grpc.options import GrpcOptionsError
+
+    try:
+        return run_server(serve_options)
+    except (PortInUseError, GrpcOptionsError) as error:
+        fail(str(error))

@@ -7,42 +7,56 @@ import time
 from typing import TYPE_CHECKING
 
 from geartrain.cli import logs
+from geartrain.project.repository import Repository
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from geartrain.cli.activity import Activity
-    from geartrain.cli.console import ServeView
     from geartrain.project.source import ModelSource
     from geartrain.server import Progress
 
 
 class ServeObserver:
-    """Remembers whether setup failed, and shows the steps of a start `for_person`, or else logs them.
+    """Remembers which setups failed, and shows the steps of a start `for_person`, or else logs them.
 
     The view for a person is made at the first step, when the worker is on its way: rich takes time to import.
     """
 
-    def __init__(self, source: ModelSource, *, for_person: bool) -> None:
-        self.has_failed = False
+    def __init__(self, source: ModelSource | Repository, *, for_person: bool) -> None:
+        self._failed: set[tuple[str, str]] = set()
         self._source = source
         self._began = time.monotonic()
-        self._view: ServeView | None = None
+        self._view: Callable[[Progress], None] | None = None
         self._for_person = for_person
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the latest setup of any model has failed."""
+        return bool(self._failed)
 
     def __call__(self, progress: Progress) -> None:
         """Take one step."""
         if progress.stage == "setup-failed":
-            self.has_failed = True
+            self._failed.add((progress.model, progress.version))
+        elif progress.stage in {"ready", "unloaded"}:
+            self._failed -= {(progress.model, progress.version), (progress.model, "")}
         if not self._for_person:
             from geartrain.server import log_progress
 
             log_progress(progress)
             return
         if self._view is None:
-            from geartrain import __version__
-            from geartrain.cli.console import ServeView
-
-            self._view = ServeView(self._source, __version__, began=self._began)
+            self._view = self._new_view()
         self._view(progress)
+
+    def _new_view(self) -> Callable[[Progress], None]:
+        from geartrain import __version__
+        from geartrain.cli.console import RepositoryView, ServeView
+
+        if isinstance(self._source, Repository):
+            return RepositoryView(self._source, __version__)
+        return ServeView(self._source, __version__, began=self._began)
 
 
 class RunObserver:

@@ -18,7 +18,14 @@ from geartrain.domain.errors import FieldError
 from geartrain.domain.signature import InputField, Signature, TypeSpec
 
 _URL_SCHEMES = ("http://", "https://", "data:")
-_KIND_NAMES = {"path": "a file", "file": "a file", "secret": "string", "record": "object", "opaque": "JSON"}
+_KIND_NAMES = {
+    "path": "a file",
+    "file": "a file",
+    "secret": "string",
+    "record": "object",
+    "opaque": "JSON",
+    "tensor": "nested arrays",
+}
 # A union takes the narrowest member that fits: `1` is a number before it is text.
 _UNION_ORDER = ("integer", "number", "boolean", "array", "record", "object", "path", "file", "secret", "string")
 
@@ -229,6 +236,13 @@ def _opaque(_: TypeSpec, text: str) -> Any:
     return _string(TypeSpec("string"), text) if value is None or isinstance(value, str) else value
 
 
+def _tensor(spec: TypeSpec, text: str) -> Any:
+    value = _json(text)
+    if isinstance(value, list) or not spec.shape:
+        return value
+    raise _MismatchError(f"expected nested arrays written as JSON, such as [[1, 2], [3, 4]], got {_json_kind(value)}")
+
+
 _CONVERTERS: dict[str, Callable[[TypeSpec, str], Any]] = {
     "string": _string,
     "secret": _string,
@@ -240,6 +254,7 @@ _CONVERTERS: dict[str, Callable[[TypeSpec, str], Any]] = {
     "array": lambda spec, text: _array(spec, [text]),
     "union": _union,
     "opaque": _opaque,
+    "tensor": _tensor,
 }
 
 

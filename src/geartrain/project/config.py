@@ -51,8 +51,13 @@ def read_text(path: pathlib.Path) -> str | None:
         raise ProjectError(f"{path}: {error.strerror}") from None
 
 
-def parse(path: pathlib.Path, text: str) -> Mapping[object, object]:
-    """Return the keys and values of a `cog.yaml`; raises ProjectError when it is not YAML, or has no keys."""
+def read_environment(path: pathlib.Path, document: Mapping[object, object]) -> Mapping[str, str]:
+    """Return the variables below the key `environment`; raises ProjectError when they have a wrong form."""
+    return _Reader(path, document).environment()
+
+
+def parse(path: pathlib.Path, text: str, *, example: str = "run: run.py:Runner") -> Mapping[object, object]:
+    """Return the keys and values of a file; raises ProjectError when it is not YAML, or has no keys."""
     import yaml  # here, because most small models have no cog.yaml
 
     try:
@@ -66,7 +71,7 @@ def parse(path: pathlib.Path, text: str) -> Mapping[object, object]:
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise ProjectError(f"{path}: expected keys such as `run: run.py:Runner`, found {kind_of(document)}")
+        raise ProjectError(f"{path}: expected keys such as `{example}`, found {kind_of(document)}")
     return document
 
 
@@ -82,11 +87,11 @@ class _Reader:
             run=self._runner(),
             train=self._reference("train"),
             max_concurrency=self._max_concurrency(),
-            environment=self._environment(),
+            environment=self.environment(),
         )
 
     def faults(self) -> Iterator[ProjectError]:
-        for read in (self._runner, lambda: self._reference("train"), self._max_concurrency, self._environment):
+        for read in (self._runner, lambda: self._reference("train"), self._max_concurrency, self.environment):
             try:
                 read()
             except ProjectError as error:
@@ -122,7 +127,7 @@ class _Reader:
             raise self._wrong("concurrency.max", value, "write a whole number of at least 1")
         return value
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         section = self._document.get("environment")
         if section is None:
             return {}

@@ -11,6 +11,7 @@ from typing import Literal
 
 from geartrain.project.config import CONFIG_NAME, CogConfig, read_config
 from geartrain.project.errors import ProjectError
+from geartrain.project.settings import Settings, read_settings
 
 __all__ = ["ModelSource", "ProjectError", "find_model"]
 
@@ -34,6 +35,8 @@ class ModelSource:
     runner's own `@concurrent`. `warnings` are sentences for the operator about settings that were passed over.
 
     In `mode` "train" the runner is what trains the model: its `train()` is called, once at a time.
+
+    `replicas` and `queue` are what its `geartrain.yaml` says of them.
     """
 
     name: str
@@ -44,6 +47,8 @@ class ModelSource:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     mode: Mode = "predict"
+    replicas: int | None = None
+    queue: int | None = None
 
     def training(self) -> ModelSource | None:
         """Return the same model with its training as the runner, or None if it cannot be trained."""
@@ -53,7 +58,11 @@ class ModelSource:
 
 
 def find_model(
-    target: str | None = None, *, environ: Mapping[str, str] = os.environ, mode: Mode = "predict"
+    target: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    mode: Mode = "predict",
+    settings: Settings | None = None,
 ) -> ModelSource:
     """Find the model that `target` names: a folder, `path/to/run.py`, `run.py:Runner` or `package.module:name`.
 
@@ -63,11 +72,14 @@ def find_model(
     With `mode` "train" it is the model's training, which needs no runner beside it: the one that `target` names, or
     that of the variable or `cog.yaml`.
 
+    `settings` are those of the `geartrain.yaml` that holds for it; None: its folder's own.
+
     Raises ProjectError with one sentence for the person at the terminal.
     """
     stubs = environ if target is None else {}
     root, named = model_folder(target)
     config = read_config(root)
+    settings = read_settings(root) if settings is None else settings
     train, train_origin = _trained_by(root, config, stubs)
     if named is not None:
         runner, origin = named, target or ""
@@ -81,16 +93,18 @@ def find_model(
     _check_file(root, runner, origin)
     if train is not None:
         _check_file(root, train, train_origin)
-    max_concurrency, warnings = _concurrency(config, environ)
+    max_concurrency, warnings = _concurrency(settings.slots or config.max_concurrency, environ)
     return ModelSource(
         name=root.name or "model",
         root=root,
         runner=runner,
         train=train if mode == "predict" else None,
         max_concurrency=max_concurrency if mode == "predict" else 1,
-        environment=config.environment,
+        environment={**config.environment, **settings.environment},
         warnings=warnings,
         mode=mode,
+        replicas=settings.replicas,
+        queue=settings.queue,
     )
 
 
@@ -170,10 +184,10 @@ def _check_file(root: pathlib.Path, reference: str, origin: str) -> None:
         raise ProjectError(f"{origin} is `{reference}`; write a file and a class, such as run.py:Runner")
 
 
-def _concurrency(config: CogConfig, environ: Mapping[str, str]) -> tuple[int | None, tuple[str, ...]]:
+def _concurrency(written: int | None, environ: Mapping[str, str]) -> tuple[int | None, tuple[str, ...]]:
     text = environ.get(CONCURRENCY, "").strip()
     if not text:
-        return config.max_concurrency, ()
+        return written, ()
     if _COUNT.fullmatch(text):
         return int(text), ()
-    return config.max_concurrency, (f"{CONCURRENCY}={text} is passed over: it is not a whole number of at least 1",)
+    return written, (f"{CONCURRENCY}={text} is passed over: it is not a whole number of at least 1",)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import LogSource, MetricMode
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.work import Canceled, Failed, FileRef, Job, Outcome, Succeeded
 from geartrain.service.deliveries import Deliveries
 from geartrain.service.permits import Permit
 from geartrain.service.ports import FolderPort, WorkerPort
+from geartrain.service.statistics import Fault
 
 if TYPE_CHECKING:
     from geartrain.service.predictions import PredictionService
@@ -31,6 +33,7 @@ class Execution:
     """
 
     __slots__ = (
+        "_began_at",
         "_behind",
         "_canceled",
         "_cut",
@@ -42,12 +45,15 @@ class Execution:
         "_job",
         "_killed",
         "_overdue",
+        "_patience",
         "_permit",
         "_preparation",
+        "_refusal",
         "_service",
         "_task",
         "_values",
         "_worker",
+        "admitted_at",
         "is_kept",
         "output_prefix",
         "prediction",
@@ -59,11 +65,13 @@ class Execution:
         """`values`: the decoded input, if it has files to fetch."""
         self.prediction = prediction
         self.is_kept = False
+        self.admitted_at = 0.0  # as all moments here, on the service's clock
         self.output_prefix: str | None = None  # where its client wants its output files
         self._service = service
         self._job = job
         self._values = values
         self._permit: Permit | None = None  # once it may run
+        self._began_at = 0.0  # when that was
         self._worker: WorkerPort | None = None  # once it runs there
         self._task: asyncio.Task[None] | None = None  # works off what waits
         self._behind: deque[Step] | None = None  # what waits behind a delivery
@@ -77,12 +85,35 @@ class Execution:
         self._canceled = False  # before it ran
         self._overdue: asyncio.TimerHandle | None = None  # ends a worker that does not heed a cancel
         self._killed = False
+        self._patience: asyncio.TimerHandle | None = None  # ends its waiting for a slot
+        self._refusal: Code | None = None
+
+    def is_of(self, service: PredictionService) -> bool:
+        """Whether it belongs to that service; see `PredictionService.make_way`."""
+        return self._service is service
 
     # its beginning
 
-    def begin(self, permit: Permit, worker: WorkerPort, at: float) -> None:
-        """Take a permit, and run or prepare to."""
+    def wait(self, patience: float | None) -> None:
+        """It has a place in the queue, for so many seconds."""
+        if patience is not None:
+            self._patience = asyncio.get_running_loop().call_later(patience, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._permit is None and not self._is_over:
+            self._service.leave_queue(self)
+            self.refuse(GeartrainError(Code.TIMED_OUT, "Request timeout expired"))
+
+    def begin(self, permit: Permit, at: float) -> None:
+        """Take a permit, and run on its worker or prepare to."""
+        worker = permit.worker
+        if worker is None:
+            msg = "the permit is of no worker"
+            raise RuntimeError(msg)
         self._permit = permit
+        self._began_at = at
+        if self._patience is not None:
+            self._patience.cancel()
         if self._values is None:
             self._launch(permit, worker, self._job, at=at)
         else:
@@ -103,7 +134,7 @@ class Execution:
                 raise asyncio.CancelledError
             local = await self._service.input_files.fetch(values, folder.path)
             self._is_fetching = False
-            job = Job(self._job.id, msgspec.json.encode(local), self._job.context)
+            job = msgspec.structs.replace(self._job, input=msgspec.json.encode(local))
         except asyncio.CancelledError:
             self.on_end(Canceled(), (), idle=True)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client hears of it and the slot returns
@@ -111,9 +142,10 @@ class Execution:
         else:
             self._launch(permit, worker, job, at=self._service.clock())
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: GeartrainError) -> None:
         """End it before it began: it was waiting, and there is nothing to wait for any more."""
-        self._finish(Failed(reason), idle=False)
+        self._refusal = reason.code
+        self._finish(Failed(reason.message), idle=False)
 
     def cancel(self) -> None:
         """Ask for its end."""
@@ -216,11 +248,15 @@ class Execution:
             raise RuntimeError(msg)
         if self._deliveries is None:
             outputs = self._service.outputs.of(self.prediction.id, self.output_prefix)
-            self._deliveries = Deliveries(outputs, self._worker)
+            self._deliveries = Deliveries(outputs, self._worker, packed=self._is_packed())
         delivery = self._deliveries.begin(output, files)
         if self._cut or self._delivery_error is not None:
             delivery.cancel()  # it has nowhere to go
         return delivery
+
+    def _is_packed(self) -> bool:
+        """Whether its outputs are JSON and tensors in one piece."""
+        return self._job.tensors is not None and self._service.model.view.gives_tensors
 
     async def _give_chunk(self, delivery: asyncio.Task[bytes]) -> None:
         output = await self._delivered(delivery)
@@ -251,6 +287,7 @@ class Execution:
 
     def _finish(self, outcome: Outcome, *, idle: bool) -> None:
         service = self._service
+        self._is_over = True
         service.forget(self)
         if idle and self._permit is not None:
             # Before the log says so: whoever reads of the end may use the slot at once.
@@ -263,8 +300,22 @@ class Execution:
             outcome = Canceled()
         match outcome:
             case Succeeded(output, predict_time):
-                self.prediction.succeed(output, at=at, predict_time=predict_time)
+                began = self._began_at
+                started = self.prediction.started_at or began
+                service.counts.add_success(self.admitted_at, began, started, ended=at, predict_time=predict_time)
+                self.prediction.succeed(output, at=at, predict_time=predict_time, packed=self._is_packed())
             case Failed(error):
-                self.prediction.fail(error, at=at)
+                self._count_fault(at, outcome)
+                self.prediction.fail(error, at=at, code=self._refusal)
             case Canceled():
+                self._count_fault(at, outcome)
                 self.prediction.cancel(at=at)
+
+    def _count_fault(self, at: float, outcome: Outcome) -> None:
+        ran = self._worker is not None
+        fault: Fault = "BACKEND" if ran and self._delivery_error is None else "OTHER"
+        if isinstance(outcome, Canceled):
+            fault = "CANCELED"
+        elif self._refusal is not None:
+            fault = "REJECTED"
+        self._service.counts.add_fault(fault, at - self.admitted_at, ran_until=at if ran else None)

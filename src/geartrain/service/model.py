@@ -1,9 +1,8 @@
-"""A served model: its worker, its slots, what it takes and gives, and its health."""
+"""A served model: its workers, their slots, what it takes and gives, and its health."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -12,15 +11,17 @@ import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import LogSource
-from geartrain.domain.lifecycle import Health, next_health
+from geartrain.domain.lifecycle import Health
 from geartrain.domain.signature import Signature
+from geartrain.domain.tensorview import TensorView
 from geartrain.domain.validation import InputValidator
 from geartrain.domain.work import WorkerInfo
-from geartrain.service.permits import PermitPool
+from geartrain.service.permits import PermitPool, SharedPermits
 from geartrain.service.ports import WorkerPort
-from geartrain.service.restarts import RestartPolicy, Restarts
+from geartrain.service.replicas import ModelSetupError, Replica, ReplicaReport, SetupReport
+from geartrain.service.restarts import RestartPolicy
 
-logger = logging.getLogger(__name__)
+__all__ = ["HealthReport", "Model", "ModelSetupError", "Noun", "SetupReport"]
 
 Noun = Literal["prediction", "training"]
 
@@ -32,20 +33,7 @@ _NOT_READY = {
     Health.SETUP_FAILED: "Setup has failed, so no prediction can be made. GET /health-check for its logs.",
     Health.DEFUNCT: "The model's worker is gone, so no prediction can be made. GET /health-check for the reason.",
 }
-
-
-class SetupReport(msgspec.Struct):
-    """How setup went. Times in seconds since the epoch."""
-
-    started_at: float
-    completed_at: float | None = None
-    failed: bool = False
-    log_parts: list[str] = []
-
-    @property
-    def logs(self) -> str:
-        """What load and setup have printed, and why they failed."""
-        return "".join(self.log_parts)
+_BEST_FIRST = (Health.READY, Health.STARTING, Health.DEFUNCT, Health.SETUP_FAILED, Health.UNKNOWN)
 
 
 class HealthReport(msgspec.Struct, frozen=True):
@@ -55,19 +43,21 @@ class HealthReport(msgspec.Struct, frozen=True):
     setup: SetupReport
     healthcheck_error: str | None = None
     defunct_reason: str | None = None
+    replicas: tuple[ReplicaReport, ...] = ()  # of a model that has several
 
 
-class ModelSetupError(Exception):
-    """The model could not be made ready: the reason, and all that setup printed."""
+class RestartReport(msgspec.Struct, frozen=True):
+    """How often workers have been restarted, and why the latest one was."""
 
-    def __init__(self, reason: str, logs: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.logs = logs
+    count: int
+    last_reason: str | None
 
 
 class Model:
-    """One model version and the worker that runs it. Hears the worker as its `WorkerObserver`."""
+    """One model version and the workers that run it: it is as well as the best of them.
+
+    With one replica, as usual, it hears the worker as its `WorkerObserver`; with several, each replica does.
+    """
 
     def __init__(
         self,
@@ -76,6 +66,7 @@ class Model:
         version: str = "1",
         restarts: RestartPolicy | None = None,
         noun: Noun = "prediction",
+        replicas: int = 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`restarts`: whether a crashed worker is followed by another; by default it is not, as documented.
@@ -86,95 +77,97 @@ class Model:
         self.noun = noun
         self.version = version
         self.health = Health.UNKNOWN
-        self.setup = SetupReport(clock())
+        self.absence: str | None = None  # why it has no worker, and none on its way
+        self.replicas = tuple(Replica(self, restarts, clock) for _ in range(replicas))
         self.on_setup_output: Callable[[LogSource, str], None] | None = None
         self.on_health: Callable[[Health], None] | None = None
-        self.respawn: Callable[[], WorkerPort] | None = None
-        self.restarts = Restarts(restarts, clock)
-        self._time_limit: float | None = None
-        self._restarting: asyncio.Task[None] | None = None
-        self._clock = clock
-        self._worker: WorkerPort | None = None
         self._info: WorkerInfo | None = None
         self._validator: InputValidator | None = None
-        self._permits = PermitPool(0)
-        self._lost: str | None = None
+        self._plain_validator: InputValidator | None = None
+        self._view: TensorView | None = None
+        self._permits: PermitPool | SharedPermits = self.replicas[0].permits
         self._check: asyncio.Task[str | None] | None = None
         self._check_ends = 0.0  # on the loop's clock
 
     # life
 
-    async def start(self, worker: WorkerPort, *, time_limit: float | None = None) -> None:
-        """Take a worker that is being set up, and wait until it is; raise `ModelSetupError` if it fails.
+    async def start(self, *workers: WorkerPort, time_limit: float | None = None) -> None:
+        """Take workers that are being set up, one for each replica, and wait until they are.
 
-        `time_limit` in seconds bounds the whole of load and setup; the worker is killed when it runs out.
+        It is ready with the first that is; raises `ModelSetupError` if all of them fail. `time_limit` in seconds bounds
+        the whole of load and setup; a worker is killed when it runs out.
         """
-        self._time_limit = time_limit
-        self._worker = worker
-        if self.health is not Health.STARTING:  # as it is between a crash and the next start
-            self._step(Health.STARTING)
-        try:
-            async with asyncio.timeout(time_limit):
-                info = await worker.start()
-        except TimeoutError:
-            await worker.stop(0)
-            raise self._setup_failed(f"worker setup timed out after {time_limit:g} seconds") from None
-        except Exception as error:
-            raise self._setup_failed(str(error)) from error
-        self._info = info
-        self._validator = InputValidator(info.signature)
-        self._permits = PermitPool(info.slots)
-        self.setup.completed_at = self._clock()
-        self._step(Health.READY)
+        if len(workers) == 1:
+            await self.replicas[0].start(workers[0], time_limit=time_limit)
+            return
+        starts = [
+            replica.start(worker, time_limit=time_limit) for replica, worker in zip(self.replicas, workers, strict=True)
+        ]
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for error in errors:
+            if len(errors) == len(workers) or not isinstance(error, ModelSetupError):
+                raise error
 
     async def stop(self, grace: float) -> None:
-        """End the worker."""
-        if self._restarting is not None:
-            self._restarting.cancel()
-        if self._worker is not None:
-            await self._worker.stop(grace)
+        """End the workers."""
+        await asyncio.gather(*(replica.stop(grace) for replica in self.replicas))
 
-    def _step(self, health: Health) -> None:
-        self.health = next_health(self.health, health)
+    # its replicas
+
+    def on_replica(self, replica: Replica) -> None:
+        """The health of a replica has changed."""
+        if replica.health is Health.READY and replica.info is not None:
+            self._learn(replica.info)
+        if len(self.replicas) == 1:
+            self.health = replica.health
+            self._permits = replica.permits
+        else:
+            found = {each.health for each in self.replicas}
+            self.health = next(health for health in _BEST_FIRST if health in found)
+            self._permits = SharedPermits(each.permits for each in self.replicas if each.health is Health.READY)
         if self.on_health is not None:
-            self.on_health(health)
+            self.on_health(self.health)
 
-    def _setup_failed(self, reason: str) -> ModelSetupError:
-        setup = self.setup
-        setup.completed_at = self._clock()
-        setup.failed = True
-        logs = setup.logs
-        setup.log_parts.append(f"{reason}\n")
-        self._step(Health.SETUP_FAILED)
-        return ModelSetupError(reason, logs)
+    def _learn(self, info: WorkerInfo) -> None:
+        if self._info is None or info.signature != self._info.signature:
+            self._validator = InputValidator(info.signature)
+            self._plain_validator = None
+            self._view = None
+        self._info = info
 
-    # the worker's observer
-
-    def on_setup_log(self, source: LogSource, data: str) -> None:
-        """Keep what setup prints: health shows it."""
-        self.setup.log_parts.append(data)
+    def on_replica_output(self, source: LogSource, data: str) -> None:
+        """The setup of a replica has written to a stream."""
         if self.on_setup_output is not None:
             self.on_setup_output(source, data)
 
-    def on_lost(self, reason: str) -> None:
-        """The worker died: for good, as the container runtime has it, unless the operator wants it restarted."""
-        self._lost = reason
-        delay = self.restarts.next_delay(reason)
-        if delay is None or self.respawn is None:
-            self._step(Health.DEFUNCT)
-            logger.error("the worker is gone; no further prediction is possible", extra={"reason": reason})
-        else:
-            logger.error("the worker is gone; another is started", extra={"reason": reason, "delay": delay})
-            self._restarting = asyncio.ensure_future(self._restart(delay, self.respawn))
-            self._step(Health.STARTING)
+    def on_setup_log(self, source: LogSource, data: str) -> None:
+        """See `WorkerObserver`."""
+        self.replicas[0].on_setup_log(source, data)
 
-    async def _restart(self, delay: float, respawn: Callable[[], WorkerPort]) -> None:
-        await asyncio.sleep(delay)
-        self.setup = SetupReport(self._clock())
-        try:
-            await self.start(respawn(), time_limit=self._time_limit)
-        except ModelSetupError as error:
-            logger.error("the restarted worker could not be set up", extra={"reason": error.reason})  # noqa: TRY400
+    def on_lost(self, reason: str) -> None:
+        """See `WorkerObserver`."""
+        self.replicas[0].on_lost(reason)
+
+    @property
+    def setup(self) -> SetupReport:
+        """How setup went, of all replicas together."""
+        if len(self.replicas) == 1:
+            return self.replicas[0].setup
+        setups = [replica.setup for replica in self.replicas]
+        ends = [setup.completed_at for setup in setups]
+        return SetupReport(
+            started_at=min(setup.started_at for setup in setups),
+            completed_at=None if None in ends else max(end for end in ends if end is not None),
+            failed=all(setup.failed for setup in setups),
+            log_parts=[part for setup in setups for part in setup.log_parts],
+        )
+
+    @property
+    def restarts(self) -> RestartReport:
+        """The restarts of all replicas together."""
+        reasons = [replica.restarts.last_reason for replica in self.replicas if replica.restarts.last_reason]
+        return RestartReport(sum(each.restarts.count for each in self.replicas), reasons[-1] if reasons else None)
 
     # what the service needs
 
@@ -198,20 +191,42 @@ class Model:
         return self._validator
 
     @property
-    def permits(self) -> PermitPool:
-        """The slots."""
+    def plain_validator(self) -> InputValidator:
+        """The check of the inputs that are no tensors, for a request that brings its tensors as such."""
+        if self._plain_validator is None:
+            plain = tuple(field for field in self.signature.inputs if field.type.kind != "tensor")
+            self._plain_validator = InputValidator(msgspec.structs.replace(self.signature, inputs=plain))
+        return self._plain_validator
+
+    @property
+    def view(self) -> TensorView:
+        """The model's inputs and outputs as tensors; raises `NOT_READY` before setup is done."""
+        if self._view is None:
+            self._view = TensorView(self.signature)
+        return self._view
+
+    @property
+    def permits(self) -> PermitPool | SharedPermits:
+        """The slots of the workers that live."""
         return self._permits
 
     @property
     def worker(self) -> WorkerPort:
-        """The worker of a model that is ready; raises `NOT_READY` otherwise."""
-        if self.health is not Health.READY or self._worker is None:
+        """A worker of a model that is ready; raises `NOT_READY` otherwise."""
+        if self.health is Health.READY:
+            for replica in self.replicas:
+                if replica.worker is not None and replica.health is Health.READY:
+                    return replica.worker
+        raise self.not_ready()
+
+    def check_ready(self) -> None:
+        """Raise `NOT_READY` unless a prediction can be made."""
+        if self.health is not Health.READY:
             raise self.not_ready()
-        return self._worker
 
     def not_ready(self) -> GeartrainError:
         """Say why no prediction can be made."""
-        return GeartrainError(Code.NOT_READY, _NOT_READY.get(self.health, _NOT_READY[Health.STARTING]))
+        return GeartrainError(Code.NOT_READY, self.absence or _NOT_READY.get(self.health, _NOT_READY[Health.STARTING]))
 
     # health
 
@@ -223,17 +238,19 @@ class Model:
         return self._report(error)
 
     def _report(self, error: str | None) -> HealthReport:
+        replicas = tuple(replica.report() for replica in self.replicas) if len(self.replicas) > 1 else ()
         if self.health is not Health.READY:
-            return HealthReport(self.health, self.setup, defunct_reason=self._lost)
+            lost = next((replica.lost for replica in self.replicas if replica.lost is not None), None)
+            return HealthReport(self.health, self.setup, defunct_reason=lost, replicas=replicas)
         if error is not None:
-            return HealthReport(Health.UNHEALTHY, self.setup, healthcheck_error=error)
-        return HealthReport(Health.READY if self._permits.idle else Health.BUSY, self.setup)
+            return HealthReport(Health.UNHEALTHY, self.setup, healthcheck_error=error, replicas=replicas)
+        return HealthReport(Health.READY if self._permits.idle else Health.BUSY, self.setup, replicas=replicas)
 
     async def _run_check(self) -> str | None:
         """Return what is wrong, if anything. Concurrent callers share one run, and so its time limit."""
         now = asyncio.get_running_loop().time()
         if self._check is None or self._check.done():
-            self._check = asyncio.ensure_future(self._ask(self.worker))
+            self._check = asyncio.ensure_future(self._ask())
             self._check_ends = now + HEALTHCHECK_TIMEOUT
         try:
             async with asyncio.timeout_at(self._check_ends):
@@ -241,7 +258,8 @@ class Model:
         except TimeoutError:
             return f"Healthcheck failed: user-defined healthcheck timed out after {HEALTHCHECK_TIMEOUT} seconds"
 
-    @staticmethod
-    async def _ask(worker: WorkerPort) -> str | None:
-        verdict = await worker.healthcheck()
-        return None if verdict.healthy else verdict.error or "Healthcheck failed"
+    async def _ask(self) -> str | None:
+        """Ask every worker that lives; the first that is not well speaks for all."""
+        living = [each.worker for each in self.replicas if each.worker is not None and each.health is Health.READY]
+        verdicts = await asyncio.gather(*(worker.healthcheck() for worker in living))
+        return next((verdict.error or "Healthcheck failed" for verdict in verdicts if not verdict.healthy), None)

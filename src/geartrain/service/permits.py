@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum
+
+from geartrain.service.ports import WorkerPort
 
 
 class PermitState(Enum):
@@ -19,21 +22,22 @@ class PermitError(RuntimeError):
 
 
 class Permit:
-    """The right to use one slot."""
+    """The right to use one slot of one worker."""
 
-    __slots__ = ("pool", "slot", "state")
+    __slots__ = ("pool", "slot", "state", "worker")
 
-    def __init__(self, slot: int, pool: PermitPool) -> None:
+    def __init__(self, slot: int, pool: PermitPool, worker: WorkerPort | None) -> None:
         self.slot = slot
         self.pool = pool
+        self.worker = worker
         self.state = PermitState.IDLE
 
 
 class PermitPool:
     """The permits of a worker. The one that has been idle longest is given first."""
 
-    def __init__(self, slots: int) -> None:
-        self._permits = [Permit(slot, self) for slot in range(slots)]
+    def __init__(self, slots: int, worker: WorkerPort | None = None) -> None:
+        self._permits = [Permit(slot, self, worker) for slot in range(slots)]
         self._idle = deque(self._permits)
 
     def acquire(self) -> Permit | None:
@@ -67,3 +71,41 @@ class PermitPool:
     def idle(self) -> int:
         """How many predictions could begin now."""
         return len(self._idle)
+
+
+class SharedPermits:
+    """The permits of several equal workers. One of the least busy worker is given first; of equals, they take turns.
+
+    How busy a worker is says the fraction of its slots that is in use.
+    """
+
+    def __init__(self, pools: Iterable[PermitPool]) -> None:
+        self._pools = list(pools)
+
+    def acquire(self) -> Permit | None:
+        """Return a permit, now in use, or None when there is none. It goes back to its own pool."""
+        freest = max(self._pools, key=_free_part, default=None)
+        permit = None if freest is None else freest.acquire()
+        if freest is not None and permit is not None:
+            self._pools.remove(freest)
+            self._pools.append(freest)
+        return permit
+
+    @staticmethod
+    def release(permit: Permit) -> None:
+        """Give a permit back, to the pool that it came from."""
+        permit.pool.release(permit)
+
+    @property
+    def size(self) -> int:
+        """How many slots there are, poisoned ones included."""
+        return sum(pool.size for pool in self._pools)
+
+    @property
+    def idle(self) -> int:
+        """How many predictions could begin now."""
+        return sum(pool.idle for pool in self._pools)
+
+
+def _free_part(pool: PermitPool) -> float:
+    return pool.idle / pool.size if pool.size else 0.0

@@ -17,8 +17,10 @@ import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.events import DEFAULT_CAPACITY
+from geartrain.domain.inference import Parameters
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
+from geartrain.domain.tensors import Tensor
 from geartrain.domain.webhook import Webhook
 from geartrain.domain.work import Job
 from geartrain.service.execution import Execution
@@ -26,6 +28,7 @@ from geartrain.service.kept import KeptPredictions
 from geartrain.service.model import Model
 from geartrain.service.permits import Permit
 from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
+from geartrain.service.statistics import Counts
 from geartrain.service.webhooks import Webhooks
 
 logger = logging.getLogger(__name__)
@@ -45,6 +48,10 @@ class NewPrediction(msgspec.Struct, frozen=True):
     webhook: Webhook | None = None
     output_prefix: str | None = None  # the URL that its output files shall go to
     background: bool = False  # nobody waits for its answer
+    tensors: tuple[Tensor, ...] | None = None  # inputs that have been checked; see `Job`
+    parameters: Parameters | None = None
+    queue: int | None = None  # how many may wait before it, where that is not the operator's `Limits.queue`
+    patience: float | None = None  # seconds that it may wait for a slot
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -81,10 +88,13 @@ class PredictionService:
         self.cancel_grace = limits.cancel_grace
         self._queue_size = limits.queue
         self._queue: deque[Execution] = deque()
-        self._kept = KeptPredictions(limits.keep)
+        self.live: dict[str, Execution] = {}
+        self.kept = KeptPredictions(limits.keep)
+        self.counts = Counts()
+        self._successor: PredictionService | None = None
+        self._unfinished = 0  # of `live`, those that are ours
         self._make_input_files = input_files
         self._new_folder = new_folder
-        self._live: dict[str, Execution] = {}
         self._empty: asyncio.Future[None] | None = None
         self._closing = False
         self._prepared = False
@@ -103,7 +113,8 @@ class PredictionService:
         if not self._prepared:
             self._prepare()
         webhook, webhooks = new.webhook, self.webhooks
-        errors = model.validator.check(new.input)
+        validator = model.validator if new.tensors is None else model.plain_validator
+        errors = validator.check(new.input)
         if webhook is not None and webhooks is not None:
             errors += webhooks.check(webhook)
         if new.output_prefix is not None:
@@ -111,44 +122,47 @@ class PredictionService:
         if errors:
             raise _invalid(errors)
         values = self._check_files(new.input) if self._has_files else None
-        worker = model.worker
+        model.check_ready()
         prediction_id = self._new_id() if new.id is None else self._own_id(new.id)
         if self._closing:
-            msg = f"The server is shutting down and takes no new {model.noun}s."
-            raise GeartrainError(Code.SHUTTING_DOWN, msg)
+            return self._pass_on(new)
         permit = model.permits.acquire()
-        if permit is None and len(self._queue) >= self._queue_size:
-            raise GeartrainError(Code.AT_CAPACITY, "At capacity - all prediction slots busy")
+        if permit is None:
+            self._check_queue(new.queue)
         now = self.clock()
         echo = self._echo(new.input) if self._secrets else new.input
         created_at = now if new.created_at is None else new.created_at
         # Whoever creates a prediction reads it from its first event on, however short the history for others is.
         prediction = Prediction(prediction_id, echo, created_at, capacity=max(self.history, DEFAULT_CAPACITY))
-        execution = Execution(self, prediction, Job(prediction_id, new.input, new.context), values=values)
+        job = Job(prediction_id, new.input, new.context, new.tensors, new.parameters)
+        execution = Execution(self, prediction, job, values=values)
+        execution.admitted_at = now
         execution.is_kept = new.keep
         if not new.background:
             execution.output_prefix = new.output_prefix
-        self._live[prediction_id] = execution
+        self.live[prediction_id] = execution
+        self._unfinished += 1
         if permit is None:
             self._queue.append(execution)
+            execution.wait(new.patience)
         else:
-            execution.begin(permit, worker, now)
+            execution.begin(permit, now)
         if webhook is not None and webhooks is not None:
             webhooks.follow(prediction, webhook)
         return prediction
 
     def find(self, prediction_id: str) -> Prediction | None:
         """Return the live prediction of that id."""
-        execution = self._live.get(prediction_id)
+        execution = self.live.get(prediction_id)
         return None if execution is None else execution.prediction
 
     def look_up(self, prediction_id: str) -> Prediction | None:
         """Return the prediction of that id, live or recently over."""
-        return self.find(prediction_id) or self._kept.find(prediction_id)
+        return self.find(prediction_id) or self.kept.find(prediction_id)
 
     def cancel(self, prediction_id: str) -> bool:
         """Ask for the end of a live prediction; return whether there is one of that id."""
-        execution = self._live.get(prediction_id)
+        execution = self.live.get(prediction_id)
         if execution is None:
             return False
         execution.cancel()
@@ -156,7 +170,7 @@ class PredictionService:
 
     def abandon(self, prediction: Prediction) -> None:
         """Cancel exactly this prediction, if it is still live: its client has gone."""
-        execution = self._live.get(prediction.id)
+        execution = self.live.get(prediction.id)
         if execution is not None and execution.prediction is prediction:
             execution.cancel()
 
@@ -166,32 +180,41 @@ class PredictionService:
         """Admit nothing more."""
         self._closing = True
 
+    def make_way(self, successor: PredictionService) -> None:
+        """Admit nothing more, because another service of the same model is there instead.
+
+        What is live or kept here can be found there as well, and its counts go on where these end. Whoever still asks
+        here is passed on.
+        """
+        successor.live, successor.kept, successor.counts = self.live, self.kept, self.counts
+        self._successor = successor
+        self._closing = True
+
     def cancel_all(self) -> None:
         """Ask for the end of every live prediction."""
-        for execution in tuple(self._live.values()):
-            execution.cancel()
+        for execution in tuple(self.live.values()):
+            if execution.is_of(self):
+                execution.cancel()
 
     async def drain(self, time_limit: float | None) -> bool:
         """Wait until no prediction is live, at most `time_limit` seconds; return whether that came to be."""
-        if self._live:
-            self._empty = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(time_limit):
-                    await self._empty
-            except TimeoutError:
-                return False
-        return True
+        if self._unfinished:
+            if self._empty is None or self._empty.done():
+                self._empty = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._empty,), timeout=time_limit)
+        return not self._unfinished
 
     # for the executions
 
     def forget(self, execution: Execution) -> None:
         """The prediction is about to reach its terminal state: its id is free."""
         prediction = execution.prediction
-        if self._live.get(prediction.id) is execution:
-            del self._live[prediction.id]
+        if self.live.get(prediction.id) is execution:
+            del self.live[prediction.id]
         if execution.is_kept:
-            self._kept.add(prediction)
-        if self._empty is not None and not self._live and not self._empty.done():
+            self.kept.add(prediction)
+        self._unfinished -= 1
+        if self._empty is not None and not self._unfinished and not self._empty.done():
             self._empty.set_result(None)
 
     def give_back(self, permit: Permit) -> None:
@@ -204,6 +227,11 @@ class PredictionService:
         """A waiting prediction no longer waits."""
         if execution in self._queue:
             self._queue.remove(execution)
+
+    @property
+    def waiting(self) -> int:
+        """How many predictions wait for a slot."""
+        return len(self._queue)
 
     @property
     def input_files(self) -> InputFilesPort:
@@ -222,12 +250,28 @@ class PredictionService:
 
     # inside
 
+    def _check_queue(self, size: int | None) -> None:
+        """Raise if there is no place in the queue; `size` is that of the client's protocol, if it has one."""
+        if len(self._queue) < (self._queue_size if size is None else size):
+            return
+        self.counts.add_fault("REJECTED", 0.0, ran_until=None)
+        if size is None:
+            raise GeartrainError(Code.AT_CAPACITY, "At capacity - all prediction slots busy")
+        raise GeartrainError(Code.QUEUE_FULL, "Exceeds maximum queue size")
+
+    def _pass_on(self, new: NewPrediction) -> Prediction:
+        successor = self._successor
+        # Tensors have been checked against this signature: they must not meet another one.
+        if successor is not None and (new.tensors is None or successor.model.signature == self.model.signature):
+            return successor.create(new)
+        raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {self.model.noun}s.")
+
     def _serve_queue(self) -> None:
         while self._queue and self.model.health is Health.READY:
             permit = self.model.permits.acquire()
             if permit is None:
                 return
-            self._queue.popleft().begin(permit, self.model.worker, self.clock())
+            self._queue.popleft().begin(permit, self.clock())
 
     def _on_health(self, health: Health) -> None:
         """The model has become ready again, or will never be."""
@@ -235,7 +279,7 @@ class PredictionService:
             self._serve_queue()
         elif health is not Health.STARTING:
             while self._queue:
-                self._queue.popleft().refuse(self.model.not_ready().message)
+                self._queue.popleft().refuse(self.model.not_ready())
 
     def _prepare(self) -> None:
         validator = self.model.validator  # raises while the signature is unknown
@@ -266,7 +310,7 @@ class PredictionService:
 
     def _new_id(self) -> str:
         # As Cog makes them; two within one tick of the clock must still differ.
-        while (prediction_id := f"pred_{time.time_ns() + next(self._sequence):x}") in self._live:
+        while (prediction_id := f"pred_{time.time_ns() + next(self._sequence):x}") in self.live:
             pass
         return prediction_id
 
@@ -274,7 +318,7 @@ class PredictionService:
         if len(prediction_id) > MAX_ID:
             msg = f"{self.model.noun} ID is {len(prediction_id)} characters long; at most {MAX_ID} are accepted"
             raise _invalid((FieldError(("body", "id"), msg, "value_error"),))
-        if prediction_id in self._live:
+        if prediction_id in self.live:
             noun = self.model.noun.capitalize()
             msg = f"{noun} {prediction_id!r} is still running. Use another id, or PUT to retry the same one."
             raise GeartrainError(Code.CONFLICT, msg)

@@ -1,0 +1,79 @@
+"""The options of `geartrain serve` about models: which, how many workers, and when they are loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import typer
+
+from geartrain.project.errors import ProjectError
+from geartrain.project.precheck import precheck
+from geartrain.project.repository import Repository, find_repository
+from geartrain.project.source import PREDICT_STUB, Mode, ModelSource, find_model
+
+DEFAULT_INFERENCE_QUEUE: Final = 1024  # requests
+
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model's folder, path/to/run.py, run.py:Runner or package.module:name; or a folder of models. "
+        "The current folder by default.",
+    ),
+]
+DefaultModel = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Of several models, the one whose Cog API is at the root."),
+]
+Load = Annotated[str, typer.Option(metavar="all|none|NAME,…", help="Of several models, those to load at the start.")]
+Replicas = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Equal workers of each model that does not say itself how many.")
+]
+InferenceQueue = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="N", help="How many requests of the Open Inference Protocol may wait for a slot of a model."
+    ),
+]
+Reload = Annotated[
+    bool, typer.Option("--reload", help="Reload a model when its .py or .yaml files change; for development.")
+]
+
+
+def find_source(
+    target: str | None, mode: Mode, *, reload: bool, environ: Mapping[str, str] = os.environ
+) -> ModelSource | Repository:
+    """Return what is to be served, a model or a folder of models; raises ProjectError."""
+    if mode == "train" and reload:
+        raise ProjectError("--reload does not go with --x-mode train: a training must not change while it runs")
+    by_variable = target is None and environ.get(PREDICT_STUB)  # as Cog's containers name their model
+    repository = None if mode == "train" or by_variable else find_repository(target, environ=environ)
+    if repository is not None:
+        return repository
+    source = find_model(target, environ=environ, mode=mode)
+    precheck(source)
+    return source
+
+
+def read_load(text: str, source: ModelSource | Repository) -> frozenset[str] | None:
+    """Return the models that `--load` names, None for all of them; raises ProjectError for one that is not there."""
+    if text == "all":
+        return None
+    wanted = frozenset() if text == "none" else frozenset(filter(None, map(str.strip, text.split(","))))
+    for name in sorted(wanted):
+        check_name("--load", name, source)
+    return wanted
+
+
+def check_name(option: str, name: str | None, source: ModelSource | Repository) -> None:
+    """Raise ProjectError when an option names a model that is not there."""
+    there = source.names() if isinstance(source, Repository) else [source.name]
+    if name is not None and name not in there:
+        raise ProjectError(f"{option}: there is no model {name!r}; there are {', '.join(there)}")
+
+
+def warnings_of(source: ModelSource | Repository) -> tuple[str, ...]:
+    """Return the sentences about settings of a model that were passed over."""
+    return () if isinstance(source, Repository) else source.warnings

@@ -1,0 +1,151 @@
+"""A folder of models. Each is a folder with its files directly, which are version 1, or in numeric version folders."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Final
+
+from geartrain.project.config import CONFIG_NAME
+from geartrain.project.errors import ProjectError
+from geartrain.project.precheck import precheck
+from geartrain.project.settings import SETTINGS_NAME, Settings, read_settings
+from geartrain.project.source import USUAL_FILES, ModelSource, find_model
+
+_MODEL_FILES: Final = (CONFIG_NAME, *USUAL_FILES)
+_DIGITS: Final = 18  # of a version at most
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelFolder:
+    """A model as it lies on disk: the versions that are to be served, by number, or what is wrong with one.
+
+    `default_version` is the one that a request without a version gets; None for the latest.
+    """
+
+    name: str
+    versions: Mapping[str, ModelSource | ProjectError]
+    default_version: str | None = None
+
+
+class Repository:
+    """The models below a folder, as they are at the moment of asking: nothing of them is remembered, or imported."""
+
+    def __init__(self, root: pathlib.Path, *, environ: Mapping[str, str] = os.environ) -> None:
+        """`root`: a folder of models, or that of one model with version folders."""
+        self.root = root
+        self._environ = environ
+        self._is_model = _is_versioned_model(root)
+
+    def names(self) -> list[str]:
+        """Return the names of the models, in order. Folders without a model are no models."""
+        if self._is_model:
+            return [self.root.name]
+        return [folder.name for folder in _folders(self.root) if _may_be_model(folder)]
+
+    def folder(self, name: str) -> pathlib.Path:
+        """Return where a model lies, or would."""
+        return self.root if self._is_model else self.root / name
+
+    def name_of(self, path: pathlib.Path) -> str | None:
+        """Return the model that a file belongs to, or would; None for a file of no model."""
+        if not path.is_relative_to(self.root):
+            return None
+        first, *rest = path.relative_to(self.root).parts or ("",)
+        if self._is_model:
+            return self.root.name
+        return first if rest else None
+
+    def read(self, name: str) -> ModelFolder:
+        """Return a model; raise ProjectError when it is wrong as a whole, such as in its `geartrain.yaml`."""
+        folder = self.folder(name)
+        settings = read_settings(folder)
+        numbered = _version_folders(folder)
+        direct = [file for file in _MODEL_FILES if (folder / file).is_file()]
+        if direct and any(map(_holds_model, numbered.values())):
+            raise ProjectError(f"{folder}: {direct[0]} lies beside version folders; move it into one of them")
+        folders = {1: folder} if direct else numbered
+        if not folders:
+            raise ProjectError(f"{folder}: no model here; put a run.py into it, or into a version folder such as 1/")
+        versions = {
+            str(number): self._version(name, folders, number, settings=settings)
+            for number in settings.selected(folders)
+        }
+        default = None if settings.default_version is None else str(settings.default_version)
+        if default is not None and default not in versions:
+            raise ProjectError(
+                f"{folder / SETTINGS_NAME}: `default_version` is {default}, which is not served; "
+                f"there are {', '.join(versions)}"
+            )
+        return ModelFolder(name=name, versions=versions, default_version=default)
+
+    def _version(
+        self, name: str, folders: Mapping[int, pathlib.Path], number: int, *, settings: Settings
+    ) -> ModelSource | ProjectError:
+        try:
+            if number not in folders:
+                there = ", ".join(map(str, sorted(folders)))
+                raise ProjectError(f"`versions` asks for {number}, and there is no such folder; there are {there}")
+            source = find_model(str(folders[number]), environ=self._environ, settings=settings)
+            precheck(source)
+        except ProjectError as error:
+            return error
+        return dataclasses.replace(source, name=name)
+
+
+def find_repository(target: str | None, *, environ: Mapping[str, str] = os.environ) -> Repository | None:
+    """Return the repository that `target` means, the current folder by default; None if it is anything else.
+
+    A folder that is a model itself is none, whatever lies below it. So is one in which no folder holds a model.
+    """
+    path = pathlib.Path(target) if target else pathlib.Path.cwd()
+    if not path.is_dir() or _holds_model(path):
+        return None
+    repository = Repository(path.resolve(), environ=environ)
+    return repository if repository.names() else None
+
+
+def _holds_model(folder: pathlib.Path) -> bool:
+    return any((folder / file).is_file() for file in _MODEL_FILES)
+
+
+def _may_be_model(folder: pathlib.Path) -> bool:
+    """Whether a folder is meant as a model: it holds one, or versions of one, or settings."""
+    if _holds_model(folder) or (folder / SETTINGS_NAME).is_file():
+        return True
+    try:
+        return any(map(_holds_model, _version_folders(folder).values()))
+    except ProjectError:
+        return True
+
+
+def _is_versioned_model(root: pathlib.Path) -> bool:
+    """Whether a folder holds the versions of one model, and no other models."""
+    models = [folder.name for folder in _folders(root) if _may_be_model(folder)]
+    return bool(models) and all(name.isdecimal() and name.isascii() for name in models)
+
+
+def _version_folders(folder: pathlib.Path) -> dict[int, pathlib.Path]:
+    """Return the numeric folders; raise ProjectError when two mean the same version."""
+    found: dict[int, pathlib.Path] = {}
+    for each in _folders(folder):
+        if not (each.name.isdecimal() and each.name.isascii() and len(each.name) <= _DIGITS):
+            continue
+        number = int(each.name)
+        if number in found:
+            raise ProjectError(
+                f"{folder}: {found[number].name} and {each.name} are the same version; remove one of them"
+            )
+        found[number] = each
+    return found
+
+
+def _folders(folder: pathlib.Path) -> list[pathlib.Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.name[0] not in "._" and entry.is_dir()]
+    except OSError:
+        return []  # gone, or not to be read: there is nothing to be found
+    return [folder / name for name in sorted(names)]

@@ -1,0 +1,117 @@
+"""`geartrain.yaml`: how a model is to be served. All of its keys are optional, and so is the file."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from geartrain.project.config import kind_of, parse, read_environment, read_text
+from geartrain.project.errors import ProjectError
+
+if TYPE_CHECKING:
+    import pathlib
+
+SETTINGS_NAME: Final = "geartrain.yaml"
+
+_FIXES: Final = {
+    "versions": "write `all`, `latest`, `latest: 2` indented below it, or a list of numbers such as `[1, 3]`",
+    "default_version": "write `latest`, or the number of a version",
+    "replicas": "write a whole number of at least 1",
+    "slots": "write a whole number of at least 1",
+    "queue": "write a whole number, 0 for no queue",
+    "environment": "write a list of `KEY=VALUE` lines",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a `geartrain.yaml` says; None and empty where it is silent.
+
+    `versions` are those that are served: numbers, or how many of the latest; None for all of them. `default_version` is
+    the one that a request without a version gets; None for the latest. `replicas` is the number of equal workers,
+    `slots` how many predictions each of them runs at once, `queue` how many requests of the Open Inference Protocol may
+    wait for a slot.
+    """
+
+    versions: tuple[int, ...] | int | None = None
+    default_version: int | None = None
+    replicas: int | None = None
+    slots: int | None = None
+    queue: int | None = None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def selected(self, numbers: Iterable[int]) -> list[int]:
+        """Return those versions that are served, in the order of their numbers."""
+        there = sorted(numbers)
+        if self.versions is None:
+            return there
+        return there[-self.versions :] if isinstance(self.versions, int) else [*self.versions]
+
+
+def read_settings(folder: pathlib.Path) -> Settings:
+    """Read `folder/geartrain.yaml`; a missing file is an empty one.
+
+    Raises ProjectError naming the file, the key and the fix when a key is unknown or a value has a wrong type.
+    """
+    path = folder / SETTINGS_NAME
+    text = read_text(path)
+    if text is None:
+        return Settings()
+    document = parse(path, text, example="replicas: 2")
+    for key in document:
+        if key not in _FIXES:
+            raise ProjectError(f"{path}: there is no key `{key}`; {_offer(str(key))}")
+    return Settings(
+        versions=_value(path, document, "versions", read=_versions),
+        default_version=_value(path, document, "default_version", read=_default),
+        replicas=_value(path, document, "replicas", read=_positive),
+        slots=_value(path, document, "slots", read=_positive),
+        queue=_value(path, document, "queue", read=_natural),
+        environment=read_environment(path, document),
+    )
+
+
+def _offer(key: str) -> str:
+    close = difflib.get_close_matches(key, _FIXES, n=1)
+    return f"did you mean `{close[0]}`?" if close else f"there are {', '.join(_FIXES)}"
+
+
+def _value(path: pathlib.Path, document: Mapping[object, object], key: str, *, read: Callable[[object], Any]) -> Any:
+    """Return a value as `read` does, which raises ValueError for one that cannot be; None for a key without one."""
+    found = document.get(key)
+    if found is None:
+        return None
+    try:
+        return read(found)
+    except ValueError:
+        raise ProjectError(f"{path}: `{key}` is {kind_of(found)}; {_FIXES[key]}") from None
+
+
+def _natural(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError
+    return value
+
+
+def _positive(value: object) -> int:
+    if _natural(value) == 0:
+        raise ValueError
+    return _natural(value)
+
+
+def _default(value: object) -> int | None:
+    return None if value == "latest" else _natural(value)
+
+
+def _versions(value: object) -> tuple[int, ...] | int | None:
+    if value == "all":
+        return None
+    if value == "latest":
+        return 1
+    if isinstance(value, dict) and list(value) == ["latest"]:
+        return _positive(value["latest"])
+    if isinstance(value, list) and value:
+        return tuple(sorted({_natural(number) for number in value}))
+    raise ValueError

@@ -1,0 +1,89 @@
+"""What an operator decides, and what is told of a start."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+
+from geartrain.domain.events import DEFAULT_CAPACITY
+from geartrain.outbound.webhooks import Retries
+from geartrain.project.repository import Repository
+from geartrain.project.source import ModelSource
+from geartrain.service.inference import DEFAULT_QUEUE
+from geartrain.service.predictions import Limits
+from geartrain.service.restarts import RestartPolicy
+from geartrain.service.webhooks import DEFAULT_INTERVAL
+from geartrain.transport.grpc.options import GrpcOptions
+
+logger = logging.getLogger("geartrain.server")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """A step of the start, or of a model's life after it, for whoever shows it."""
+
+    # "listening", "listening-grpc", "watching", "setup-output", "ready", "setup-failed", "reload-failed", "unloaded",
+    # "stopping"
+    stage: str
+    model: str = ""
+    version: str = ""  # where a server has several models
+    url: str = ""
+    slots: int = 0
+    text: str = ""  # of setup-output: what was printed; of a failure: the reason
+
+
+def log_progress(progress: Progress) -> None:
+    """Log a step: the stage as the message, the rest as fields."""
+    fields = {name: value for name, value in dataclasses.asdict(progress).items() if value and name != "stage"}
+    logger.log(logging.ERROR if progress.stage.endswith("failed") else logging.INFO, progress.stage, extra=fields)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WebhookOptions:
+    """How webhooks are sent. Times in seconds."""
+
+    interval: float = DEFAULT_INTERVAL  # the least time between two of output and logs
+    token: str | None = dataclasses.field(default=None, repr=False)
+    retries: Retries = dataclasses.field(default_factory=Retries)
+    grace: float = 10.0  # at the end, for what predictions that have ended still have to tell
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What an operator decides. Sizes in bytes, times in seconds; None means no limit."""
+
+    source: ModelSource | Repository
+    host: str = "0.0.0.0"  # noqa: S104 - a container is reached from outside
+    port: int = 5000
+    upload_url: str | None = None
+    await_explicit_shutdown: bool = False
+    max_body_bytes: int = 100 * 1024**2
+    max_download_bytes: int = 100 * 1024**2
+    setup_timeout: float | None = None
+    shutdown_grace: float | None = 30.0
+    training_idle: float | None = 300.0  # how long the worker of a training stays without work
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    inference_queue: int = DEFAULT_QUEUE  # requests of the Open Inference Protocol that may wait for a slot
+    replicas: int = 1  # workers of a model that does not say itself how many
+    restarts: RestartPolicy | None = None  # after a crash of the worker; None: it stays DEFUNCT
+    allow_private_urls: bool | None = None  # None: only when the host is a loopback address
+    webhooks: WebhookOptions = WebhookOptions()
+    grpc: GrpcOptions = dataclasses.field(default_factory=GrpcOptions)
+    stream_history: int = DEFAULT_CAPACITY  # events of a prediction that are kept for late readers
+    default_model: str | None = None  # the one whose API is at the root, where there are several
+    load: frozenset[str] | None = None  # the models of a repository to load at the start; None: all
+    reload: bool = False  # when files change
+    shared_memory: bool = False  # whether clients may register regions of it
+    # For a reload of a model that is served alone.
+    find_again: Callable[[], ModelSource] | None = dataclasses.field(default=None, compare=False)
+    on_progress: Callable[[Progress], None] = log_progress
+    on_download: Callable[[str, int, int | None], None] | None = None  # of an input; see `InputFiles`
+
+    @property
+    def model(self) -> ModelSource:
+        """The model that is served alone."""
+        if isinstance(self.source, Repository):
+            msg = "there is a repository of models, not one"
+            raise TypeError(msg)
+        return self.source

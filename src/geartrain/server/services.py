@@ -1,0 +1,158 @@
+"""Builds the service around a model: where its files come from and go to, its webhooks, its training."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import ipaddress
+import os
+from collections.abc import AsyncIterator
+
+from geartrain import __version__
+from geartrain.apis import cog
+from geartrain.domain.lifecycle import Health
+from geartrain.outbound.policy import UrlPolicy
+from geartrain.outbound.webhooks import WebhookSender
+from geartrain.project.source import ModelSource
+from geartrain.server.options import Progress, ServeOptions
+from geartrain.server.workers import STOP_GRACE, launch, new_model
+from geartrain.service.model import Model
+from geartrain.service.ondemand import OnDemandWorker
+from geartrain.service.ports import InputFilesPort
+from geartrain.service.predictions import PredictionService
+from geartrain.service.served import Served
+from geartrain.service.trainings import Trainings
+from geartrain.service.webhooks import Webhooks
+
+_DOWNLOAD_SILENCE = 10.0  # seconds without a byte; observed Cog, section 15
+
+
+class ServiceRoom:
+    """The service of a model, with all that is to be closed with it."""
+
+    def __init__(self, options: ServeOptions, model: Model) -> None:
+        from geartrain.outbound.uploads import OutputDestinations  # late: the worker starts meanwhile
+        from geartrain.outbound.workspace import Workspace
+
+        self._workspace = Workspace()
+        self._outputs = OutputDestinations(
+            _policy(options), upload_url=options.upload_url, user_agent=f"geartrain/{__version__}"
+        )
+        self._webhooks = _webhooks(options)
+        self.service = PredictionService(
+            model,
+            outputs=self._outputs,
+            input_files=lambda: _input_files(options, model),
+            new_folder=self._workspace.folder,
+            history=options.stream_history,
+            limits=options.limits,
+        )
+        self.service.webhooks = self._webhooks
+
+    async def close(self) -> None:
+        """Close what is open, and remove what is left."""
+        await self._webhooks.close()
+        await self._outputs.close()
+        await self._workspace.close()
+
+
+@contextlib.asynccontextmanager
+async def open_service(options: ServeOptions) -> AsyncIterator[PredictionService]:
+    """Give a service whose model is ready, with no door; raise `ModelSetupError` if it cannot be made ready."""
+    model = new_model(options)
+    show_setup(model, options)
+    worker = launch(options.model, model)
+    async with _open_room(options, model) as service:
+        try:
+            await model.start(worker, time_limit=options.setup_timeout)
+            yield service
+        finally:
+            service.close()
+            service.cancel_all()
+            await service.drain(STOP_GRACE)
+            await model.stop(STOP_GRACE if model.health is Health.READY else 0)
+
+
+@contextlib.asynccontextmanager
+async def open_all(options: ServeOptions, model: Model) -> AsyncIterator[Served]:
+    """Give what is to be served of one model: its predictions, its training, or both. Nothing is started."""
+    async with _open_room(options, model) as service, open_trainings(options) as trainings:
+        if options.model.mode == "train":
+            yield Served(None, Trainings(service))
+        else:
+            yield Served(service, trainings)
+
+
+@contextlib.asynccontextmanager
+async def open_trainings(options: ServeOptions) -> AsyncIterator[Trainings | None]:
+    """Give the training of the model that is served alone, None if it has none. Nothing is started."""
+    source = options.source.training() if isinstance(options.source, ModelSource) else None
+    if source is None:
+        yield None
+        return
+    model = Model(source.name, noun="training")
+    worker = OnDemandWorker(
+        functools.partial(launch, source),
+        on_load_output=model.on_setup_log,
+        idle_limit=options.training_idle,
+        setup_limit=options.setup_timeout,
+    )
+    async with _open_room(options, model) as service:
+        trainings = Trainings(service, lambda: model.start(worker, time_limit=options.setup_timeout))
+        try:
+            yield trainings
+        finally:
+            await trainings.stop(STOP_GRACE)
+
+
+@contextlib.asynccontextmanager
+async def _open_room(options: ServeOptions, model: Model) -> AsyncIterator[PredictionService]:
+    room = ServiceRoom(options, model)
+    try:
+        yield room.service
+    finally:
+        await room.close()
+
+
+def show_setup(model: Model, options: ServeOptions, *, version: str = "") -> None:
+    """Have what a model's setup prints told as progress."""
+
+    def show(_source: object, text: str) -> None:
+        options.on_progress(Progress(stage="setup-output", model=model.name, version=version, text=text))
+
+    model.on_setup_output = show
+
+
+def _input_files(options: ServeOptions, model: Model) -> InputFilesPort:
+    from geartrain.outbound.inputs import InputFiles
+
+    return InputFiles(
+        model.signature,
+        policy=_policy(options),
+        max_bytes=options.max_download_bytes,
+        timeout=_DOWNLOAD_SILENCE,
+        user_agent=os.environ.get("COG_USER_AGENT"),
+        on_bytes=options.on_download,
+    )
+
+
+def _webhooks(options: ServeOptions) -> Webhooks:
+    sender = WebhookSender(
+        _policy(options),
+        user_agent=f"geartrain/{__version__}",
+        token=options.webhooks.token,
+        retries=options.webhooks.retries,
+    )
+    return Webhooks(sender, cog.encode_webhook, interval=options.webhooks.interval)
+
+
+def _policy(options: ServeOptions) -> UrlPolicy:
+    allow = _is_loopback(options.host) if options.allow_private_urls is None else options.allow_private_urls
+    return UrlPolicy(allow_private=allow)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,77 @@
+"""Inference with tensors, as every door of the Open Inference Protocol asks for it: a prediction like any other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.inference import InferRequest, InferResponse, Parameters
+from geartrain.domain.lifecycle import Status
+from geartrain.domain.prediction import Prediction
+from geartrain.domain.tensors import Tensor
+from geartrain.service.predictions import NewPrediction, PredictionService
+
+DEFAULT_QUEUE: Final = 1024  # requests that may wait for a slot
+
+
+class Inference:
+    """The inferences of one model version. It keeps nothing: what lives, lives in the service."""
+
+    def __init__(self, service: PredictionService, *, queue: int = DEFAULT_QUEUE) -> None:
+        """`queue`: how many may wait for a slot before one more is refused."""
+        self.service = service
+        self.queue = queue
+
+    def create(self, request: InferRequest) -> Prediction:
+        """Check a request, admit it and start it. Returns at once; `response` reads the prediction when it is over.
+
+        Its id is our own: clients of this protocol give the same one to many requests. Raises `GeartrainError`:
+        `INVALID_TENSOR`, `INVALID_INPUT`, `NOT_READY`, `QUEUE_FULL`, `SHUTTING_DOWN`.
+        """
+        view = self.service.model.view
+        if request.outputs is not None:
+            view.check_requested(request.outputs)
+        bound = view.bind(request.inputs)
+        return self.create_from_json(bound.json, request, bound.tensors if view.has_tensors else None)
+
+    def create_from_json(
+        self, values: bytes, request: InferRequest, tensors: tuple[Tensor, ...] | None = None
+    ) -> Prediction:
+        """As `create`, of an input that is JSON already; what `request` has as tensors is not looked at."""
+        new = NewPrediction(
+            input=values,
+            tensors=tensors,
+            parameters=request.parameters or None,
+            queue=self.queue,
+            patience=request.timeout,
+        )
+        return self.service.create(new)
+
+    def response(self, prediction: Prediction, request: InferRequest) -> InferResponse:
+        """Return the answer of a run that is over; raise `GeartrainError` if it failed or was canceled."""
+        check_success(prediction)
+        outputs = self.service.model.view.whole(prediction.output or b"null", prediction.chunks)
+        return self._response(outputs, request, _recorded(prediction))
+
+    def response_of(self, chunk: bytes, request: InferRequest) -> InferResponse:
+        """Return the answer that one yield of the run is."""
+        return self._response(self.service.model.view.one(chunk), request, {})
+
+    def _response(self, outputs: list[Tensor], request: InferRequest, parameters: Parameters) -> InferResponse:
+        if request.outputs is not None:
+            outputs = [tensor for tensor in outputs if tensor.name in request.outputs]
+        model = self.service.model
+        return InferResponse(model.name, model.version, request.id, tuple(outputs), parameters)
+
+
+def check_success(prediction: Prediction) -> None:
+    """Raise `GeartrainError` unless the run ended well."""
+    if prediction.status is Status.CANCELED:
+        raise GeartrainError(Code.RUN_CANCELED, "The prediction was canceled.")
+    if prediction.status is Status.FAILED:
+        raise GeartrainError(prediction.error_code or Code.RUN_FAILED, prediction.error or "The prediction failed.")
+
+
+def _recorded(prediction: Prediction) -> Parameters:
+    """The metrics that the run has recorded, those that a parameter of the protocol can carry."""
+    return {name: value for name, value in prediction.metrics.items() if isinstance(value, (str, int, float, bool))}

@@ -1,0 +1,156 @@
+"""One of the equal workers of a model: its setup, its death, and who follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from geartrain.domain.events import LogSource
+from geartrain.domain.lifecycle import Health, next_health
+from geartrain.domain.work import WorkerInfo
+from geartrain.service.permits import PermitPool
+from geartrain.service.ports import WorkerPort
+from geartrain.service.restarts import RestartPolicy, Restarts
+
+logger = logging.getLogger(__name__)
+
+
+class SetupReport(msgspec.Struct):
+    """How setup went. Times in seconds since the epoch."""
+
+    started_at: float
+    completed_at: float | None = None
+    failed: bool = False
+    log_parts: list[str] = []
+
+    @property
+    def logs(self) -> str:
+        """What load and setup have printed, and why they failed."""
+        return "".join(self.log_parts)
+
+
+class ModelSetupError(Exception):
+    """The model could not be made ready: the reason, and all that setup printed."""
+
+    def __init__(self, reason: str, logs: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.logs = logs
+
+
+class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one of several replicas is, and why if it is not well."""
+
+    status: Health
+    reason: str | None = None
+
+
+class ReplicaOwner(Protocol):
+    """The model that a replica belongs to."""
+
+    def on_replica(self, replica: Replica) -> None:
+        """Its health has changed."""
+
+    def on_replica_output(self, source: LogSource, data: str) -> None:
+        """Its setup has written to a stream."""
+
+
+class Replica:
+    """A worker, and after a crash the next one if the operator wants that. Hears them as their `WorkerObserver`."""
+
+    def __init__(self, owner: ReplicaOwner, policy: RestartPolicy | None, clock: Callable[[], float]) -> None:
+        """`policy`: whether a crashed worker is followed by another; None: it is not, as documented."""
+        self.health = Health.UNKNOWN
+        self.setup = SetupReport(clock())
+        self.restarts = Restarts(policy, clock)
+        self.respawn: Callable[[], WorkerPort] | None = None
+        self.worker: WorkerPort | None = None
+        self.info: WorkerInfo | None = None
+        self.permits = PermitPool(0)
+        self.lost: str | None = None  # why the latest one is gone
+        self._owner = owner
+        self._clock = clock
+        self._time_limit: float | None = None
+        self._restarting: asyncio.Task[None] | None = None
+
+    async def start(self, worker: WorkerPort, *, time_limit: float | None = None) -> None:
+        """Take a worker that is being set up, and wait until it is; raise `ModelSetupError` if it fails.
+
+        `time_limit` in seconds bounds the whole of load and setup; the worker is killed when it runs out.
+        """
+        self._time_limit = time_limit
+        self.worker = worker
+        if self.health is not Health.STARTING:  # as it is between a crash and the next start
+            self._step(Health.STARTING)
+        try:
+            async with asyncio.timeout(time_limit):
+                info = await worker.start()
+        except TimeoutError:
+            await worker.stop(0)
+            raise self._setup_failed(f"worker setup timed out after {time_limit:g} seconds") from None
+        except Exception as error:
+            raise self._setup_failed(str(error)) from error
+        self.info = info
+        self.permits = PermitPool(info.slots, worker)
+        self.setup.completed_at = self._clock()
+        self._step(Health.READY)
+
+    async def stop(self, grace: float) -> None:
+        """End the worker."""
+        if self._restarting is not None:
+            self._restarting.cancel()
+        if self.worker is not None:
+            await self.worker.stop(grace)
+
+    def report(self) -> ReplicaReport:
+        """Say how it is."""
+        if self.health is Health.READY:
+            return ReplicaReport(Health.READY if self.permits.idle else Health.BUSY)
+        last = self.setup.log_parts[-1].strip() if self.setup.failed else None
+        return ReplicaReport(self.health, self.lost or last)
+
+    # the worker's observer
+
+    def on_setup_log(self, source: LogSource, data: str) -> None:
+        """Keep what setup prints: health shows it."""
+        self.setup.log_parts.append(data)
+        self._owner.on_replica_output(source, data)
+
+    def on_lost(self, reason: str) -> None:
+        """The worker died: for good, as the container runtime has it, unless the operator wants it restarted."""
+        self.lost = reason
+        delay = self.restarts.next_delay(reason)
+        if delay is None or self.respawn is None:
+            self._step(Health.DEFUNCT)
+            logger.error("the worker is gone; no further prediction is possible", extra={"reason": reason})
+        else:
+            logger.error("the worker is gone; another is started", extra={"reason": reason, "delay": delay})
+            self._restarting = asyncio.ensure_future(self._restart(delay, self.respawn))
+            self._step(Health.STARTING)
+
+    async def _restart(self, delay: float, respawn: Callable[[], WorkerPort]) -> None:
+        await asyncio.sleep(delay)
+        self.setup = SetupReport(self._clock())
+        try:
+            await self.start(respawn(), time_limit=self._time_limit)
+        except ModelSetupError as error:
+            logger.error("the restarted worker could not be set up", extra={"reason": error.reason})  # noqa: TRY400
+
+    # inside
+
+    def _step(self, health: Health) -> None:
+        self.health = next_health(self.health, health)
+        self._owner.on_replica(self)
+
+    def _setup_failed(self, reason: str) -> ModelSetupError:
+        setup = self.setup
+        setup.completed_at = self._clock()
+        setup.failed = True
+        logs = setup.logs
+        setup.log_parts.append(f"{reason}\n")
+        self._step(Health.SETUP_FAILED)
+        return ModelSetupError(reason, logs)

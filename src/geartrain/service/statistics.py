@@ -1,0 +1,82 @@
+"""Counts what a model version has done, at the end of each of its predictions, whichever door they came through."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from geartrain.domain.statistics import Duration, ModelStatistics
+
+Fault = Literal["CANCELED", "REJECTED", "BACKEND", "OTHER"]
+
+_NANO = 1_000_000_000
+
+
+class Counts(msgspec.Struct):
+    """The running sums of one model version. Times in seconds; moments in seconds since the epoch."""
+
+    runs: int = 0  # calls of the model, however they ended
+    successes: int = 0
+    success_time: float = 0.0
+    queue_time: float = 0.0
+    fetch_time: float = 0.0  # of input files
+    predict_time: float = 0.0
+    fail_time: float = 0.0
+    latest: float = 0.0  # when the latest run ended
+    canceled: int = 0
+    rejected: int = 0  # for want of a place in the queue, or of patience in it
+    crashed: int = 0  # the run raised, or its worker died
+    other: int = 0
+
+    def add_success(self, admitted: float, began: float, started: float, *, ended: float, predict_time: float) -> None:
+        """A run ended well: it was `admitted`, `began` when it had a slot, and `started` with its files at hand."""
+        self.runs += 1
+        self.successes += 1
+        self.success_time += ended - admitted
+        self.queue_time += began - admitted
+        self.fetch_time += started - began
+        self.predict_time += predict_time
+        self.latest = ended
+
+    def add_fault(self, fault: Fault, took: float, *, ran_until: float | None) -> None:
+        """A prediction ended otherwise, after so many seconds; `ran_until` when its run ended, if it came to one."""
+        self.fail_time += took
+        if ran_until is not None:
+            self.runs += 1
+            self.latest = ran_until
+        if fault == "BACKEND":
+            self.crashed += 1
+        elif fault == "CANCELED":
+            self.canceled += 1
+        elif fault == "REJECTED":
+            self.rejected += 1
+        else:
+            self.other += 1
+
+    @property
+    def faults(self) -> dict[Fault, int]:
+        """How many predictions ended otherwise than well, by what was the matter."""
+        return {"CANCELED": self.canceled, "REJECTED": self.rejected, "BACKEND": self.crashed, "OTHER": self.other}
+
+    def statistics(self, name: str, version: str) -> ModelStatistics:
+        """Return the sums as the statistics extension has them. A clock that was set back makes nothing negative."""
+        count = self.successes
+        rest = self.success_time - self.queue_time - self.fetch_time - self.predict_time
+        return ModelStatistics(
+            name,
+            version,
+            last_inference=int(self.latest * 1000),
+            inference_count=count,
+            execution_count=self.runs,
+            success=_duration(count, self.success_time),
+            fail=_duration(sum(self.faults.values()), self.fail_time),
+            queue=_duration(count, self.queue_time),
+            compute_input=_duration(count, self.fetch_time),
+            compute_infer=_duration(count, self.predict_time),
+            compute_output=_duration(count, rest),
+        )
+
+
+def _duration(count: int, seconds: float) -> Duration:
+    return Duration(count, max(0, round(seconds * _NANO)))

@@ -1,0 +1,220 @@
+"""Cog's API of several models: that of each at `/models/{name}[/versions/{v}]`, and one of them at the root."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from geartrain import __version__
+from geartrain.apis import cog
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.lifecycle import Health
+from geartrain.service.predictions import PredictionService
+from geartrain.service.trainings import Trainings
+from geartrain.transport.errors import HTTP_STATUS
+from geartrain.transport.http.app import make_app
+from geartrain.transport.http.predictions import PredictionEndpoints
+from geartrain.transport.http.system import SystemEndpoints, health_of, shutdown_route
+from geartrain.transport.http.trainings import TrainingEndpoints
+from geartrain.transport.http.wire import send_json
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from geartrain.service.catalogue import Catalogue
+
+_WORST_FIRST: Final = (
+    Health.SETUP_FAILED,
+    Health.DEFUNCT,
+    Health.UNHEALTHY,
+    Health.STARTING,
+    Health.UNKNOWN,
+    Health.READY,
+    Health.BUSY,
+)
+
+
+class Root(NamedTuple):
+    """What there is at the root besides the Open Inference Protocol."""
+
+    predictions: PredictionEndpoints | None
+    endpoints: Mapping[str, PredictionEndpoints]
+    routes: Sequence[BaseRoute]
+
+
+class Doors:
+    """Makes the endpoints of models."""
+
+    def __init__(self, *, max_body_bytes: int, quiet: float, shut_down: Callable[[], None]) -> None:
+        """`quiet`: the seconds after which a stream without events is kept alive."""
+        self._max_body_bytes = max_body_bytes
+        self._quiet = quiet
+        self._shut_down = shut_down
+
+    def root(
+        self, predictions: PredictionService | None, trainings: Trainings | None, catalogue: Catalogue | None
+    ) -> Root:
+        """Return what is at the root: predictions, trainings, or both; or else the default model of the catalogue.
+
+        That one is followed through reloads. Of several models without a default there is an overview.
+        """
+        name = None if catalogue is None else catalogue.default_model
+        if predictions is None and catalogue is not None and (name is not None or trainings is None):
+            if name is None:
+                return Root(None, {}, _Overview(catalogue, self._shut_down).routes())
+            predictions = catalogue.service(name)
+        endpoints: dict[str, PredictionEndpoints] = {}
+        system = SystemEndpoints(predictions, trainings, self._shut_down)
+        if trainings is not None:
+            endpoints["trainings"] = TrainingEndpoints(trainings, max_body_bytes=self._max_body_bytes)
+        if predictions is not None:
+            endpoints["predictions"] = self.predictions(predictions)
+            if catalogue is not None and name is not None:
+                _follow(catalogue, name, endpoints["predictions"], system=system)
+        return Root(endpoints.get("predictions"), endpoints, system.routes())
+
+    def models(self, catalogue: Catalogue) -> ASGIApp:
+        """Return what answers at `/models`."""
+        return _Models(catalogue, self)
+
+    def predictions(self, service: PredictionService) -> PredictionEndpoints:
+        """Return the prediction endpoints of a model."""
+        return PredictionEndpoints(service, max_body_bytes=self._max_body_bytes, quiet=self._quiet)
+
+
+def _follow(catalogue: Catalogue, name: str, predictions: PredictionEndpoints, *, system: SystemEndpoints) -> None:
+    def follow(changed: str) -> None:
+        if changed == name:
+            service = catalogue.service(name)
+            predictions.follow(service)
+            system.follow(service)
+
+    catalogue.subscribe(follow)
+
+
+class _Model:
+    """Cog's API of one model version, or of whatever version is the default."""
+
+    def __init__(self, service: PredictionService, doors: Doors, prefix: str) -> None:
+        self._service = service
+        self._predictions = doors.predictions(service)
+        self._system = SystemEndpoints(service, None, prefix=prefix)
+        self.app = make_app({"predictions": self._predictions}, self._system.routes())
+
+    def follow(self, service: PredictionService) -> None:
+        """It may be another service than at the request before."""
+        if service is not self._service:
+            self._service = service
+            self._predictions.follow(service)
+            self._system.follow(service)
+
+
+class _Models:
+    """Takes the model out of the path and lets its own application answer the rest."""
+
+    def __init__(self, catalogue: Catalogue, doors: Doors) -> None:
+        self._catalogue = catalogue
+        self._doors = doors
+        self._models: dict[tuple[str, str], _Model] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        _, _, *parts = scope["raw_path"].decode("latin-1").split("/")
+        if not parts:
+            await self._list(scope["method"], send)
+            return
+        name, version, rest = unquote(parts[0]), "", parts[1:]
+        prefix = f"/models/{quote(name, safe='')}"
+        if len(rest) > 1 and rest[0] == "versions":
+            version, rest = rest[1], rest[2:]
+            prefix = f"{prefix}/versions/{quote(version, safe='')}"
+        try:
+            model = self._model(name, version, prefix)
+        except GeartrainError as error:
+            await send_json(send, HTTP_STATUS[error.code], cog.encode_error(error))
+            return
+        raw = "/" + "/".join(rest)
+        await model.app({**scope, "path": unquote(raw), "raw_path": raw.encode("latin-1")}, receive, send)
+
+    def _model(self, name: str, version: str, prefix: str) -> _Model:
+        if version and not (version.isascii() and version.isdecimal()):
+            raise GeartrainError(Code.NOT_FOUND, f"{version!r} is no version; a version is a number")
+        service = self._catalogue.service(name, version)
+        key = (name, service.model.version if version else "")
+        model = self._models.get(key)
+        if model is None:
+            model = self._models[key] = _Model(service, self._doors, prefix)
+        model.follow(service)
+        return model
+
+    async def _list(self, method: str, send: Send) -> None:
+        if method in {"GET", "HEAD"}:
+            await send_json(send, HTTPStatus.OK, msgspec.json.encode({"models": self._catalogue.index()}))
+        else:
+            body = b'{"error":"Method not allowed; this path takes GET, HEAD."}'
+            await send_json(send, HTTPStatus.METHOD_NOT_ALLOWED, body, headers=((b"allow", b"GET, HEAD"),))
+
+
+class _Overview:
+    """The root of a server whose models have no default among them."""
+
+    def __init__(self, catalogue: Catalogue, shut_down: Callable[[], None]) -> None:
+        self._catalogue = catalogue
+        self._shut_down = shut_down
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes: an overview of the models, and a hint where Cog's API of a single model would be."""
+        methods = ["GET", "POST", "PUT"]
+        hints = ("/predictions", "/predictions/{rest:path}", "/trainings", "/trainings/{rest:path}")
+        return [
+            Route("/", self.discover),
+            Route("/health-check", self.health_check),
+            shutdown_route(self._shut_down),
+            *(Route(path, self.hint, methods=methods) for path in (*hints, "/openapi.json", "/docs")),
+        ]
+
+    async def discover(self, _request: Request) -> Response:
+        """`GET /`: where each model is."""
+        urls = {
+            "cog_version": __version__,
+            "healthcheck_url": "/health-check",
+            "metrics_url": "/metrics",
+            "models_url": "/models",
+            "models": {name: f"/models/{quote(name, safe='')}" for name in self._catalogue.names()},
+            "shutdown_url": "/shutdown",
+        }
+        return _json(msgspec.json.encode(urls))
+
+    async def health_check(self, _request: Request) -> Response:
+        """`GET /health-check`: READY if all that is to be served is; otherwise the worst, with a report of each."""
+        names = [name for name in self._catalogue.names() if self._catalogue.is_wanted(name)]
+        services = [self._catalogue.service(name) for name in names]
+        reports = await asyncio.gather(*(health_of(service.model) for service in services))
+        found = {report["status"] for report in reports}
+        body: dict[str, Any] = {
+            "status": next((health for health in _WORST_FIRST if health in found), Health.READY),
+            "models": dict(zip(names, reports, strict=True)),
+        }
+        return _json(cog.encode_health({**body, **cog.versions(__version__)}))
+
+    async def hint(self, request: Request) -> Response:
+        """Say where it is instead."""
+        names = self._catalogue.names()
+        example = f"/models/{quote(names[0], safe='') if names else 'NAME'}{request.url.path}"
+        text = (
+            "This server has several models, and none of them at the root: "
+            f"ask one by its name, such as {example}, or start the server with --default-model NAME."
+        )
+        return _json(msgspec.json.encode({"error": text}), HTTPStatus.NOT_FOUND)
+
+
+def _json(body: bytes, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    return Response(body, status_code=status, media_type="application/json")

@@ -1,0 +1,216 @@
+"""A model with several equal workers, none of which has a process; and who waits for one of their slots."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.inference import InferRequest
+from geartrain.domain.lifecycle import Health
+from geartrain.domain.prediction import Prediction
+from geartrain.service.inference import Inference
+from geartrain.service.model import Model, ModelSetupError
+from geartrain.service.predictions import Limits, NewPrediction, PredictionService
+from geartrain.service.readers import completion
+from geartrain.service.restarts import RestartPolicy
+from tests.fakes import FakeWorker
+from tests.unit.test_catalogue import NoOutputs
+
+
+class Runner:
+    """Runs until its gate is open, and counts what runs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.gate = asyncio.Event()
+        self.running = 0
+        self.verdict = True
+
+    async def run(self, text: str = "") -> str:
+        self.running += 1
+        try:
+            await self.gate.wait()
+        finally:
+            self.running -= 1
+        return self.name
+
+    async def healthcheck(self) -> bool:
+        return self.verdict
+
+
+class Broken(Runner):
+    def setup(self, _say: Any) -> None:
+        raise RuntimeError("no memory")
+
+
+class Team:
+    """A model, its workers and its service."""
+
+    def __init__(self, *runners: Runner, slots: int = 1, restarts: RestartPolicy | None = None) -> None:
+        self.runners = runners
+        self.model = Model("m", replicas=len(runners), restarts=restarts)
+        self.workers = [
+            FakeWorker(runner, replica, slots=slots)
+            for runner, replica in zip(runners, self.model.replicas, strict=True)
+        ]
+        self.service = PredictionService(self.model, outputs=NoOutputs(), limits=Limits(queue=10))
+
+    async def start(self) -> Team:
+        await self.model.start(*self.workers)
+        return self
+
+    def ask(self) -> Prediction:
+        return self.service.create(NewPrediction())
+
+    def open(self) -> None:
+        for runner in self.runners:
+            runner.gate.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0)
+
+
+async def test_work_is_spread_over_the_replicas() -> None:
+    team = await Team(Runner("a"), Runner("b"), slots=2).start()
+    predictions = [team.ask() for _ in range(5)]
+    await until(lambda: [runner.running for runner in team.runners] == [2, 2])
+    assert team.model.permits.size == 4
+    assert (await team.model.report()).health is Health.BUSY
+    team.open()
+    for prediction in predictions:
+        await completion(prediction)
+    assert {prediction.output for prediction in predictions} == {b'"a"', b'"b"'}
+    assert team.model.permits.idle == 4
+
+
+async def test_a_replica_that_dies_fails_only_its_own() -> None:
+    team = await Team(Runner("a"), Runner("b")).start()
+    first, second, waiting = team.ask(), team.ask(), team.ask()
+    await until(lambda: all(runner.running for runner in team.runners))
+    team.workers[0].die("killed by SIGKILL")
+    await completion(first)
+    assert (first.status, first.error) == ("failed", "Worker crashed: killed by SIGKILL")
+    assert team.model.health is Health.READY
+    assert team.model.permits.size == 1
+    team.open()
+    for prediction in (second, waiting):
+        await completion(prediction)
+        assert prediction.output == b'"b"'
+    report = await team.model.report()
+    assert report.health is Health.READY
+    assert [(each.status, each.reason) for each in report.replicas] == [
+        (Health.DEFUNCT, "Worker crashed: killed by SIGKILL"),
+        (Health.READY, None),
+    ]
+
+
+async def test_with_the_last_replica_the_model_is_gone() -> None:
+    team = await Team(Runner("a"), Runner("b")).start()
+    for _ in range(2):
+        team.ask()
+    waiting = team.ask()
+    for worker in team.workers:
+        worker.die("gone")
+    assert waiting.status == "failed"
+    report = await team.model.report()
+    assert (report.health, report.defunct_reason) == (Health.DEFUNCT, "Worker crashed: gone")
+    with pytest.raises(GeartrainError):
+        team.ask()
+
+
+async def test_single_replicas_are_restarted() -> None:
+    team = await Team(Runner("a"), Runner("b"), restarts=RestartPolicy(first_delay=0)).start()
+    new = Runner("c")
+    new.gate.set()
+    replica = team.model.replicas[0]
+    replica.respawn = lambda: FakeWorker(new, replica)
+    team.workers[0].die("gone")
+    await until(lambda: team.model.permits.size == 2)
+    assert (team.model.restarts.count, team.model.restarts.last_reason) == (1, "Worker crashed: gone")
+    busy = team.ask()  # of equals, any
+    other = team.ask()
+    team.open()
+    await completion(busy)
+    await completion(other)
+    assert {busy.output, other.output} == {b'"b"', b'"c"'}
+
+
+async def test_one_replica_is_enough_to_be_ready() -> None:
+    team = Team(Broken("a"), Runner("b"))
+    await team.start()
+    report = await team.model.report()
+    assert report.health is Health.READY
+    assert [each.status for each in report.replicas] == [Health.SETUP_FAILED, Health.READY]
+    assert report.replicas[0].reason == "setup() failed: RuntimeError: no memory"
+
+
+async def test_when_all_fail_the_model_has_failed() -> None:
+    team = Team(Broken("a"), Broken("b"))
+    with pytest.raises(ModelSetupError, match="no memory"):
+        await team.start()
+    report = await team.model.report()
+    assert (report.health, report.setup.failed) == (Health.SETUP_FAILED, True)
+    assert report.setup.logs.count("no memory") == 2
+
+
+async def test_one_sick_replica_makes_the_model_unhealthy() -> None:
+    team = await Team(Runner("a"), Runner("b")).start()
+    assert (await team.model.report()).health is Health.READY
+    team.runners[1].verdict = False
+    report = await team.model.report()
+    assert report.health is Health.UNHEALTHY
+    assert report.healthcheck_error == "Healthcheck failed: user-defined healthcheck returned False"
+
+
+# the queue of the Open Inference Protocol
+
+
+def infer(inference: Inference, timeout: float | None = None) -> Prediction:
+    return inference.create_from_json(b"{}", InferRequest((), timeout=timeout))
+
+
+async def test_beyond_the_queue_a_request_is_refused() -> None:
+    team = await Team(Runner("a")).start()
+    inference = Inference(team.service, queue=2)
+    predictions = [infer(inference) for _ in range(3)]
+    with pytest.raises(GeartrainError) as caught:
+        infer(inference)
+    assert (caught.value.code, caught.value.message) == (Code.QUEUE_FULL, "Exceeds maximum queue size")
+    team.open()
+    for prediction in predictions:
+        await completion(prediction)
+        assert prediction.status == "succeeded"
+    assert team.service.counts.faults["REJECTED"] == 1
+    assert team.service.counts.successes == 3
+
+
+async def test_t16_a_timeout_is_honoured_at_once_and_only_while_waiting() -> None:
+    team = await Team(Runner("a")).start()
+    inference = Inference(team.service)
+    running = infer(inference, timeout=0.01)
+    waiting = infer(inference, timeout=0.01)
+    patient = infer(inference, timeout=30)
+    async with asyncio.timeout(5):
+        await completion(waiting)
+    assert (waiting.status, waiting.error_code, waiting.error) == (
+        "failed",
+        Code.TIMED_OUT,
+        "Request timeout expired",
+    )
+    assert running.status == "processing"
+    team.open()
+    for prediction in (running, patient):
+        await completion(prediction)
+        assert prediction.status == "succeeded"
+    counts = team.service.counts
+    assert (counts.faults["REJECTED"], counts.runs) == (1, 2)
+    statistics = counts.statistics("m", "1")
+    assert statistics.fail.count == 1
+    assert statistics.queue.ns > 0
