@@ -1,0 +1,77 @@
+"""What there is to say of a model and of what it has done: metadata, configuration, statistics."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from geartrain.apis.open_inference_info import PLATFORM, config_type
+from geartrain.domain.statistics import Duration, ModelStatistics
+from geartrain.domain.tensors import TensorSpec
+from geartrain.service.catalogue import IndexEntry
+from geartrain.service.inference import Inference
+from geartrain.transport.grpc import open_inference_pb2 as pb
+
+_COMPUTE: Final = ("compute_input", "compute_infer", "compute_output")
+_DURATIONS: Final = ("success", "fail", "queue", *_COMPUTE)
+
+
+def metadata(inference: Inference, versions: tuple[str, ...]) -> pb.ModelMetadataResponse:
+    """Describe a model version; raise `NOT_READY` while its inputs are not known."""
+    view = inference.service.model.view
+    return pb.ModelMetadataResponse(
+        name=inference.service.model.name,
+        versions=versions,
+        platform=PLATFORM,
+        inputs=map(_metadata, view.inputs),
+        outputs=map(_metadata, view.outputs),
+    )
+
+
+def config(inference: Inference) -> pb.ModelConfig:
+    """Describe how a model version is served; raise `NOT_READY` while its inputs are not known."""
+    model = inference.service.model
+    view = model.view
+    return pb.ModelConfig(
+        name=model.name,
+        platform=PLATFORM,
+        backend=PLATFORM,
+        input=[
+            pb.ModelInput(name=spec.name, data_type=config_type(spec.datatype), dims=spec.shape, optional=spec.optional)
+            for spec in view.inputs
+        ],
+        output=[
+            pb.ModelOutput(name=spec.name, data_type=config_type(spec.datatype), dims=spec.shape)
+            for spec in view.outputs
+        ],
+        instance_group=[pb.ModelInstanceGroup(name=model.name, count=model.permits.size, kind="KIND_CPU")],
+        model_transaction_policy=pb.ModelTransactionPolicy(decoupled=view.streams),
+    )
+
+
+def statistics(model: ModelStatistics) -> pb.ModelStatistics:
+    """Tell what a model version has done."""
+    compute = {name: _duration(getattr(model, name)) for name in _COMPUTE}
+    return pb.ModelStatistics(
+        name=model.name,
+        version=model.version,
+        last_inference=model.last_inference,
+        inference_count=model.inference_count,
+        execution_count=model.execution_count,
+        inference_stats=pb.InferStatistics(**{name: _duration(getattr(model, name)) for name in _DURATIONS}),
+        batch_stats=[pb.InferBatchStatistics(batch_size=1, **compute)] if model.execution_count else [],
+    )
+
+
+def index_entry(entry: IndexEntry) -> pb.RepositoryIndexResponse.ModelIndex:
+    """Describe a model version of the repository."""
+    return pb.RepositoryIndexResponse.ModelIndex(
+        name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
+    )
+
+
+def _metadata(spec: TensorSpec) -> pb.ModelMetadataResponse.TensorMetadata:
+    return pb.ModelMetadataResponse.TensorMetadata(name=spec.name, datatype=spec.datatype, shape=spec.shape)
+
+
+def _duration(duration: Duration) -> pb.StatisticDuration:
+    return pb.StatisticDuration(count=duration.count, ns=duration.ns)

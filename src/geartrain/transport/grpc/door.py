@@ -1,0 +1,104 @@
+"""gRPC as the server opens and closes it: its package is imported on the side, when HTTP already answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from geartrain.transport.grpc.options import GrpcOptions, GrpcOptionsError, ReservedPort, check_tls
+
+if TYPE_CHECKING:
+    from geartrain.service.catalogue import Catalogue
+    from geartrain.service.shared_memory import SharedRegions
+    from geartrain.transport.grpc.server import GrpcServer
+
+logger = logging.getLogger(__name__)
+
+_VERBOSITY: Final = "GRPC_VERBOSITY"
+
+
+class GrpcDoor:
+    """The place where gRPC will be, is, or is not."""
+
+    def __init__(self, options: GrpcOptions, host: str) -> None:
+        """Reserve the port; raise `GrpcOptionsError` if what the operator has asked for cannot be.
+
+        A port that nobody asked for and that is taken, as by a second server on the machine, is no error: there is no
+        gRPC then, and the log says so.
+        """
+        self._options = options
+        self._port: ReservedPort | None = None
+        self._opening: asyncio.Task[GrpcServer] | None = None
+        if options.port is None:
+            return
+        if options.tls is not None:
+            check_tls(options.tls)
+        try:
+            self._port = ReservedPort(host, options.port)
+        except GrpcOptionsError as error:
+            if options.is_explicit:
+                raise
+            logger.warning("%s This server goes on without gRPC.", error)
+
+    def open(self, catalogue: Catalogue | None, regions: SharedRegions, on_open: Callable[[int], None]) -> None:
+        """Begin to serve, on the side; `on_open` hears the port when it is there.
+
+        Without a catalogue there is nothing to infer with: then there is no gRPC, and the port is anybody's.
+        """
+        if self._port is None:
+            return
+        if catalogue is None:
+            self._port.release()
+            return
+        self._opening = asyncio.ensure_future(self._open(self._port, catalogue, regions))
+        self._opening.add_done_callback(functools.partial(_report, on_open))
+
+    async def _open(self, port: ReservedPort, catalogue: Catalogue, regions: SharedRegions) -> GrpcServer:
+        with _quiet():
+            module = await asyncio.to_thread(importlib.import_module, "geartrain.transport.grpc.server")
+            port.release()
+            server: GrpcServer = await module.start_grpc_server(
+                catalogue, self._options, address=port.address, regions=regions
+            )
+        return server
+
+    async def close(self, grace: float | None) -> None:
+        """Take no further call; what runs has so many seconds to end, then it is canceled."""
+        if self._port is not None:
+            self._port.release()
+        if self._opening is None:
+            return
+        await asyncio.wait({self._opening})
+        if self._opening.exception() is None:  # else it has been reported
+            await self._opening.result().stop(grace)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep gRPC's C core from writing to stderr, such as when a client shows no certificate: our log has a form.
+
+    It reads the variable when it begins. Models inherit our environment, and may want to hear of their own calls.
+    """
+    given = os.environ.get(_VERBOSITY)
+    os.environ.setdefault(_VERBOSITY, "NONE")
+    try:
+        yield
+    finally:
+        if given is None:
+            os.environ.pop(_VERBOSITY, None)
+
+
+def _report(on_open: Callable[[int], None], opening: asyncio.Task[GrpcServer]) -> None:
+    if opening.cancelled():
+        return
+    error = opening.exception()
+    if error is not None:
+        logger.error("there is no gRPC", exc_info=error)
+    else:
+        on_open(opening.result().port)

@@ -1,0 +1,41 @@
+"""`ModelInfer`: one run, one answer. A client that gives up, or whose deadline passes, ends the run."""
+
+from __future__ import annotations
+
+import asyncio
+
+from geartrain.service.catalogue import Catalogue
+from geartrain.service.inference import Inference
+from geartrain.service.readers import completion
+from geartrain.service.shared_memory import SharedRegions
+from geartrain.transport.grpc.errors import Context, abort
+from geartrain.transport.grpc.regions import write_outputs
+from geartrain.transport.grpc.translate import Call, encode, parse, read_call
+
+
+class InferCalls:
+    """Answers `ModelInfer`: serialized messages in and out."""
+
+    def __init__(self, catalogue: Catalogue, regions: SharedRegions) -> None:
+        self.catalogue = catalogue
+        self.regions = regions
+
+    async def infer(self, data: bytes, context: Context) -> bytes:
+        """Answer one call, or end it with a status."""
+        try:
+            call = read_call(parse(data), self.regions)
+            return await self._run(self.catalogue.find(call.model, call.version), call)
+        except Exception as error:  # noqa: BLE001 - the border of a call: whatever it is becomes a status
+            await abort(context, error)
+
+    async def _run(self, inference: Inference, call: Call) -> bytes:
+        prediction = inference.create(call.request)
+        if not prediction.is_terminal:
+            try:
+                await completion(prediction)
+            except asyncio.CancelledError:
+                inference.service.abandon(prediction)
+                raise
+        response = inference.response(prediction, call.request)
+        write_outputs(self.regions, call.places, response.outputs)
+        return b"".join(encode(response, call.places))

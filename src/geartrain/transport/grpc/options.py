@@ -1,0 +1,82 @@
+"""What an operator decides of gRPC, checked before anything is started. Nothing of gRPC is imported here."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from pathlib import Path
+from typing import Final
+
+DEFAULT_PORT: Final = 8081  # as KServe's
+
+
+class GrpcOptionsError(Exception):
+    """gRPC cannot be served as it was asked for; the text says why and what to do."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TlsFiles:
+    """PEM files. With `ca`, only clients that show a certificate signed by it are let in."""
+
+    cert: Path
+    key: Path
+    ca: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GrpcOptions:
+    """How gRPC is served."""
+
+    port: int | None = DEFAULT_PORT  # 0 for any free one, None for no gRPC
+    is_explicit: bool = False  # the operator has named the port: without it there shall be no server
+    max_message_bytes: int | None = None  # of one message, in or out; None for no limit
+    tls: TlsFiles | None = None
+
+
+class ReservedPort:
+    """An address that is ours until gRPC takes it: it starts after HTTP, and shall not fail then."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Reserve it; raise `GrpcOptionsError` if it cannot be had."""
+        is_v6 = ":" in host
+        where = f"[{host}]" if is_v6 else host
+        self.address = f"{where}:{port}"
+        self._holder: socket.socket | None = None
+        if port == 0:
+            return
+        self._holder = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what has just ended is no hindrance
+            self._holder.bind((host, port))
+            self._holder.listen(1)  # two may be bound to an address with that option, but only one may listen
+        except OSError as error:
+            self.release()
+            msg = f"cannot listen for gRPC on {self.address}: {error.strerror or error}. "
+            raise GrpcOptionsError(
+                msg + "Choose another port with --grpc-port, or turn it off with --grpc-port off."
+            ) from error
+
+    def release(self) -> None:
+        """Let gRPC have it."""
+        if self._holder is not None:
+            self._holder.close()
+            self._holder = None
+
+
+def check_tls(files: TlsFiles) -> None:
+    """Raise `GrpcOptionsError` unless the certificate, its key and the CA can be read and fit."""
+    import ssl  # late: few serve gRPC with TLS
+
+    for what, path in (("--grpc-tls-cert", files.cert), ("--grpc-tls-key", files.key), ("--grpc-tls-ca", files.ca)):
+        if path is not None and not path.is_file():
+            raise GrpcOptionsError(f"{what}: there is no file {path}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(files.cert, files.key)
+    except (OSError, ssl.SSLError) as error:
+        raise GrpcOptionsError(f"--grpc-tls-cert and --grpc-tls-key are no certificate and its key: {error}") from error
+    if files.ca is not None:
+        try:
+            context.load_verify_locations(files.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise GrpcOptionsError(f"--grpc-tls-ca has no certificate: {error}") from error

@@ -1,0 +1,43 @@
+"""The options of `geartrain serve` for gRPC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from geartrain.cli.grpc import grpc_options, parse_port
+from geartrain.transport.grpc.options import DEFAULT_PORT, GrpcOptions, TlsFiles
+
+CERT, KEY, CA = Path("cert.pem"), Path("key.pem"), Path("ca.pem")
+
+
+@pytest.mark.parametrize(("text", "port"), [("0", 0), ("8081", 8081), ("65535", 65535), ("off", -1), (" OFF ", -1)])
+def test_port_is_a_number_or_off(text: str, port: int) -> None:
+    assert parse_port(text) == port
+
+
+@pytest.mark.parametrize("text", ["", "none", "-1", "65536", "80 81", "²", "8081x"])
+def test_other_words_are_no_port(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="write a number from 0 to 65535, or off"):
+        parse_port(text)
+
+
+def test_port_that_nobody_named_is_not_insisted_on() -> None:
+    assert grpc_options(None, None, None, key=None, ca=None) == GrpcOptions(port=DEFAULT_PORT, is_explicit=False)
+    assert grpc_options(DEFAULT_PORT, None, None, key=None, ca=None) == GrpcOptions(port=DEFAULT_PORT, is_explicit=True)
+    assert grpc_options(parse_port("off"), 5, None, key=None, ca=None) == GrpcOptions(
+        port=None, is_explicit=True, max_message_bytes=5
+    )
+
+
+def test_tls_needs_a_certificate_and_its_key() -> None:
+    assert grpc_options(1, None, CERT, key=KEY, ca=CA).tls == TlsFiles(cert=CERT, key=KEY, ca=CA)
+    assert grpc_options(1, None, CERT, key=KEY, ca=None).tls == TlsFiles(cert=CERT, key=KEY)
+
+
+@pytest.mark.parametrize(("cert", "key", "ca"), [(CERT, None, None), (None, KEY, None), (None, None, CA)])
+def test_half_of_tls_is_refused(cert: Path | None, key: Path | None, ca: Path | None) -> None:
+    with pytest.raises(typer.BadParameter, match="both --grpc-tls-cert and --grpc-tls-key"):
+        grpc_options(1, None, cert, key=key, ca=ca)
