@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -22,9 +21,12 @@ import pytest
 from geartrain.bridge.child import ChildWorker
 from geartrain.domain.prediction import Prediction
 from geartrain.project.source import find_model
-from geartrain.server import ServeOptions, _listen, launch, new_model, open_all
+from geartrain.server import ServeOptions, launch, listen, new_model, open_all
+from geartrain.service.catalogue import Catalogue
+from geartrain.service.inference import Inference
 from geartrain.service.model import ModelSetupError
 from geartrain.service.predictions import NewPrediction, PredictionService
+from geartrain.service.shared_memory import SharedRegions
 from geartrain.service.trainings import Trainings
 from geartrain.transport.http.server import make_http_server
 from geartrain.transport.http.streams import QUIET
@@ -134,6 +136,7 @@ async def serve_folder(
     environ: dict[str, str] | None = None,
     mode: Literal["predict", "train"] = "predict",
     quiet: float = QUIET,
+    regions: SharedRegions | None = None,
     **options: Any,
 ) -> AsyncIterator[LiveServer]:
     """Serve the model in a folder; `ready=False` does not wait for its setup."""
@@ -141,14 +144,18 @@ async def serve_folder(
     chosen = ServeOptions(source=found, host="127.0.0.1", port=0, **options)
     model = new_model(chosen)
     worker = launch(found, model)
-    listener = _listen("127.0.0.1", 0)
+    listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with open_all(chosen, model) as served, httpx.AsyncClient(base_url=url, timeout=30) as client:
+        catalogue = Catalogue()
+        if served.predictions is not None:
+            catalogue.add(Inference(served.predictions))
         http = make_http_server(
             served.predictions,
             trainings=served.trainings,
+            catalogue=catalogue,
+            regions=regions,
             max_body_bytes=chosen.max_body_bytes,
-            log_level=logging.WARNING,
             quiet=quiet,
         )
         serving = asyncio.ensure_future(http.serve(sockets=[listener]))
@@ -209,9 +216,17 @@ def setup_ends() -> Callable[[LiveServer], Awaitable[None]]:
 class ServerProcess:
     """`geartrain serve` as a process of its own; its log lines are JSON."""
 
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        grpc: tuple[str, ...] = ("--grpc-port", "off"),
+    ) -> None:
+        """Start it; gRPC is off unless `arguments` or `grpc` say otherwise."""
+        grpc = () if "--grpc-port" in arguments else grpc
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "geartrain", "serve", *arguments, "--host", "127.0.0.1", "--port", "0"],
+            [sys.executable, "-m", "geartrain", "serve", *arguments, *grpc, "--host", "127.0.0.1", "--port", "0"],
             env={**os.environ, "LOG_FORMAT": "json", **(env or {})},
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

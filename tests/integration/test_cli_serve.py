@@ -74,8 +74,10 @@ def test_server_whose_setup_failed_stays_up_and_ends_with_1(server_process: Star
 
 def test_person_sees_model_setup_and_urls(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", HELLO)
-    with on_terminal("serve", str(folder), "--host", "127.0.0.1", "--port", "0") as terminal:
+    with on_terminal("serve", str(folder), "--host", "127.0.0.1", "--port", "0", "--grpc-port", "0") as terminal:
         shown = terminal.read_until("Ctrl-C stops.")
+        if "gRPC" not in shown:  # it opens on the side, before or after
+            assert terminal.read_until("gRPC    127.0.0.1:")
         for words in (f"geartrain 0.1.0  model  {folder}/run.py", "Setting up model", "setting up\n", "1 slot\n"):
             assert words in shown
         found = re.search(r"POST (http://127.0.0.1:\d+)/predictions", shown)
@@ -92,7 +94,7 @@ def test_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("there is no IPv6 here")
-    with on_terminal("serve", str(folder), "--host", "::1", "--port", "0") as terminal:
+    with on_terminal("serve", str(folder), "--host", "::1", "--port", "0", "--grpc-port", "off") as terminal:
         found = re.search(r"POST (http://\[::1\]:\d+)/predictions", terminal.read_until("Ctrl-C stops."))
         assert found is not None
         assert httpx.get(f"{found[1]}/health-check").json()["status"] == "READY"
@@ -100,7 +102,7 @@ def test_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
 
 def test_person_sees_why_setup_failed(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", HELLO.replace('print("setting up")', 'raise RuntimeError("boom")'))
-    with on_terminal("serve", str(folder), "--host", "127.0.0.1", "--port", "0") as terminal:
+    with on_terminal("serve", str(folder), "--host", "127.0.0.1", "--port", "0", "--grpc-port", "off") as terminal:
         shown = terminal.read_until("Ctrl-C stops.")
         assert "Setup failed: " in shown
         assert "RuntimeError: boom" in shown

@@ -384,7 +384,7 @@ async def test_many_clients_that_hang_up(server: LiveServer) -> None:
     for _ in range(20):
         async with connection(server.url) as wire:
             await wire.send(b"POST /predictions HTTP/1.1\r\nhost: t\r\n\r\n")
-        await eventually(lambda: not server.service._live)
+        await eventually(lambda: not server.service.live)
     await usable(server)
 
 

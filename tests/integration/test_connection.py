@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from geartrain.transport.http.connection import EXPRESS_LIMIT, IdleSweep
+from geartrain.transport.http.connection import IdleSweep
+from geartrain.transport.http.lanes import EXPRESS_LIMIT
 from tests.integration.conftest import LiveServer, Serve
 
 ECHO = """

@@ -101,7 +101,7 @@ def test_unknown_command_is_a_usage_error() -> None:
 
 def test_serve_has_cogs_defaults(server: FakeServer, model: Path) -> None:
     chosen = serve(server)
-    assert (chosen.source.root, chosen.source.runner) == (model, "run.py")
+    assert (chosen.model.root, chosen.model.runner) == (model, "run.py")
     assert dataclasses.replace(chosen, on_progress=log_progress) == ServeOptions(
         source=chosen.source,
         host="0.0.0.0",  # noqa: S104  what Cog's server listens on
@@ -129,7 +129,7 @@ def test_serve_takes_every_option(server: FakeServer, model: Path) -> None:
         *("--setup-timeout", "1.5", "--allow-private-urls", "--threads", "4"),
         *("--log-level", "debug", "--log-format", "json"),
     )
-    assert chosen.source.runner == "cats.py:Tom"
+    assert chosen.model.runner == "cats.py:Tom"
     assert (chosen.host, chosen.port, chosen.upload_url) == ("127.0.0.1", 0, "http://u/")
     assert chosen.await_explicit_shutdown
     assert (chosen.max_body_bytes, chosen.max_download_bytes) == (MIB, 2_000_000)

@@ -1,4 +1,4 @@
-"""docs/cog-compatibility.md: which test drives which promise. Nothing is left open, and each test is there."""
+"""The pages that say which test drives which promise. Nothing is left open, and each test is there."""
 
 from __future__ import annotations
 
@@ -6,17 +6,42 @@ import ast
 import functools
 import pathlib
 import re
+from typing import NamedTuple
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "cog-compatibility.md"
 PROMISES = "Which test drives which promise"
 DEFECTS = "Which test drives which defect"
-DOCUMENTS = ["HTTP API", "Prediction API", "Container runtime"]
 REFERENCE = re.compile(r"`(tests/(?:integration|lifecycle|unit)/\w+\.py)::(test_\w+)`")
 
 Rows = list[list[str]]
+
+
+class Page(NamedTuple):
+    """A page: the documents whose promises it lists, with the least number of them, and another server's defects."""
+
+    name: str
+    documents: dict[str, int]
+    defects: list[str]
+    better: str  # the heading under which each defect is explained
+
+
+PAGES = [
+    Page(
+        "cog-compatibility.md",
+        {"HTTP API": 40, "Prediction API": 40, "Container runtime": 40},
+        [f"D{number}" for number in range(1, 32)],
+        "What geartrain does better",
+    ),
+    Page(
+        "open-inference.md",
+        {"HTTP/REST": 40, "GRPC": 30, "Generate extension": 18},
+        [f"T{number}" for number in range(1, 20)],
+        "What geartrain does better than Triton",
+    ),
+]
+BOTH = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 def section(page: str, title: str) -> str:
@@ -58,36 +83,39 @@ def faults(rows: Rows) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def page() -> str:
-    return PAGE.read_text(encoding="utf-8")
+def text_of(page: Page) -> str:
+    return (ROOT / "docs" / page.name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_each_promise_has_a_test(page: str, document: str) -> None:
-    rows = table(section(section(page, PROMISES), document))
-    assert len(rows) > 40
-    assert faults(rows) == []
+@BOTH
+def test_each_promise_has_a_test(page: Page) -> None:
+    for document, least in page.documents.items():
+        rows = table(section(section(text_of(page), PROMISES), document))
+        assert len(rows) > least
+        assert faults(rows) == []
 
 
-def test_each_promise_is_listed_once(page: str) -> None:
-    for document in DOCUMENTS:
-        promises = [row[0] for row in table(section(section(page, PROMISES), document))]
+@BOTH
+def test_each_promise_is_listed_once(page: Page) -> None:
+    for document in page.documents:
+        promises = [row[0] for row in table(section(section(text_of(page), PROMISES), document))]
         assert sorted(set(promises)) == sorted(promises)
 
 
-def test_each_defect_has_a_test_of_its_name(page: str) -> None:
-    rows = table(section(page, DEFECTS))
-    assert [row[0] for row in rows] == [f"D{number}" for number in range(1, 32)]
+@BOTH
+def test_each_defect_has_a_test_of_its_name(page: Page) -> None:
+    rows = table(section(text_of(page), DEFECTS))
+    assert [row[0] for row in rows] == page.defects
     assert faults(rows) == []
     for defect, tests in rows:
         for _, name in REFERENCE.findall(tests):
-            assert re.match(rf"test_(d\d+_)*{defect.lower()}_", name), f"{name} is not named after {defect}"
+            assert re.match(rf"test_([dt]\d+_)*{defect.lower()}_", name), f"{name} is not named after {defect}"
 
 
-def test_each_defect_is_explained(page: str) -> None:
-    explained = table(section(page, "What geartrain does better"))
-    assert [row[0] for row in explained] == [f"D{number}" for number in range(1, 32)]
+@BOTH
+def test_each_defect_is_explained(page: Page) -> None:
+    explained = table(section(text_of(page), page.better))
+    assert [row[0] for row in explained] == page.defects
     assert all(len(row) == 3 and all(row) for row in explained)
 
 

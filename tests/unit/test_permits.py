@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from geartrain.service.permits import PermitError, PermitPool, PermitState
+from geartrain.service.permits import PermitError, PermitPool, PermitState, SharedPermits
 
 
 def test_each_slot_is_given_once_and_then_there_is_none() -> None:
@@ -49,3 +49,36 @@ def test_a_poisoned_slot_is_never_given_again(in_use: bool) -> None:
     assert (pool.size, pool.idle) == (1, 0)
     with pytest.raises(PermitError, match="poisoned"):
         pool.release(permit)
+
+
+def test_the_least_busy_worker_comes_first_and_equals_take_turns() -> None:
+    small, large = PermitPool(1), PermitPool(4)
+    shared = SharedPermits([small, large])
+    assert (shared.size, shared.idle) == (5, 5)
+    given = [shared.acquire() for _ in range(6)]
+    pools = [permit.pool for permit in given if permit is not None]
+    # A quarter of the large one in use is less than all of the small one.
+    assert pools == [small, large, large, large, large]
+    assert given[-1] is None
+    for permit in given[:-1]:
+        assert permit is not None
+        shared.release(permit)
+    again = [shared.acquire(), shared.acquire()]
+    assert [permit.pool for permit in again if permit is not None] == [small, large]
+
+
+def test_equal_workers_take_turns() -> None:
+    one, two = PermitPool(2), PermitPool(2)
+    shared = SharedPermits([one, two])
+    turns = []
+    for _ in range(4):
+        permit = shared.acquire()
+        assert permit is not None
+        turns.append(permit.pool)
+        shared.release(permit)
+    assert turns == [one, two, one, two]
+
+
+def test_without_a_worker_there_is_no_permit() -> None:
+    assert SharedPermits([]).acquire() is None
+    assert SharedPermits([PermitPool(0)]).acquire() is None

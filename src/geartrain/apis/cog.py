@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -14,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.lifecycle import Health, Status
+from geartrain.domain.lifecycle import Status
 from geartrain.domain.prediction import Prediction, json_array
 from geartrain.domain.webhook import WebhookEvent
 
@@ -209,40 +210,30 @@ def id_mismatch(noun: str) -> GeartrainError:
     return GeartrainError(Code.INVALID_INPUT, msg, fields=(FieldError(("body", "id"), msg, "value_error"),))
 
 
-def discovery(version: str, *, predictions: bool, trainings: bool) -> bytes:
-    """Return the body of `GET /`: the URLs of what there is."""
+def discovery(version: str, nouns: Iterable[str], *, prefix: str = "", shutdown: bool = True) -> bytes:
+    """Return the body of `GET /`: the URLs of what there is, `nouns` being `prediction`, `training` or both."""
     urls = {
         "cog_version": version,
-        "docs_url": "/docs",
-        "healthcheck_url": "/health-check",
-        "openapi_url": "/openapi.json",
-        "shutdown_url": "/shutdown",
+        "docs_url": f"{prefix}/docs",
+        "healthcheck_url": f"{prefix}/health-check",
+        "openapi_url": f"{prefix}/openapi.json",
     }
-    for noun, is_there in (("prediction", predictions), ("training", trainings)):
-        if is_there:
-            urls[f"{noun}s_url"] = f"/{noun}s"
-            urls[f"{noun}s_idempotent_url"] = f"/{noun}s/{{{noun}_id}}"
-            urls[f"{noun}s_cancel_url"] = f"/{noun}s/{{{noun}_id}}/cancel"
+    if shutdown:
+        urls["shutdown_url"] = f"{prefix}/shutdown"
+    for noun in nouns:
+        urls[f"{noun}s_url"] = f"{prefix}/{noun}s"
+        urls[f"{noun}s_idempotent_url"] = f"{prefix}/{noun}s/{{{noun}_id}}"
+        urls[f"{noun}s_cancel_url"] = f"{prefix}/{noun}s/{{{noun}_id}}/cancel"
     return _encode_sorted(urls)
 
 
-def encode_health(
-    health: Health,
-    *,
-    setup: dict[str, Any] | None,
-    version: str,
-    healthcheck_error: str | None,
-    restarts: dict[str, Any] | None = None,
-) -> bytes:
+def versions(version: str) -> dict[str, Any]:
+    """Return the part of a health check that says what runs here."""
+    return {"version": {"geartrain": version, "coglet": version, "cog": version, "python": platform.python_version()}}
+
+
+def encode_health(body: dict[str, Any]) -> bytes:
     """Return the body of `GET /health-check`."""
-    body: dict[str, Any] = {"status": health}
-    if setup is not None:
-        body["setup"] = setup
-    body["version"] = {"geartrain": version, "coglet": version, "cog": version, "python": platform.python_version()}
-    if healthcheck_error is not None:
-        body["user_healthcheck_error"] = healthcheck_error
-    if restarts is not None:
-        body["restarts"] = restarts
     return _encode(body)
 
 

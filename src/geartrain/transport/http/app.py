@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,11 @@ from geartrain.apis import cog
 from geartrain.domain.errors import GeartrainError
 from geartrain.transport.errors import HTTP_STATUS
 from geartrain.transport.http.predictions import PredictionEndpoints
-from geartrain.transport.http.system import SystemEndpoints
 from geartrain.transport.http.wire import INTERNAL_ERROR, send_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 _CANCEL = "/cancel"
@@ -27,22 +27,26 @@ _CANCEL = "/cancel"
 Endpoints = Mapping[str, PredictionEndpoints]  # by the first part of their paths: `predictions`, `trainings`
 
 
-def make_app(endpoints: Endpoints, system_endpoints: SystemEndpoints) -> ASGIApp:
-    """Build the application."""
+def make_app(endpoints: Endpoints, routes: Sequence[BaseRoute], others: Mapping[str, ASGIApp] | None = None) -> ASGIApp:
+    """Build the application: the `routes` are those that no prediction takes.
+
+    `others` are applications of their own, by the first part of their paths.
+    """
     system = Starlette(
-        routes=system_endpoints.routes(),
+        routes=routes,
         exception_handlers={HTTPException: _on_http_error, GeartrainError: _on_error, Exception: _on_bug},
     )
     system.router.redirect_slashes = False
-    return _Door(endpoints, system)
+    return _Door(endpoints, system, others or {})
 
 
 class _Door:
-    """Takes the prediction routes out before the router: a route costs more there than a small prediction does."""
+    """Takes the routes of predictions out before the router: a route costs more there than a small prediction does."""
 
-    def __init__(self, endpoints: Endpoints, rest: ASGIApp) -> None:
+    def __init__(self, endpoints: Endpoints, rest: ASGIApp, others: Mapping[str, ASGIApp]) -> None:
         self._endpoints = endpoints
         self._rest = rest
+        self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -60,6 +64,9 @@ class _Door:
                 if raw_id and action is not None:
                     await _one(endpoints, scope, receive, send=send, one_id=one_id, action=action)
                     return
+            elif root in self._others:
+                await self._others[root](scope, receive, send)
+                return
         await self._rest(scope, receive, send)
 
 

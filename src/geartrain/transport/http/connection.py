@@ -1,9 +1,9 @@
 """A client's connection: uvicorn's protocol on a corked transport, with an express lane for plain predictions.
 
-Most requests are a small `POST /predictions` that wants its answer as JSON. For those the ASGI machinery (a task, an
+Most requests are a small POST that wants its prediction's result in one piece. For those the ASGI machinery (a task, an
 event, a handful of messages) costs more than the prediction's whole way through the service, so they are answered
-from the connection's own callbacks. Everything else, and every request on a uvicorn that this lane does not know,
-takes the ASGI road; both end in the same endpoints.
+from the connection's own callbacks, as the `Lane` says whose URL it is. Everything else, and every request on a uvicorn
+that the lanes do not know, takes the ASGI road; both end in the same endpoints.
 """
 
 from __future__ import annotations
@@ -12,29 +12,28 @@ import asyncio
 import logging
 import time
 from functools import partial
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from geartrain.apis import cog
-from geartrain.domain.errors import GeartrainError
+from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import Completed, Event
-from geartrain.transport.errors import HTTP_STATUS
-from geartrain.transport.http.wire import INTERNAL_ERROR
+from geartrain.transport.http.lanes import JSON, Answer, Call, Lane
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from geartrain.domain.prediction import Prediction
-    from geartrain.transport.http.predictions import PredictionEndpoints
+    from geartrain.domain.tensors import Buffer
 
 logger = logging.getLogger(__name__)
 
-EXPRESS_LIMIT: Final = 65_536  # bytes of a body: what is larger may come in pieces and wants flow control
 _CORK: Final = 65_536  # bytes
 _JSON_HEAD: Final = b"content-type: application/json\r\ncontent-length: %d\r\n%b\r\n%b"
+_HEAD: Final = b"%bcontent-length: %d\r\n%b\r\n%b"
 _CLOSE: Final = b"connection: close\r\n"
+_BUG: Final = GeartrainError(Code.INTERNAL, "Internal server error")
 
 
 class CorkedTransport:
@@ -68,7 +67,7 @@ class CorkedTransport:
         if self._size > _CORK:
             self._flush()  # so that the transport can say that its client does not keep up
 
-    def write_through(self, data: bytes) -> None:
+    def write_through(self, data: Buffer) -> None:
         """Write at once what is whole by itself."""
         self._flush()
         self._transport.write(data)
@@ -121,9 +120,10 @@ class IdleSweep:
 class _Express:
     """What uvicorn's protocol wants to know of the request at hand, for one that never becomes an ASGI call."""
 
-    __slots__ = ("body", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
+    __slots__ = ("body", "call", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
 
-    def __init__(self, *, keep_alive: bool) -> None:
+    def __init__(self, call: Call, *, keep_alive: bool) -> None:
+        self.call = call
         self.keep_alive = keep_alive
         self.body = b""
         self.more_body = True
@@ -138,12 +138,12 @@ class _Express:
 class Connection(HttpToolsProtocol):
     """One client."""
 
-    def __init__(self, endpoints: PredictionEndpoints | None, sweep: IdleSweep, **options: Any) -> None:
+    def __init__(self, lanes: Sequence[Lane], sweep: IdleSweep, **options: Any) -> None:
         super().__init__(**options)
         self._sweep = sweep
-        self._endpoints = endpoints
-        self._express: _Express | None = None  # a plain prediction whose body is still coming
-        self._awaited: Prediction | None = None  # a plain prediction that is running
+        self._lanes = lanes
+        self._express: _Express | None = None  # a plain request whose body is still coming
+        self._awaited: _Express | None = None  # one whose prediction is running
         self._corked: CorkedTransport | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -156,15 +156,15 @@ class Connection(HttpToolsProtocol):
         self._sweep.remove(self)
         awaited, self._awaited = self._awaited, None
         super().connection_lost(exc)
-        if awaited is not None and self._endpoints is not None:
-            self._endpoints.abandon(awaited)
+        if awaited is not None:
+            awaited.call.abandon()
 
     def on_message_complete(self) -> None:
         """The parser has come to the end of a request."""
         super().on_message_complete()
         cycle, self._express = self._express, None
-        if cycle is not None and self._endpoints is not None:
-            self._serve(cycle, self._endpoints)
+        if cycle is not None:
+            self._serve(cycle)
 
     def shutdown(self) -> None:
         """See uvicorn. A request that is not whole yet would only be refused: nobody waits for the rest of it."""
@@ -185,11 +185,21 @@ class Connection(HttpToolsProtocol):
         """The parser has come to the end of a request's head."""
         before: Any = self.cycle  # None at first, whatever uvicorn's annotation says
         idle = before is None or before.response_complete  # else it waits in the pipeline, and takes the road
-        if idle and self.url == b"/predictions" and self.parser.get_method() == b"POST" and self._is_plain():
-            self._express = _Express(keep_alive=self.parser.should_keep_alive())
-            self.cycle = cast("RequestResponseCycle", self._express)
-        else:
+        call = self._enter() if idle and self.parser.get_method() == b"POST" else None
+        if call is None:
             self._take_the_road()
+        else:
+            self._express = _Express(call, keep_alive=self.parser.should_keep_alive())
+            self.cycle = cast("RequestResponseCycle", self._express)
+
+    def _enter(self) -> Call | None:
+        if self.expect_100_continue or self.parser.get_http_version() != "1.1":
+            return None
+        for lane in self._lanes:
+            call = lane.enter(self.url, self.headers)
+            if call is not None:
+                return call
+        return None
 
     def _take_the_road(self) -> None:
         url, headers, expects = self.url, self.headers, self.expect_100_continue
@@ -198,39 +208,50 @@ class Connection(HttpToolsProtocol):
         self.headers += headers  # in place: the scope has that list
         super().on_headers_complete()
 
-    def _is_plain(self) -> bool:
-        if self._endpoints is None or self.expect_100_continue or self.parser.get_http_version() != "1.1":
-            return False
-        return self._endpoints.is_plain(self.headers, EXPRESS_LIMIT)
-
-    def _serve(self, cycle: _Express, endpoints: PredictionEndpoints) -> None:
+    def _serve(self, cycle: _Express) -> None:
         try:
-            prediction = endpoints.admit(cycle.body, self.headers)
+            prediction = cycle.call.admit(cycle.body)
         except GeartrainError as error:
-            self._answer(cycle, HTTP_STATUS[error.code], cog.encode_error(error))
+            self._answer(cycle, cycle.call.refuse(error))
         except Exception:
-            logger.exception("a prediction endpoint failed")
-            self._answer(cycle, HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_ERROR)
+            logger.exception("an endpoint failed")
+            self._answer(cycle, cycle.call.refuse(_BUG))
         else:
             if prediction.is_terminal:
-                self._answer(cycle, HTTPStatus.OK, *cog.encode_in_parts(prediction))
+                self._finish(cycle)
             else:
-                self._awaited = prediction
-                prediction.log.listen(partial(self._on_event, cycle, prediction))
+                self._awaited = cycle
+                prediction.log.listen(partial(self._on_event, cycle))
 
-    def _on_event(self, cycle: _Express, prediction: Prediction, event: Event) -> None:
-        if type(event) is Completed and self._awaited is prediction:
+    def _on_event(self, cycle: _Express, event: Event) -> None:
+        if type(event) is Completed and self._awaited is cycle:
             self._awaited = None
-            self._answer(cycle, HTTPStatus.OK, *cog.encode_in_parts(prediction))
+            self._finish(cycle)
 
-    def _answer(self, cycle: _Express, status: HTTPStatus, body: bytes, *more: bytes) -> None:
-        """Write a whole answer, whose body may be in parts, and leave uvicorn's record of it as it would."""
+    def _finish(self, cycle: _Express) -> None:
+        try:
+            answer = cycle.call.answer()
+        except Exception:
+            logger.exception("an endpoint failed")
+            answer = cycle.call.refuse(_BUG)
+        self._answer(cycle, answer)
+
+    def _answer(self, cycle: _Express, answer: Answer) -> None:
+        """Write a whole answer, and leave uvicorn's record of it as it would."""
         cycle.response_complete = True
-        head = [STATUS_LINE[status]]
+        first, *more = answer.parts
+        size = len(first) + sum(map(len, more)) if more else len(first)
+        if more and size <= _CORK:
+            first, more = b"".join(answer.parts), []
+        head = [STATUS_LINE[answer.status]]
         for name, value in self.server_state.default_headers:
             head += (name, b": ", value, b"\r\n")
-        size = len(body) + sum(map(len, more)) if more else len(body)
-        head.append(_JSON_HEAD % (size, b"" if cycle.keep_alive else _CLOSE, body))
+        closing = b"" if cycle.keep_alive else _CLOSE
+        if answer.headers is JSON:
+            head.append(_JSON_HEAD % (size, closing, first))
+        else:
+            lines = b"".join([b"%b: %b\r\n" % header for header in answer.headers])
+            head.append(_HEAD % (lines, size, closing, first))
         if self._corked is not None:
             self._corked.write_through(b"".join(head))
             for part in more:

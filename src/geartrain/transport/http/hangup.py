@@ -41,6 +41,14 @@ class HangupWatch:
             self._timer = asyncio.get_running_loop().call_later(_TICK, self._tick)
         return wait
 
+    async def has_left(self, wait: _Wait) -> bool:
+        """Whether the client is gone by now, even if `on_hangup` is still on its way."""
+        look = asyncio.ensure_future(wait.receive())  # answers at once if it is
+        await asyncio.wait((look,), timeout=0)
+        left = look.done() and look.result()["type"] == "http.disconnect"
+        look.cancel()
+        return left
+
     def end(self, wait: _Wait) -> None:
         """The answer is there."""
         self._waits.discard(wait)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from geartrain.service.predictions import NewPrediction, PredictionService
 from geartrain.service.readers import completion
 from geartrain.transport.errors import HTTP_STATUS
 from geartrain.transport.http.hangup import HangupWatch
+from geartrain.transport.http.lanes import EXPRESS_LIMIT, Answer, Call, Headers
 from geartrain.transport.http.streams import QUIET, EventStreams
 from geartrain.transport.http.wire import INTERNAL_ERROR, ClientGoneError, read_body, send_json, send_parts, too_large
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
-
-_Headers = Iterable[tuple[bytes, bytes]]
 
 _TRACE: Final = (b"traceparent", b"tracestate")
 _LONGEST_TRACE: Final = 4096  # bytes of a header; W3C asks for 512
@@ -84,6 +82,11 @@ class PredictionEndpoints:
         self._hangups = HangupWatch()
         self._streams = EventStreams(service, self._hangups, quiet=quiet)
 
+    def follow(self, service: PredictionService) -> None:
+        """From now on it is another service of the same model, to which the one before has made way."""
+        self._service = service
+        self._streams.follow_service(service)
+
     async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Make a prediction; not idempotent."""
         await self._answer(scope, receive, send, url_id=None)
@@ -105,23 +108,17 @@ class PredictionEndpoints:
         else:
             await send_parts(send, HTTPStatus.OK, cog.encode_in_parts(prediction))
 
-    # the same without ASGI, for the express lane
+    # the same without ASGI
 
-    @staticmethod
-    def is_plain(headers: list[tuple[bytes, bytes]], limit: int) -> bool:
-        """Whether a POST asks for nothing but a JSON answer to a JSON body of at most `limit` bytes."""
+    def enter(self, url: bytes, headers: Headers) -> Call | None:
+        """See `Lane`: a POST of a JSON body that asks for nothing but a JSON answer."""
+        if url != b"/predictions":
+            return None
         head = _Head(headers)
-        return head.has_json and 0 < head.length <= limit and not head.respond_async and not head.event_stream
-
-    def admit(self, body: bytes, headers: _Headers) -> Prediction:
-        """Start the prediction that a plain request asks for; raises `GeartrainError`."""
-        if len(body) > self._max_body_bytes:
-            raise too_large(self._max_body_bytes)
-        return self._service.create(_new(cog.read_request(body), None, headers))
-
-    def abandon(self, prediction: Prediction) -> None:
-        """Cancel a prediction whose client has hung up."""
-        self._service.abandon(prediction)
+        is_plain = head.has_json and not head.respond_async and not head.event_stream
+        if is_plain and 0 < head.length <= EXPRESS_LIMIT:
+            return _PlainCall(self._service, headers, self._max_body_bytes)
+        return None
 
     # the ASGI road
 
@@ -181,8 +178,36 @@ class PredictionEndpoints:
             self._hangups.end(wait)
 
 
+class _PlainCall:
+    """See `Call`."""
+
+    __slots__ = ("_headers", "_max_body_bytes", "_prediction", "_service")
+
+    def __init__(self, service: PredictionService, headers: Headers, max_body_bytes: int) -> None:
+        self._service = service
+        self._headers = headers
+        self._max_body_bytes = max_body_bytes
+        self._prediction: Prediction
+
+    def admit(self, body: bytes) -> Prediction:
+        if len(body) > self._max_body_bytes:
+            raise too_large(self._max_body_bytes)
+        self._prediction = prediction = self._service.create(_new(cog.read_request(body), None, self._headers))
+        return prediction
+
+    def answer(self) -> Answer:
+        return Answer(HTTPStatus.OK, cog.encode_in_parts(self._prediction))
+
+    @staticmethod
+    def refuse(error: GeartrainError) -> Answer:
+        return Answer(HTTP_STATUS[error.code], (cog.encode_error(error),))
+
+    def abandon(self) -> None:
+        self._service.abandon(self._prediction)
+
+
 def _new(
-    request: cog.PredictionRequest, url_id: str | None, headers: _Headers, *, head: _Head | None = None
+    request: cog.PredictionRequest, url_id: str | None, headers: Headers, *, head: _Head | None = None
 ) -> NewPrediction:
     """What a request asks for; `head` is left out for a plain one."""
     prediction_id = request.id if url_id is None else url_id
@@ -199,7 +224,7 @@ def _new(
     )
 
 
-def _webhook(url: str, request: cog.PredictionRequest, headers: _Headers) -> Webhook:
+def _webhook(url: str, request: cog.PredictionRequest, headers: Headers) -> Webhook:
     """The receiver that a request names; what it is told belongs to the request's trace (W3C Trace Context)."""
     trace: dict[str, str] = {}
     for name, value in headers:

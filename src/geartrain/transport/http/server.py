@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
+import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
+from geartrain.service.catalogue import Catalogue
 from geartrain.service.predictions import PredictionService
+from geartrain.service.served import Served
+from geartrain.service.shared_memory import SharedRegions
 from geartrain.service.trainings import Trainings
 from geartrain.transport.http.app import make_app
 from geartrain.transport.http.connection import Connection, IdleSweep
-from geartrain.transport.http.predictions import PredictionEndpoints
+from geartrain.transport.http.lanes import Lane
+from geartrain.transport.http.metrics import MetricsEndpoint
+from geartrain.transport.http.models import Doors
+from geartrain.transport.http.open_inference import OpenInferenceEndpoints
 from geartrain.transport.http.streams import QUIET
-from geartrain.transport.http.system import SystemEndpoints
-from geartrain.transport.http.trainings import TrainingEndpoints
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 _KEEP_ALIVE = 75  # seconds
 _LAST_WORDS = 1.0  # seconds for canceled predictions to say so to their clients
-_COLLECT_AFTER = 20_000  # objects more than before
-
-
-def tune_collector() -> None:
-    """Have the garbage collector look at what predictions leave behind, and seldom at the server itself."""
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER, 20, 20)
 
 
 class HttpServer(uvicorn.Server):
     """A server that leaves the signals to whoever runs it, and that no client can keep from ending."""
 
-    def __init__(self, config: uvicorn.Config, services: Sequence[PredictionService], *, grace: float | None) -> None:
+    def __init__(self, config: uvicorn.Config, cancel_all: Callable[[], None], *, grace: float | None) -> None:
         """`grace`: the seconds that what runs has to end once the server is to shut down; None for no limit."""
         super().__init__(config)
-        self._services = services
+        self._cancel_all = cancel_all
         self._grace = grace
         self._ends_at: float | None = None  # on the loop's clock
 
@@ -64,10 +64,6 @@ class HttpServer(uvicorn.Server):
         self._hang_up()
         await asyncio.sleep(0)  # they hear of it
 
-    def _cancel_all(self) -> None:
-        for service in self._services:
-            service.cancel_all()
-
     def _hang_up(self) -> None:
         for connection in tuple(self.server_state.connections):
             connection.transport.abort()
@@ -82,40 +78,45 @@ def make_http_server(
     predictions: PredictionService | None,
     *,
     trainings: Trainings | None = None,
+    catalogue: Catalogue | None = None,
+    regions: SharedRegions | None = None,
     max_body_bytes: int,
-    log_level: int,
     quiet: float = QUIET,
     grace: float | None = None,
 ) -> HttpServer:
     """Build a server on the running loop; `serve(sockets=[…])` runs it until its `should_exit` is set.
 
-    It serves predictions, trainings, or both. `quiet`: the seconds after which a stream without events is kept alive.
-    `grace`: see `HttpServer`.
+    At the root it serves predictions, trainings, or both, or else the default model of `catalogue`; all models of it at
+    `/models`, and by the Open Inference Protocol, with tensors in `regions` of shared memory. `quiet`: the seconds
+    after which a stream without events is kept alive. `grace`: see `HttpServer`.
     """
 
     def shut_down() -> None:
         server.should_exit = True
 
-    endpoints: dict[str, PredictionEndpoints] = {}
-    if predictions is not None:
-        endpoints["predictions"] = PredictionEndpoints(predictions, max_body_bytes=max_body_bytes, quiet=quiet)
-    if trainings is not None:
-        endpoints["trainings"] = TrainingEndpoints(trainings, max_body_bytes=max_body_bytes)
-    app = make_app(endpoints, SystemEndpoints(predictions, trainings, shut_down))
+    doors = Doors(max_body_bytes=max_body_bytes, quiet=quiet, shut_down=shut_down)
+    root = doors.root(predictions, trainings, catalogue)
+    lanes: list[Lane] = [root.predictions] if root.predictions is not None else []
+    others: dict[str, ASGIApp] = {}
+    if catalogue is not None:
+        regions = SharedRegions(enabled=False) if regions is None else regions
+        open_inference = OpenInferenceEndpoints(catalogue, regions, max_body_bytes=max_body_bytes)
+        lanes.append(open_inference.infer)
+        others = {"v2": open_inference, "models": doors.models(catalogue), "metrics": MetricsEndpoint(catalogue)}
+    app = make_app(root.endpoints, root.routes, others)
     config = uvicorn.Config(
         app,
-        http=cast("Any", partial(Connection, endpoints.get("predictions"), IdleSweep(_KEEP_ALIVE))),
+        http=cast("Any", partial(Connection, lanes, IdleSweep(_KEEP_ALIVE))),
         ws="none",
         lifespan="off",
         interface="asgi3",
         log_config=None,
-        log_level=log_level,
+        log_level=logging.WARNING,
         access_log=False,
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE,
     )
-    services = [predictions] if predictions is not None else []
-    services += [trainings.service] if trainings is not None else []
-    server = HttpServer(config, services, grace=grace)
+    served = Served(predictions, trainings, catalogue)
+    server = HttpServer(config, served.cancel_all, grace=grace)
     return server

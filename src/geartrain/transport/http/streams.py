@@ -33,6 +33,10 @@ class EventStreams:
         self._readers: Counter[Prediction] = Counter()
         self._dependent: set[Prediction] = set()  # on having a reader
 
+    def follow_service(self, service: PredictionService) -> None:
+        """From now on new streams are of predictions of that service."""
+        self._service = service
+
     async def follow(self, prediction: Prediction, receive: Receive, send: Send, *, created: bool) -> None:
         """Answer with the events of a prediction from its first on, then live, until it is over.
 
@@ -56,8 +60,9 @@ class EventStreams:
         try:
             await stream.write()
         except LaggedError as error:
-            self._dependent.discard(prediction)  # its reader has been sent away, and may come back with a PUT
-            await _send(send, sse.encode_error(sse.LAGGED, error.skipped), more=False)
+            if not await self._hangups.has_left(wait):  # which would be why it did not read
+                self._dependent.discard(prediction)  # its reader is sent away, and may come back with a PUT
+                await _send(send, sse.encode_error(sse.LAGGED, error.skipped), more=False)
         finally:
             stream.close()
             self._hangups.end(wait)
@@ -90,12 +95,7 @@ class _Stream:
         await _start(self._send)
         over = False
         while not over:
-            try:
-                events = await self._reader.batch()
-            except LaggedError:
-                if self._gone:  # which is why it did not read
-                    return
-                raise
+            events = await self._reader.batch()
             if self._gone:
                 return
             self._written_at = self._loop.time()

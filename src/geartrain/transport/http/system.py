@@ -17,9 +17,8 @@ from geartrain.apis import cog, openapi
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.signature import Signature
-from geartrain.service.model import SetupReport
+from geartrain.service.model import Model, SetupReport
 from geartrain.service.predictions import PredictionService
-from geartrain.service.restarts import Restarts
 from geartrain.service.trainings import Trainings
 
 if TYPE_CHECKING:
@@ -30,13 +29,13 @@ _DOCS_PAGE = """<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <title>{title}</title>
-<link rel="stylesheet" href="/docs/static/swagger-ui.css">
+<link rel="stylesheet" href="{prefix}/docs/static/swagger-ui.css">
 </head>
 <body>
 <div id="swagger-ui"></div>
-<script src="/docs/static/swagger-ui-bundle.js"></script>
+<script src="{prefix}/docs/static/swagger-ui-bundle.js"></script>
 <script>
-SwaggerUIBundle({{url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null}})
+SwaggerUIBundle({{url: "{prefix}/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null}})
 </script>
 </body>
 </html>
@@ -47,8 +46,14 @@ class SystemEndpoints:
     """The handlers. Health is that of the model that makes predictions; of the training where there are none."""
 
     def __init__(
-        self, predictions: PredictionService | None, trainings: Trainings | None, shut_down: Callable[[], None]
+        self,
+        predictions: PredictionService | None,
+        trainings: Trainings | None,
+        shut_down: Callable[[], None] | None = None,
+        *,
+        prefix: str = "",
     ) -> None:
+        """`prefix`: what stands before the paths of its routes. Without `shut_down` it cannot shut the server down."""
         if predictions is not None:
             self._model = predictions.model
         elif trainings is not None:
@@ -59,35 +64,37 @@ class SystemEndpoints:
         self._predictions = predictions
         self._trainings = trainings
         self._shut_down = shut_down
+        self._prefix = prefix
         self._openapi: bytes | None = None
+
+    def follow(self, predictions: PredictionService) -> None:
+        """From now on it is another service of the same model."""
+        self._predictions = predictions
+        self._model = predictions.model
+        self._openapi = None
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of Cog's HTTP API besides the predictions."""
-        return [
+        routes = [
             Route("/", self.discover),
             Route("/health-check", self.health_check),
             Route("/openapi.json", self.openapi),
             Route("/docs", self.docs),
             Mount("/docs/static", _SwaggerFiles()),
-            Route("/shutdown", self.shutdown, methods=["POST"]),
         ]
+        if self._shut_down is not None:
+            routes.append(shutdown_route(self._shut_down))
+        return routes
 
     async def discover(self, _request: Request) -> Response:
         """`GET /`."""
-        has_trainings = self._trainings is not None
-        return _json(cog.discovery(__version__, predictions=self._predictions is not None, trainings=has_trainings))
+        nouns = {"prediction": self._predictions is not None, "training": self._trainings is not None}
+        there = [noun for noun, is_there in nouns.items() if is_there]
+        return _json(cog.discovery(__version__, there, prefix=self._prefix, shutdown=self._shut_down is not None))
 
     async def health_check(self, _request: Request) -> Response:
         """`GET /health-check`: always 200, the status is in the body."""
-        report = await self._model.report()
-        body = cog.encode_health(
-            report.health,
-            setup=_setup(report.setup, report.health),
-            version=__version__,
-            healthcheck_error=report.healthcheck_error or report.defunct_reason,
-            restarts=_restarts(self._model.restarts),
-        )
-        return _json(body)
+        return _json(cog.encode_health({**await health_of(self._model), **cog.versions(__version__)}))
 
     async def openapi(self, _request: Request) -> Response:
         """`GET /openapi.json`: 503 until the model has told its signature."""
@@ -100,6 +107,8 @@ class SystemEndpoints:
             except GeartrainError:
                 return _json(b'{"error":"OpenAPI schema not available"}', HTTPStatus.SERVICE_UNAVAILABLE)
             document = openapi.document(signature, training=training, title=self._model.name, version=__version__)
+            if self._prefix:
+                document["servers"] = [{"url": self._prefix}]
             self._openapi = msgspec.json.encode(document, order="sorted")
         return _json(self._openapi)
 
@@ -115,12 +124,31 @@ class SystemEndpoints:
 
     async def docs(self, _request: Request) -> Response:
         """`GET /docs`: the API to try out, without any file from elsewhere."""
-        return HTMLResponse(_DOCS_PAGE.format(title=html.escape(f"{self._model.name} - geartrain")))
+        title = html.escape(f"{self._model.name} - geartrain")
+        return HTMLResponse(_DOCS_PAGE.format(title=title, prefix=html.escape(self._prefix)))
 
-    async def shutdown(self, _request: Request) -> Response:
-        """`POST /shutdown`: answer, then stop."""
-        self._shut_down()
+
+def shutdown_route(shut_down: Callable[[], None]) -> Route:
+    """Return the route of `POST /shutdown`: answer, then stop."""
+
+    async def shutdown(_request: Request) -> Response:
+        shut_down()
         return _json(b"{}")
+
+    return Route("/shutdown", shutdown, methods=["POST"])
+
+
+async def health_of(model: Model) -> dict[str, Any]:
+    """Return the health of a model now, as `GET /health-check` tells it. What has no value is left out."""
+    report = await model.report()
+    found: dict[str, Any] = {
+        "status": report.health,
+        "setup": _setup(report.setup, report.health),
+        "user_healthcheck_error": report.healthcheck_error or report.defunct_reason,
+        "restarts": model.restarts if model.restarts.count else None,
+        "replicas": report.replicas or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _json(body: bytes, status: HTTPStatus = HTTPStatus.OK) -> Response:
@@ -139,10 +167,6 @@ def _setup(report: SetupReport, health: Health) -> dict[str, Any] | None:
         setup["status"] = "failed" if report.failed else "succeeded"
     setup["logs"] = report.logs
     return setup
-
-
-def _restarts(restarts: Restarts) -> dict[str, Any] | None:
-    return {"count": restarts.count, "last_reason": restarts.last_reason} if restarts.count else None
 
 
 class _SwaggerFiles:

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.transport.http.lanes import Answer
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Send
@@ -51,6 +52,15 @@ def too_large(limit: int) -> GeartrainError:
     return GeartrainError(Code.TOO_LARGE, msg)
 
 
+async def send_answer(send: Send, answer: Answer) -> None:
+    """Send a whole answer."""
+    parts = answer.parts
+    headers = (*answer.headers, (b"content-length", b"%d" % sum(map(len, parts))))
+    await send({"type": "http.response.start", "status": int(answer.status), "headers": headers})
+    for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
+        await send({"type": "http.response.body", "body": part, "more_body": left > 0})
+
+
 async def send_json(
     send: Send, status: HTTPStatus | int, body: bytes, *, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
@@ -62,12 +72,4 @@ async def send_parts(
     send: Send, status: HTTPStatus | int, parts: Sequence[bytes], *, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
     """Send a whole answer whose body is in parts, some of them large."""
-    await send(
-        {
-            "type": "http.response.start",
-            "status": int(status),
-            "headers": (_JSON, (b"content-length", b"%d" % sum(map(len, parts))), *headers),
-        }
-    )
-    for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
-        await send({"type": "http.response.body", "body": part, "more_body": left > 0})
+    await send_answer(send, Answer(HTTPStatus(status), parts, (_JSON, *headers)))

@@ -1,0 +1,73 @@
+"""The parameters of an infer request: which of them are the model's, and which the server's own. Pure.
+
+Source: "Parameters" of the Open Inference Protocol; observed Triton, section 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.inference import Parameters
+
+_RESERVED: Final = "triton_"
+_INT64: Final = range(-(2**63), 2**64)
+_MICROSECONDS: Final = 1_000_000
+_LONGEST: Final = 366 * 24 * 3600.0  # seconds to wait in a queue; the loop's timers take no more than some years
+
+
+class TakenParameters(msgspec.Struct, frozen=True):
+    """`own` reach the model. `timeout`: seconds in the queue, None for no limit. `binary`: of all outputs."""
+
+    own: Parameters = {}
+    timeout: float | None = None
+    binary: bool = False
+
+
+NO_PARAMETERS: Final = TakenParameters()
+
+# What the server takes for itself. Sequences and priorities mean nothing to a model without a state and a queue that
+# keeps its order, so they are only checked.
+_TAKEN: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    "timeout": ((int,), "an integer: microseconds"),
+    "priority": ((int,), "an integer"),
+    "sequence_id": ((int, str), "an integer or a string"),
+    "sequence_start": ((bool,), "true or false"),
+    "sequence_end": ((bool,), "true or false"),
+    "binary_data_output": ((bool,), "true or false"),
+}
+
+
+def take_parameters(given: Mapping[str, Any]) -> TakenParameters:
+    """Sort the parameters of a request; raise `INVALID_INPUT`, which names the one that is wrong."""
+    own: Parameters = {}
+    taken: dict[str, Any] = {}
+    for name, value in given.items():
+        wanted = _TAKEN.get(name)
+        if wanted is None:
+            check_parameter(name, value)
+            own[name] = value
+        elif type(value) not in wanted[0] or (type(value) is int and value < 0):
+            raise _invalid(f"parameter '{name}' has an invalid value: it takes {wanted[1]}, not negative")
+        else:
+            taken[name] = value
+    timeout = min(taken.get("timeout", 0) / _MICROSECONDS, _LONGEST)
+    return TakenParameters(own, timeout or None, taken.get("binary_data_output", False))
+
+
+def check_parameter(name: str, value: object) -> None:
+    """Raise `INVALID_INPUT` unless a parameter of this name and value may be given to a model."""
+    if name.startswith(_RESERVED):
+        raise _invalid(f"parameter '{name}' is reserved: names that begin with '{_RESERVED}' are not for models")
+    if not isinstance(value, (str, int, float, bool)):
+        msg = f"parameter '{name}' has invalid type. It should be either 'int', 'float', 'bool', or 'string'."
+        raise _invalid(msg)
+    if type(value) is int and value not in _INT64:
+        raise _invalid(f"parameter '{name}' is out of range: an integer has at most 64 bits")
+
+
+def _invalid(message: str) -> GeartrainError:
+    return GeartrainError(Code.INVALID_INPUT, message)

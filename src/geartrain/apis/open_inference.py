@@ -1,0 +1,342 @@
+"""The Open Inference Protocol's infer request and response as HTTP bodies: JSON, and the binary tensor extension. Pure.
+
+Source: "Inference" of the protocol document; observed Triton, sections 4, 5, 7, 8 and 10 where it is silent. What
+differs: every mistake of a client is refused with its place, and none is passed over (T3, T4, T5, T6, T10, T13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from geartrain.apis import infer_json, tensor_json
+from geartrain.apis.infer_json import InputJson, InputParameters, OutputJson, OutputParameters, RequestJson
+from geartrain.apis.infer_parameters import NO_PARAMETERS, take_parameters
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.inference import InferRequest, InferResponse, Parameter
+from geartrain.domain.tensors import (
+    DATATYPES,
+    SIZES,
+    VARIABLE,
+    Buffer,
+    Tensor,
+    TensorSpec,
+    check_shape,
+    count_of,
+    join_bytes,
+    split_bytes,
+    tensor_error,
+)
+from geartrain.domain.tensorview import TensorView
+
+Fetch = Callable[[str, int, int], Buffer]  # region, offset, size; raises `GeartrainError`
+Store = Callable[[str, int, Buffer], None]  # region, offset, contents; raises `GeartrainError`
+
+_SOURCES: Final = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+    "'shared_memory_region' in 'parameters'. But "
+)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where in shared memory an output shall go; sizes in bytes."""
+
+    region: str
+    offset: int
+    size: int
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """In which form a client wants its outputs: all of them, and those that it has said something of."""
+
+    binary: bool = False
+    forms: dict[str, bool] = {}  # whether it is binary, by name
+    places: dict[str, Place] = {}
+
+    def is_binary(self, name: str) -> bool:
+        """Whether an output shall come as bytes after the JSON."""
+        return self.forms.get(name, self.binary)
+
+
+_PLAIN: Final = Reply()
+
+
+# in
+
+
+def read_request(
+    body: bytes | bytearray, json_size: int | None, view: TensorView, *, fetch: Fetch
+) -> tuple[InferRequest, Reply]:
+    """Decode a request's body.
+
+    `json_size` is what `Inference-Header-Content-Length` says: None without one, 0 for the bytes of the only input.
+    `fetch` reads shared memory. Raises `GeartrainError`: `UNPARSABLE`, `INVALID_INPUT`, `INVALID_TENSOR`, and what
+    `fetch` raises.
+    """
+    if json_size == 0:
+        return InferRequest((_raw_input(body, view.inputs),)), Reply(binary=True)
+    text, rest = body, memoryview(b"")
+    if json_size is not None:
+        if not 0 < json_size <= len(body):
+            msg = f"inference header size should be in range (0, {len(body)}), got: {json_size}"
+            raise GeartrainError(Code.INVALID_INPUT, msg)
+        whole = memoryview(body)
+        text, rest = bytes(whole[:json_size]), whole[json_size:]
+    arrays = tensor_json.arrays() if len(text) >= tensor_json.LARGE else None
+    if arrays is not None:
+        try:
+            request, data = infer_json.convert(*arrays.parse(text))
+            return _request(request, data, _Tail(rest), fetch=fetch, view=view)
+        except arrays.SlowRoadError:
+            pass
+    request = infer_json.decode(text)
+    return _request(request, [one.data for one in request.inputs], _Tail(rest), fetch=fetch, view=view)
+
+
+class _Tail:
+    """The bytes behind the JSON: the contents of binary inputs, one after the other."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def take(self, name: str, size: int) -> memoryview:
+        if size > len(self._data):
+            missing = size - len(self._data)
+            msg = (
+                f"unexpected size for input '{name}', expecting {missing} additional bytes after the JSON, "
+                "whose length Inference-Header-Content-Length has to tell"
+            )
+            raise tensor_error(msg)
+        data, self._data = self._data[:size], self._data[size:]
+        return data
+
+    def check_end(self) -> None:
+        if len(self._data):
+            raise tensor_error(f"unexpected additional input data: {len(self._data)} bytes that no input has announced")
+
+
+def _request(
+    request: RequestJson, data: list[Any], tail: _Tail, *, fetch: Fetch, view: TensorView
+) -> tuple[InferRequest, Reply]:
+    inputs = tuple([_tensor(one, some, tail, fetch=fetch) for one, some in zip(request.inputs, data, strict=True)])
+    tail.check_end()
+    given = request.parameters
+    taken = take_parameters(given) if given else NO_PARAMETERS
+    if request.outputs:
+        names = tuple([one.name for one in request.outputs])
+        reply = _reply(request.outputs, binary=taken.binary)
+    else:
+        names = None
+        reply = Reply(binary=True) if taken.binary else _PLAIN
+    _check_forms(view, names, reply)
+    return InferRequest(inputs, request.id, taken.own, names, taken.timeout), reply
+
+
+def _tensor(one: InputJson, data: Any, tail: _Tail, *, fetch: Fetch) -> Tensor:
+    name, datatype, shape = one.name, one.datatype, one.shape
+    if datatype not in DATATYPES:
+        msg = f"invalid datatype for input {name}: '{datatype}' is none of {', '.join(sorted(DATATYPES))}"
+        raise tensor_error(msg)
+    check_shape(name, shape)
+    wanted = one.parameters
+    if wanted is UNSET or (wanted.binary_data_size is UNSET and wanted.shared_memory_region is UNSET):
+        if data is UNSET:
+            raise tensor_error(f"{_SOURCES}no field is set for input '{name}'")
+        read = tensor_json.decode if type(data) is msgspec.Raw else tensor_json.arrays().decode
+        return Tensor(name, datatype, shape, read(name, datatype, data, count=count_of(shape)))
+    _check_sources(name, wanted, has_data=data is not UNSET)
+    if wanted.binary_data_size is not UNSET:
+        return Tensor(name, datatype, shape, tail.take(name, wanted.binary_data_size))
+    place = _place(f"input '{name}'", wanted)
+    return Tensor(name, datatype, shape, fetch(place.region, place.offset, place.size))
+
+
+def _check_sources(name: str, wanted: InputParameters, *, has_data: bool) -> None:
+    fields = ["'data'"] if has_data else []
+    fields += ["'binary_data_size'"] if wanted.binary_data_size is not UNSET else []
+    fields += ["'shared_memory_region'"] if wanted.shared_memory_region is not UNSET else []
+    if len(fields) > 1:
+        raise tensor_error(f"{_SOURCES}set {' '.join(fields)} for input '{name}'")
+
+
+def _place(what: str, wanted: InputParameters | OutputParameters) -> Place:
+    size = wanted.shared_memory_byte_size
+    if size is UNSET:
+        raise tensor_error(f"{what} names a shared memory region without 'shared_memory_byte_size'")
+    return Place(str(wanted.shared_memory_region), wanted.shared_memory_offset, size)
+
+
+def _reply(outputs: list[OutputJson], *, binary: bool) -> Reply:
+    forms: dict[str, bool] = {}
+    places: dict[str, Place] = {}
+    for one in outputs:
+        wanted = one.parameters
+        if wanted is UNSET:
+            continue
+        if wanted.classification:
+            msg = f"classification is not supported: leave it out of the parameters of output '{one.name}'"
+            raise tensor_error(msg)
+        if wanted.binary_data is not UNSET:
+            forms.setdefault(one.name, wanted.binary_data)
+        if wanted.shared_memory_region is not UNSET:
+            if wanted.binary_data is True:
+                raise tensor_error(f"Output can't set both 'shared_memory_region' and 'binary_data': '{one.name}'")
+            places.setdefault(one.name, _place(f"output '{one.name}'", wanted))
+    return Reply(binary, forms, places)
+
+
+def _check_forms(view: TensorView, names: tuple[str, ...] | None, reply: Reply) -> None:
+    """Refuse before the run what could not be answered after it."""
+    for spec in view.outputs:
+        name = spec.name
+        is_wanted = names is None or name in names
+        has_form = reply.is_binary(name) or name in reply.places
+        if spec.datatype in tensor_json.BINARY_ONLY and is_wanted and not has_form:
+            raise tensor_json.binary_only("output", spec.name, spec.datatype)
+
+
+# raw
+
+
+def _raw_input(body: bytes | bytearray, specs: tuple[TensorSpec, ...]) -> Tensor:
+    """The only input of a model, whose body is its contents."""
+    if len(specs) != 1:
+        msg = f"Raw request must only have 1 input (found {len(specs)}) to be deduced; describe them in JSON"
+        raise tensor_error(msg)
+    (spec,) = specs
+    open_sizes = sum(size == VARIABLE for size in spec.shape)
+    if spec.variadic or open_sizes > 1:
+        msg = (
+            f"The shape of the raw input '{spec.name}' can not be deduced because there are more than one "
+            "variable-sized dimension; describe it in JSON"
+        )
+        raise tensor_error(msg)
+    if spec.datatype == "BYTES" and spec.shape == (1,):
+        return Tensor(spec.name, spec.datatype, spec.shape, join_bytes([bytes(body)]))
+    size = SIZES.get(spec.datatype)
+    count = len(split_bytes(spec.name, body)) if size is None else len(body) // size
+    known = count_of([each for each in spec.shape if each != VARIABLE])
+    length = count // known if known else 0
+    return Tensor(spec.name, spec.datatype, tuple(length if s == VARIABLE else s for s in spec.shape), body)
+
+
+# out
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A body in parts. `json_size`: how long its JSON is, None if it is nothing else."""
+
+    parts: tuple[Buffer, ...]
+    json_size: int | None = None
+
+
+class _OutputBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parameters: dict[str, int] = {}
+    data: msgspec.Raw | msgspec.UnsetType = UNSET
+
+
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    id: str = ""
+    model_name: str
+    model_version: str
+    parameters: dict[str, Parameter] = {}
+    outputs: list[_OutputBody]
+
+
+_encode = msgspec.json.Encoder().encode
+_MARK: Final = b"\x00"  # JSON text has no control characters
+_JOINED: Final = 65_536  # bytes up to which it is cheaper to copy a tensor's text than to send it by itself
+
+
+def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> Answer:
+    """Return the body of an answer; raise `INVALID_TENSOR` if an output cannot take the form that was asked for.
+
+    `store` writes shared memory.
+    """
+    outputs: list[_OutputBody] = []
+    texts: list[bytes] = []  # too large to be copied
+    tail: list[Buffer] = []
+    for tensor in response.outputs:
+        name, datatype, shape, contents = tensor.name, tensor.datatype, tensor.shape, tensor.data
+        place = reply.places.get(name)
+        if place is not None:
+            _put(tensor, place, store)
+            outputs.append(_OutputBody(name, datatype, shape))
+        elif reply.is_binary(name):
+            outputs.append(_OutputBody(name, datatype, shape, {"binary_data_size": len(contents)}))
+            if len(contents):
+                tail.append(contents)
+        else:
+            text = _text(tensor)
+            if len(text) > _JOINED:
+                texts.append(text)
+                text = _MARK
+            outputs.append(_OutputBody(name, datatype, shape, data=msgspec.Raw(text)))
+    head = _encode(
+        _Body(
+            id=response.id,
+            model_name=response.model_name,
+            model_version=response.model_version,
+            parameters=_finite(response),
+            outputs=outputs,
+        )
+    )
+    json = (head,) if not texts else _interleave(head.split(_MARK), texts)
+    return Answer((*json, *tail), sum(map(len, json))) if tail else Answer(json)
+
+
+def _text(tensor: Tensor) -> bytes:
+    arrays = tensor_json.arrays() if len(tensor.data) >= tensor_json.LARGE else None
+    text: bytes = tensor_json.encode(tensor) if arrays is None else arrays.encode(tensor)
+    return text
+
+
+def _interleave(pieces: list[bytes], texts: list[bytes]) -> tuple[bytes, ...]:
+    joined = [pieces[0]]
+    for text, piece in zip(texts, pieces[1:], strict=True):
+        joined += (text, piece)
+    return tuple(joined)
+
+
+def _put(tensor: Tensor, place: Place, store: Store) -> None:
+    size = len(tensor.data)
+    if size > place.size:
+        msg = (
+            f"shared memory size specified with the request for output '{tensor.name}' ({place.size} bytes) "
+            f"should be at least {size} bytes to hold the results"
+        )
+        raise tensor_error(msg)
+    store(place.region, place.offset, tensor.data)
+
+
+def _finite(response: InferResponse) -> dict[str, Parameter]:
+    """The parameters that JSON can carry."""
+    given = response.parameters
+    return {name: value for name, value in given.items() if not _is_odd(value)} if given else given
+
+
+def _is_odd(value: Parameter) -> bool:
+    return isinstance(value, float) and value - value != 0  # NaN, Infinity
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    error: str
+
+
+def encode_error(error: GeartrainError) -> bytes:
+    """Return the body of a request that failed: one sentence, and what is wrong with which field."""
+    text = error.message
+    if error.fields:
+        text = "; ".join(f"{'.'.join(field.loc[1:]).removeprefix('input.')}: {field.msg}" for field in error.fields)
+    return encode_fault(text)
+
+
+def encode_fault(text: str) -> bytes:
+    """Return the body of an error of this text."""
+    return _encode(_ErrorBody(text.encode(errors="replace").decode()))

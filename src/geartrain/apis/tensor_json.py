@@ -1,0 +1,239 @@
+"""Tensor contents as JSON: numbers, booleans and texts to bytes in row-major order, and back. Pure.
+
+Source: "Tensor Data" of the Open Inference Protocol; observed Triton, sections 4 and 6. What is stricter here than
+there: an integer has to fit its datatype, a number has to be finite, and text has to be UTF-8, both ways.
+
+Small tensors are read and written with msgspec alone. From `LARGE` on, an array package does it without a Python object
+for each element; it is loaded in time by whoever serves, see `load_arrays`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from geartrain.domain.tensors import Tensor, count_of, join_bytes, split_bytes, tensor_error
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from geartrain.domain.errors import GeartrainError
+
+LARGE: Final = 16_384  # bytes, of JSON text or of contents
+
+BINARY_ONLY: Final = frozenset({"FP16", "BF16"})  # JSON has no form for them that all would read alike
+
+_CODES: Final = {
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "FP32": "f",
+    "FP64": "d",
+}
+_FLOATS: Final = frozenset({"FP32", "FP64"})
+
+_decode_any = msgspec.json.Decoder().decode
+_decode_floats = msgspec.json.Decoder(list[float]).decode
+_decode_integers = msgspec.json.Decoder(list[int]).decode
+_decode_booleans = msgspec.json.Decoder(list[bool]).decode
+_decode_texts = msgspec.json.Decoder(list[str]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class _Arrays:
+    """The module for large tensors, once it is loaded."""
+
+    module: ModuleType | None = None
+
+
+def arrays() -> Any:
+    """Return `apis.tensor_arrays` if it is loaded, else None."""
+    return _Arrays.module
+
+
+def load_arrays() -> None:
+    """Load what large tensors are read and written with. It takes a tenth of a second: best in a thread."""
+    _Arrays.module = importlib.import_module("geartrain.apis.tensor_arrays")
+
+
+def binary_only(kind: str, name: str, datatype: str) -> GeartrainError:
+    """Say that JSON does not carry the tensor of this name; `kind` is "input" or "output"."""
+    verb = "receiving" if kind == "input" else "sending"
+    msg = f"{verb} {datatype} data via JSON is not supported. Please use the binary data format for {kind} '{name}'"
+    return tensor_error(msg)
+
+
+def decode(name: str, datatype: str, text: msgspec.Raw, *, count: int) -> bytes:
+    """Return the contents that a JSON array stands for, nested or flat; raise `INVALID_TENSOR`.
+
+    `count` is how many elements the shape has.
+    """
+    if datatype in BINARY_ONLY:
+        raise binary_only("input", name, datatype)
+    elements = read_elements(name, datatype, text)
+    check_count(name, len(elements), count)
+    return pack(name, datatype, elements)
+
+
+def check_count(name: str, given: int, count: int) -> None:
+    """Raise `INVALID_TENSOR` unless there are as many elements as the shape has."""
+    if given != count:
+        msg = (
+            f"Unable to parse 'data': Shape does not match true shape of 'data' field: "
+            f"input '{name}' has {given} element(s), and its shape takes {count}"
+        )
+        raise tensor_error(msg)
+
+
+def pack(name: str, datatype: str, elements: Sequence[Any]) -> bytes:
+    """Return contents made of values of the right Python type; raise `INVALID_TENSOR` if one is out of range."""
+    if datatype == "BOOL":
+        return bytes(elements)
+    if datatype == "BYTES":
+        return join_bytes([element.encode() for element in elements])
+    code = _CODES[datatype]
+    try:
+        return struct.pack(f"<{len(elements)}{code}", *elements)
+    except (struct.error, OverflowError):
+        raise _out_of_range(name, datatype, elements) from None
+
+
+def _out_of_range(name: str, datatype: str, elements: Sequence[Any]) -> GeartrainError:
+    for index, element in enumerate(elements):
+        try:
+            struct.pack(f"<{_CODES[datatype]}", element)
+        except (struct.error, OverflowError):
+            return out_of_range(name, datatype, index, element=element)
+    return out_of_range(name, datatype, 0, element="?")  # pragma: no cover - one of them was
+
+
+def out_of_range(name: str, datatype: str, index: int, *, element: object) -> GeartrainError:
+    """Say which element does not fit."""
+    return tensor_error(
+        f"Unable to parse 'data': {element} at [{index}] of input '{name}' is out of range of {datatype}"
+    )
+
+
+# in
+
+
+def read_elements(name: str, datatype: str, text: msgspec.Raw) -> list[Any]:
+    """Return the elements in row-major order, as Python values of the datatype's JSON form; raise `INVALID_TENSOR`."""
+    read = _reader(datatype)
+    try:
+        return read(text)
+    except (ValueError, RecursionError) as error:
+        if not _is_nested(text):
+            raise unparsable(name, datatype, error) from None
+    # Only the order counts, so brackets of numbers need no reading. Texts may have brackets of their own.
+    raw = bytes(text)
+    if datatype != "BYTES" and b'"' not in raw:
+        try:
+            return read(b"[" + raw.translate(None, b"[]") + b"]")
+        except ValueError:
+            pass  # an empty list among others leaves a comma too many, and a fault deserves to be told its place
+    return _flatten(name, datatype, raw)
+
+
+def _reader(datatype: str) -> Callable[[Any], list[Any]]:
+    if datatype in _FLOATS:
+        return _decode_floats
+    if datatype == "BOOL":
+        return _decode_booleans
+    return _decode_texts if datatype == "BYTES" else _decode_integers
+
+
+def _is_nested(text: msgspec.Raw) -> bool:
+    return bytes(text).count(b"[", 0) > 1
+
+
+def _flatten(name: str, datatype: str, raw: bytes) -> list[Any]:
+    try:
+        flat = flat_list(_decode_any(raw))
+        return _reader(datatype)(_encode(flat))
+    except (ValueError, RecursionError) as error:
+        raise unparsable(name, datatype, error) from None
+
+
+def flat_list(value: Any) -> list[Any]:
+    """Return the elements of lists in lists, in their order."""
+    if not isinstance(value, list):
+        return [value]
+    flat: list[Any] = []
+    rest = [iter(value)]
+    while rest:
+        for element in rest[-1]:
+            if isinstance(element, list):
+                rest.append(iter(element))
+                break
+            flat.append(element)
+        else:
+            rest.pop()
+    return flat
+
+
+_EXPECTED: Final = re.compile(r"Expected `(\w+)`, got `(\w+)`(?: - at `\$(.*)`)?")
+_WORDS: Final = {"str": "a string", "float": "a number", "int": "an integer", "bool": "true or false"}
+
+
+def unparsable(name: str, datatype: str, error: Exception) -> GeartrainError:
+    """Say what is wrong with the `data` of an input."""
+    text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    found = _EXPECTED.match(text)
+    if found is not None:
+        wanted, got, at = found[1], found[2], found[3] or ""
+        if wanted == "array":
+            text = f"expected an array, got {got}"
+        else:
+            text = f"{datatype} takes {_WORDS.get(wanted, wanted)}, got {got}" + (f" at {at}" if at else "")
+    elif isinstance(error, UnicodeDecodeError):
+        text = "it is not valid UTF-8"
+    return tensor_error(f"Unable to parse 'data' of input '{name}': {text}")
+
+
+# out
+
+
+def encode(tensor: Tensor) -> bytes:
+    """Return the contents as the text of a flat JSON array; raise `INVALID_TENSOR` if JSON cannot carry them."""
+    datatype = tensor.datatype
+    if datatype in BINARY_ONLY:
+        raise binary_only("output", tensor.name, datatype)
+    if datatype == "BYTES":
+        return _encode(_texts(tensor))
+    data = tensor.data
+    if datatype == "BOOL":
+        return _encode([byte != 0 for byte in bytes(data)])
+    code = _CODES[datatype]
+    count = len(data) // struct.calcsize(code)
+    text = _encode(struct.unpack(f"<{count}{code}", data))
+    if datatype in _FLOATS and b"null" in text:
+        raise not_finite(tensor)
+    return text
+
+
+def not_finite(tensor: Tensor) -> GeartrainError:
+    """Say that a tensor holds what is no number to JSON."""
+    msg = f"output '{tensor.name}' holds NaN or Infinity, which JSON cannot carry. {_AS_BINARY}"
+    return tensor_error(msg)
+
+
+_AS_BINARY: Final = 'Ask for it as binary: "parameters": {"binary_data": true}'
+
+
+def _texts(tensor: Tensor) -> list[str]:
+    try:
+        return [element.decode() for element in split_bytes(tensor.name, tensor.data, count_of(tensor.shape))]
+    except UnicodeDecodeError:
+        msg = f"output '{tensor.name}' holds bytes that are not valid UTF-8, which JSON cannot carry. {_AS_BINARY}"
+        raise tensor_error(msg) from None

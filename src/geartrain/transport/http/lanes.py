@@ -1,0 +1,49 @@
+"""The express lane: how a request that needs no ASGI call is admitted and answered. See `connection`."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from geartrain.domain.errors import GeartrainError
+    from geartrain.domain.prediction import Prediction
+    from geartrain.domain.tensors import Buffer
+
+Headers = list[tuple[bytes, bytes]]  # names in lower case
+
+EXPRESS_LIMIT: Final = 65_536  # bytes of a body: what is larger may come in pieces and wants flow control
+JSON: Final = ((b"content-type", b"application/json"),)
+
+
+class Answer(NamedTuple):
+    """A whole answer, whose body may be in parts. Its length is added to the headers by whoever sends it."""
+
+    status: HTTPStatus
+    parts: Sequence[Buffer]
+    headers: tuple[tuple[bytes, bytes], ...] = JSON
+
+
+class Call(Protocol):
+    """One request, from the end of its head to its answer."""
+
+    def admit(self, body: bytes) -> Prediction:
+        """Start the prediction that the request asks for; raises `GeartrainError`."""
+
+    def answer(self) -> Answer:
+        """Return the answer; the prediction is over."""
+
+    def refuse(self, error: GeartrainError) -> Answer:
+        """Return the answer to a request that could not be admitted."""
+
+    def abandon(self) -> None:
+        """The client has hung up."""
+
+
+class Lane(Protocol):
+    """One endpoint that can do without ASGI."""
+
+    def enter(self, url: bytes, headers: Headers) -> Call | None:
+        """Take a POST whose body is announced and has at most `EXPRESS_LIMIT` bytes, or leave it to the ASGI road."""

@@ -1,0 +1,274 @@
+"""The generate extension's bodies: its document, and observed Triton, section 12, a row for a row."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from geartrain.apis import generate
+from geartrain.apis.generate import GenerateRequest, GenerateView
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.prediction import Prediction
+from geartrain.domain.signature import OutputMode, OutputSpec, Signature, TypeSpec
+from geartrain.domain.tensors import Tensor, pack
+from geartrain.domain.tensorview import TensorView
+from tests.unit.tensor_models import optional, record, signature, tensor
+
+STRING = TypeSpec("string")
+NUMBER = TypeSpec("number")
+LLM = signature(
+    STRING, prompt=STRING, temperature=optional("temperature", NUMBER), stream=optional("stream", TypeSpec("boolean"))
+)
+
+
+def read(body: Any, model: Signature = LLM) -> GenerateRequest:
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return generate.read_request(text, model, TensorView(model))
+
+
+def values(body: Any, model: Signature = LLM) -> Any:
+    return json.loads(read(body, model).values)
+
+
+def refused(body: Any, model: Signature = LLM) -> str:
+    with pytest.raises(GeartrainError) as caught:
+        read(body, model)
+    assert caught.value.code in {Code.UNPARSABLE, Code.INVALID_INPUT, Code.INVALID_TENSOR}
+    return caught.value.message
+
+
+def test_the_documents_example() -> None:
+    body = {"id": "42", "text_input": "client input", "parameters": {"stream": False, "temperature": 0}}
+    request = read(body)
+    assert json.loads(request.values) == {"prompt": "client input", "stream": False, "temperature": 0}
+    assert (request.request.id, request.tensors) == ("42", None)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (signature(STRING, question=STRING, prompt=STRING, text_input=STRING), "text_input"),
+        (signature(STRING, question=STRING, prompt=STRING), "prompt"),
+        (signature(STRING, n=NUMBER, question=STRING, context=STRING), "question"),
+        (signature(STRING, style=optional("style", STRING), question=STRING), "question"),
+        (signature(STRING, question=tensor("BYTES", 1)), "question"),
+        (signature(STRING, prompt=NUMBER, question=STRING), "question"),
+    ],
+)
+def test_which_input_is_the_text(model: Signature, name: str) -> None:
+    assert generate.text_input_of(model) == name
+
+
+def test_model_without_a_text() -> None:
+    model = signature(NUMBER, n=NUMBER, style=optional("style", STRING))
+    assert "unexpected 'text_input': the model has no such input. Its inputs are: 'n', 'style'" in refused(
+        {"text_input": "a"}, model
+    )
+    assert values({"n": 5}, model) == {"n": 5}
+
+
+def test_inputs_by_their_own_names_and_inside_parameters() -> None:
+    expected = {"prompt": "a", "temperature": 0.5}
+    for body in (
+        {"prompt": "a", "temperature": 0.5},
+        {"text_input": "a", "temperature": 0.5},
+        {"parameters": {"prompt": "a", "temperature": 0.5}},
+        {"parameters": {"text_input": "a"}, "temperature": 0.5},
+        {"text_input": "a", "parameters": {"temperature": 0.5}},
+    ):
+        assert values(body) == expected
+
+
+def test_values_stay_as_they_are_written() -> None:
+    body = b'{"text_input":"a\\u00fc\\n","temperature":1.10,"parameters":{}}'
+    assert read(body).values == b'{"prompt":"a\\u00fc\\n","temperature":1.10}'
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"text_input": "a", "extra": 1}, "unexpected 'extra': the model has no such input. Its inputs are: 'prompt'"),
+        ({"text_input": "a", "parameters": {"top_k": 1, "top_p": 2}}, "unexpected 'top_k', 'top_p'"),
+        ({"text_input": "a", "extra": [1]}, "unexpected 'extra'"),
+        ({"text_input": "a", "parameters": {"nested": {"a": 1}}}, "unexpected 'nested'"),
+        ({"text_input": "a", "parameters": {"triton_x": 1}}, "unexpected 'triton_x'"),
+        ({"text_input": "a", "prompt": "b"}, "input 'prompt' is given more than once"),
+        ({"text_input": "a", "parameters": {"prompt": "b"}}, "input 'prompt' is given more than once"),
+        ({"text_input": "a", "parameters": 5}, "Expected JSON object for keyword: 'parameters'"),
+        ({"text_input": "a", "parameters": None}, "Expected JSON object for keyword: 'parameters'"),
+        ({"text_input": "a", "id": 5}, "Unable to parse 'id'"),
+        ({"text_input": "a", "id": None}, "Unable to parse 'id'"),
+        (b'{"text_input":"a","text_input":"b"}', "member 'text_input' stands more than once"),
+        (b'{"text_input":"a","parameters":{"stream":true,"stream":false}}', "member 'stream' stands more than once"),
+        (b"", "the body is empty"),
+        (b"{", "failed to parse the request JSON buffer"),
+        (b'{"text_input":"a"} x', "failed to parse the request JSON buffer"),
+        (b'{"text_input":NaN}', "failed to parse the request JSON buffer"),
+        (b'{"text_input":"\xff"}', "failed to parse the request JSON buffer"),
+        (b'{"text_input":%b}' % (b"[" * 200_000 + b"]" * 200_000), "failed to parse the request JSON buffer"),
+        ([], "expected 'object', got 'array'"),
+        ("a", "expected 'object', got 'str'"),
+    ],
+)
+def test_t5_what_is_refused(body: Any, text: str) -> None:
+    assert text in refused(body)
+
+
+# tensors
+
+
+def shaped(value: Any, datatype: str, *shape: int, variadic: bool = False) -> tuple[tuple[int, ...], bytes]:
+    kind = TypeSpec("tensor", datatype=datatype, shape=shape, variadic=variadic)
+    request = read({"x": value}, signature(STRING, x=kind))
+    assert request.tensors is not None
+    (given,) = request.tensors
+    assert (given.name, given.datatype, request.values) == ("x", datatype, b"{}")
+    return given.shape, bytes(given.data)
+
+
+def ints(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}i", *numbers)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "expected"),
+    [
+        (5, (1,), ((1,), ints(5))),
+        (5, (-1,), ((1,), ints(5))),
+        (5, (1, 1), ((1, 1), ints(5))),
+        (5, (), ((), ints(5))),
+        ([5], (), ((), ints(5))),
+        ([1, 2], (-1,), ((2,), ints(1, 2))),
+        ([], (-1,), ((0,), b"")),
+        ([1, 2, 3, 4], (2, -1), ((2, 2), ints(1, 2, 3, 4))),
+        ([[1, 2], [3, 4]], (-1, 2), ((2, 2), ints(1, 2, 3, 4))),
+        ([1, 2], (2,), ((2,), ints(1, 2))),
+    ],
+)
+def test_value_becomes_a_tensor(value: Any, shape: tuple[int, ...], expected: tuple[tuple[int, ...], bytes]) -> None:
+    assert shaped(value, "INT32", *shape) == expected
+
+
+def test_value_of_any_shape_is_flat() -> None:
+    assert shaped([[1, 2], [3, 4]], "INT32", -1, variadic=True) == ((4,), ints(1, 2, 3, 4))
+
+
+def test_text_for_a_tensor() -> None:
+    assert shaped("ab", "BYTES", 1) == ((1,), b"\2\0\0\0ab")
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype", "shape", "text"),
+    [
+        ([1, 2], "INT32", (1,), "can not convert input 'x' to tensor with proper shape: 2 element(s) for [1]"),
+        ([1, 2, 3], "INT32", (2, -1), "can not convert input 'x' to tensor with proper shape"),
+        ([1, 2], "INT32", (-1, -1), "can not convert input 'x' to tensor with proper shape"),
+        ([], "INT32", (1,), "can not convert input 'x' to tensor with proper shape"),
+        (2**31, "INT32", (1,), "out of range of INT32"),
+        (1.5, "INT32", (1,), "INT32 takes an integer, got float"),
+        ("1", "INT32", (1,), "INT32 takes an integer, got str"),
+        ({"a": 1}, "FP32", (1,), "FP32 takes a number, got object"),
+        (None, "FP32", (1,), "FP32 takes a number, got null"),
+        (1, "FP16", (1,), "receiving FP16 data via JSON is not supported"),
+    ],
+)
+def test_value_that_becomes_no_tensor(value: Any, datatype: str, shape: tuple[int, ...], text: str) -> None:
+    assert text in refused({"x": value}, signature(STRING, x=tensor(datatype, *shape)))
+
+
+def test_tensor_that_is_missing() -> None:
+    model = signature(STRING, prompt=STRING, x=tensor("INT32", 1), y=optional("y", tensor("INT32", 1)))
+    assert "input 'x' is missing" in refused({"text_input": "a"}, model)
+    assert read({"text_input": "a", "x": 1}, model).values == b'{"prompt":"a"}'
+
+
+# out
+
+
+def succeeded(output: bytes | None, *chunks: bytes) -> Prediction:
+    prediction = Prediction("id", b"{}", 0.0)
+    prediction.start(0.0)
+    for chunk in chunks:
+        prediction.add_output(chunk)
+    prediction.succeed(output, at=1.0)
+    return prediction
+
+
+def whole(output: TypeSpec, *chunks: bytes, mode: OutputMode = "value") -> Any:
+    model = signature(OutputSpec(output, mode))
+    view = GenerateView(model, TensorView(model))
+    prediction = succeeded(chunks[0]) if mode == "value" else succeeded(None, *chunks)
+    return json.loads(generate.encode_response(("m", "1"), "", view.whole(prediction)))
+
+
+NAMED = {"model_name": "m", "model_version": "1"}
+TEXT_AND_NUMBER = record(text=STRING, n=TypeSpec("integer"))
+
+
+def test_response_as_documented() -> None:
+    outputs = GenerateView(LLM, TensorView(LLM)).whole(succeeded(b'"model output"'))
+    text = generate.encode_response(("mymodel", "1"), "42", outputs)
+    assert text == b'{"id":"42","model_name":"mymodel","model_version":"1","text_output":"model output"}'
+
+
+@pytest.mark.parametrize(
+    ("output", "chunks", "mode", "expected"),
+    [
+        (STRING, [b'"a"'], "value", {"text_output": "a"}),
+        (TypeSpec("integer"), [b"5"], "value", {"output": 5}),
+        (TypeSpec("array", items=NUMBER), [b"[1.5]"], "value", {"output": [1.5]}),
+        (TypeSpec("object"), [b'{"a":{"b":null}}'], "value", {"output": {"a": {"b": None}}}),
+        (TEXT_AND_NUMBER, [b'{"text":"a\\n","n":5}'], "value", {"text": "a\n", "n": 5}),
+        (STRING, [b'"a"', b'"b"'], "concatenate", {"text_output": "ab"}),
+        (STRING, [], "concatenate", {"text_output": ""}),
+        (STRING, [b'"a"', b'"b"'], "iterator", {"text_output": "ab"}),
+        (TypeSpec("integer"), [b"1", b"2"], "iterator", {"output": [1, 2]}),
+        (TypeSpec("integer"), [], "iterator", {"output": []}),
+        (TEXT_AND_NUMBER, [b'{"text":"a","n":1}', b'{"text":"b","n":2}'], "iterator", {"text": "ab", "n": [1, 2]}),
+    ],
+)
+def test_outputs_by_name(output: TypeSpec, chunks: list[bytes], mode: OutputMode, expected: dict[str, Any]) -> None:
+    assert whole(output, *chunks, mode=mode) == {**NAMED, **expected}
+
+
+def packed(json_text: bytes = b"{}", **tensors: list[int]) -> bytes:
+    given = [Tensor(name, "INT32", (len(numbers),), ints(*numbers)) for name, numbers in tensors.items()]
+    return b"".join(pack(json_text, given))
+
+
+@pytest.mark.parametrize(
+    ("output", "chunks", "mode", "expected"),
+    [
+        (tensor("INT32", -1), [packed(output=[1, 2])], "value", {"output": [1, 2]}),
+        (tensor("INT32", -1), [packed(output=[1])], "value", {"output": 1}),
+        (record(a=tensor("INT32", -1), t=STRING), [packed(b'{"t":"x"}', a=[1, 2])], "value", {"a": [1, 2], "t": "x"}),
+        (tensor("INT32", -1), [packed(output=[1]), packed(output=[2, 3])], "iterator", {"output": [1, 2, 3]}),
+        (
+            record(a=tensor("INT32", 1), t=STRING),
+            [packed(b'{"t":"x"}', a=[1]), packed(b'{"t":"y"}', a=[2])],
+            "iterator",
+            {"a": [1, 2], "t": "xy"},
+        ),
+    ],
+)
+def test_tensors_of_one_element_are_scalars_and_others_flat(
+    output: TypeSpec, chunks: list[bytes], mode: OutputMode, expected: dict[str, Any]
+) -> None:
+    assert whole(output, *chunks, mode=mode) == {**NAMED, **expected}
+
+
+def test_each_yield_is_a_response() -> None:
+    model = signature(OutputSpec(STRING, "concatenate"))
+    view = GenerateView(model, TensorView(model))
+    event = generate.encode_event(generate.encode_response(("m", "1"), "7", view.one(b'"a\\nb"')))
+    assert event == b'data: {"id":"7","model_name":"m","model_version":"1","text_output":"a\\nb"}\n\n'
+
+
+def test_t6_tensor_that_json_cannot_carry() -> None:
+    model = signature(tensor("FP32", 1))
+    chunk = b"".join(pack(b"{}", [Tensor("output", "FP32", (1,), struct.pack("<f", float("nan")))]))
+    with pytest.raises(GeartrainError, match="NaN"):
+        GenerateView(model, TensorView(model)).one(chunk)
