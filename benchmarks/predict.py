@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 
-from report import conditions, output, peers_environment, table
+from report import conditions, output, peers_environment, table, version_of
 from servers import HERE, ROOT, Server, coglet, floor, geartrain, running
 
 SERVERS = ("geartrain", "coglet", "floor")
@@ -144,14 +144,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns that every server takes (default: 5)")
     parser.add_argument("--seconds", type=int, default=3, help="length of a turn (default: 3)")
     parser.add_argument("--starts", type=int, default=7, help="how often to start each server (default: 7)")
-    parser.add_argument("--peers-venv", type=pathlib.Path, default=ROOT / ".cache/peers", help="where coglet lives")
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS, help="whom to measure (default: all)")
     options = parser.parse_args()
     if shutil.which("wrk") is None:
         parser.exit(2, "wrk is not installed; on Debian and Ubuntu: apt install wrk\n")
-    peers = peers_environment(options.peers_venv.absolute())
+    peers = peers_environment("coglet")
     wrk = output(["wrk", "-v"]).partition(" [")[0].replace("debian/", "")
-    print(conditions(peers, wrk))
+    print(conditions({"coglet": version_of("coglet", peers)}, wrk))
     print(f"{options.rounds} rounds, {options.seconds} s for each server in each; {options.starts} starts of each.\n")
     for case in CASES:
         print(

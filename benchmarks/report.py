@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import pathlib
 import platform
@@ -12,7 +11,7 @@ import sys
 import venv
 from collections.abc import Iterable, Sequence
 
-from servers import HERE
+from servers import HERE, ROOT
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -21,16 +20,20 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def conditions(peers: pathlib.Path, *tools: str) -> str:
-    """The machine and the versions; `tools` are named as they are."""
+def conditions(peers: dict[str, str], *tools: str) -> str:
+    """The machine and the versions: ours, those of `peers` by name, and `tools`, which are named as they are."""
     ours = [f"{name} {importlib.metadata.version(name)}" for name in ("geartrain", "uvicorn", "uvloop", "httptools")]
-    theirs = output([str(peers / "bin/python"), "-m", "pip", "list", "--format=json", "--disable-pip-version-check"])
-    versions = {package["name"]: package["version"] for package in json.loads(theirs)}
     cpuinfo = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), "CPU")
     machine = f"{len(os.sched_getaffinity(0))} cores of {cpu} ({platform.machine()}), {platform.system()}"
-    programs = ", ".join((f"coglet {versions['coglet']}", *tools))
+    programs = ", ".join((*(f"{name} {version}" for name, version in peers.items()), *tools))
     return f"{machine}, Python {platform.python_version()}; {', '.join(ours)}; {programs}."
+
+
+def version_of(package: str, environment: pathlib.Path) -> str:
+    """The version of a package that is installed in another environment."""
+    code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    return output([str(environment / "bin/python"), "-c", code])
 
 
 def output(command: Sequence[str]) -> str:
@@ -38,11 +41,12 @@ def output(command: Sequence[str]) -> str:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60).stdout.strip()
 
 
-def peers_environment(folder: pathlib.Path) -> pathlib.Path:
-    """Make the environment of the other servers, unless it is there already."""
+def peers_environment(name: str) -> pathlib.Path:
+    """Make the environment of another server, unless it is there already."""
+    folder = ROOT / ".cache/peers" / name
     if not (folder / "bin/python").exists():
-        print(f"Installing the other servers into {folder} …", file=sys.stderr)
+        print(f"Installing {name} into {folder} …", file=sys.stderr)
         venv.create(folder, with_pip=True)
         install = [str(folder / "bin/python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        subprocess.run([*install, "-r", str(HERE / "peers.txt")], check=True, timeout=600)
+        subprocess.run([*install, "-r", str(HERE / f"peers/{name}.txt")], check=True, timeout=900)
     return folder

@@ -23,12 +23,16 @@ PATIENCE = 30.0  # seconds that a server may take to become ready, and to end
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server:
-    """A program to start; `{port}` in its command and its environment becomes the port it shall listen on."""
+    """A program to start. In its command and its environment, `{port}`, `{grpc}` and `{metrics}` become ports.
+
+    It is ready when `ready` is answered with 200, and, where the answer is JSON with a status, that is READY.
+    """
 
     name: str
     command: tuple[str, ...]
     folder: pathlib.Path = ROOT
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ready: str = "/health-check"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Running:
 
     pid: int
     port: int
+    grpc_port: int
     seconds_to_ready: float
 
     def memory(self) -> int:
@@ -81,12 +86,12 @@ def running(server: Server) -> Iterator[Running]:
 
     Raises RuntimeError with the end of its output when it does not become ready.
     """
-    port = _free_port()
-    environment = os.environ | {name: value.format(port=port) for name, value in server.environment.items()}
+    ports = {name: _free_port() for name in ("port", "grpc", "metrics")}
+    environment = os.environ | {name: value.format(**ports) for name, value in server.environment.items()}
     with tempfile.TemporaryFile() as output:
         begin = time.perf_counter()
         process = subprocess.Popen(
-            [word.format(port=port) for word in server.command],
+            [word.format(**ports) for word in server.command],
             cwd=server.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -95,13 +100,13 @@ def running(server: Server) -> Iterator[Running]:
             start_new_session=True,
         )
         try:
-            while not _ready(port):
+            while not _ready(ports["port"], server.ready):
                 if process.poll() is not None or time.perf_counter() - begin > PATIENCE:
                     raise RuntimeError(
                         f"{server.name} did not become ready; its output ends:\n{_tail(output.fileno())}"
                     )
                 time.sleep(0.002)
-            yield Running(process.pid, port, time.perf_counter() - begin)
+            yield Running(process.pid, ports["port"], ports["grpc"], time.perf_counter() - begin)
         finally:
             _end(process)
 
@@ -113,16 +118,17 @@ def _free_port() -> int:
         return port
 
 
-def _ready(port: int) -> bool:
+def _ready(port: int, path: str) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        connection.request("GET", "/health-check")
-        status = json.loads(connection.getresponse().read())["status"]
-    except OSError:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+    except (OSError, http.client.HTTPException):
         return False  # not listening yet
     finally:
         connection.close()
-    return bool(status == "READY")
+    return answer.status == http.client.OK and (path != "/health-check" or json.loads(body)["status"] == "READY")
 
 
 def _tail(output: int) -> str:

@@ -20,8 +20,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from report import conditions, output, peers_environment, table
-from servers import HERE, ROOT, Running, Server, coglet, geartrain, running
+from report import conditions, output, peers_environment, table, version_of
+from servers import HERE, Running, Server, coglet, geartrain, running
 
 SERVERS = ("geartrain", "coglet")
 TOKENS = 10_000
@@ -225,11 +225,10 @@ def main() -> None:
     """Parse the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="turns that every server takes (default: 5)")
-    parser.add_argument("--peers-venv", type=pathlib.Path, default=ROOT / ".cache/peers", help="where coglet lives")
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS, help="whom to measure (default: all)")
     options = parser.parse_args()
-    peers = peers_environment(options.peers_venv.absolute())
-    print(conditions(peers))
+    peers = peers_environment("coglet")
+    print(conditions({"coglet": version_of("coglet", peers)}))
     print(f"{options.rounds} rounds.\n")
     good = True
     for case in CASES:

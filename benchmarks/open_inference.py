@@ -1,0 +1,373 @@
+"""Requests a second over the Open Inference Protocol: geartrain beside Triton, MLServer and KServe.
+
+`python benchmarks/open_inference.py --help`. Each serves a model that gives its FP32 tensor back, run by its own Python
+backend. They run side by side and take turns in rounds; what counts is the median of each round's ratios. Needs wrk and
+h2load. Prints markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+
+from report import conditions, output, peers_environment, table, version_of
+from servers import HERE, Running, Server, running
+
+WARM_UP = 1  # seconds of load before the first round
+PEERS = {"triton": "nvidia-pytriton", "mlserver": "mlserver", "kserve": "kserve"}
+SERVERS = ("geartrain", *PEERS, "floor")
+PATH = "/v2/models/echo/infer"
+GRPC_PATH = "/inference.GRPCInferenceService/ModelInfer"
+_MANY = 150_000  # elements: 600 kB of FP32, and as JSON the 1.5 MB of numbers with some digits
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A body as it is sent; `header` is the length of the JSON in front of binary tensors."""
+
+    body: bytes
+    content_type: str = "application/json"
+    header: int | None = None
+
+    @property
+    def is_grpc(self) -> bool:
+        """Whether it goes to the other port."""
+        return self.content_type == "application/grpc"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One request under one load, and whom it is measured against."""
+
+    title: str
+    request: Callable[[], Request]
+    connections: tuple[int, ...]
+    servers: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What one run of the load generator saw. Times in seconds."""
+
+    good: int
+    bad: int
+    seconds: float
+    p50: float
+
+    @property
+    def rate(self) -> float:
+        """Good answers per second."""
+        return self.good / self.seconds
+
+
+# requests
+
+
+def small_json() -> Request:
+    """Four numbers."""
+    return _json([1, 2, 3, 4], (2, 2))
+
+
+def large_json() -> Request:
+    """One and a half megabytes of numbers."""
+    return _json([round(index * 0.37 % 1000, 5) for index in range(_MANY)], (300, _MANY // 300))
+
+
+def _json(values: Sequence[float], shape: tuple[int, ...]) -> Request:
+    tensor = {"name": "x", "shape": shape, "datatype": "FP32", "data": values}
+    return Request(json.dumps({"inputs": [tensor]}, separators=(",", ":")).encode())
+
+
+def large_binary() -> Request:
+    """600 kB, and the same back."""
+    data = _floats()
+    tensor = {"name": "x", "shape": [300, _MANY // 300], "datatype": "FP32"}
+    head = {
+        "inputs": [{**tensor, "parameters": {"binary_data_size": len(data)}}],
+        "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+    }
+    header = json.dumps(head).encode()
+    return Request(header + data, "application/octet-stream", len(header))
+
+
+def small_grpc() -> Request:
+    """Four numbers, raw."""
+    return _grpc(array.array("f", [1, 2, 3, 4]).tobytes(), (2, 2))
+
+
+def large_grpc() -> Request:
+    """600 kB, raw."""
+    return _grpc(_floats(), (300, _MANY // 300))
+
+
+def _floats() -> bytes:
+    return array.array("f", [index * 0.37 % 1000 for index in range(_MANY)]).tobytes()
+
+
+def _grpc(data: bytes, shape: Sequence[int]) -> Request:
+    """Write a `ModelInferRequest` and its frame by hand: field numbers as in the document."""
+    packed = b"".join(map(_varint, shape))
+    tensor = _field(1, b"x") + _field(2, b"FP32") + _field(3, packed)
+    message = _field(1, b"echo") + _field(5, tensor) + _field(7, data)
+    return Request(b"\0" + struct.pack(">I", len(message)) + message, "application/grpc")
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    out = b""
+    while number >> 7:
+        out += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return out + bytes([number])
+
+
+_EVERY = ("geartrain", "triton", "mlserver")
+CASES = (
+    Case("JSON, 4 numbers", small_json, (1, 16), (*_EVERY, "kserve")),
+    Case("JSON, 150,000 numbers (1.3 MB)", large_json, (1,), _EVERY),
+    # MLServer 1.7.1 answers a binary request with 500: today's FastAPI takes the body for text.
+    Case("binary tensor, 600 kB both ways", large_binary, (1, 16), ("geartrain", "triton")),
+    Case("gRPC, 4 numbers", small_grpc, (1, 16), (*_EVERY, "floor")),
+    Case("gRPC, 600 kB both ways", large_grpc, (1, 16), (*_EVERY, "floor")),
+)
+
+
+# servers
+
+
+def geartrain(folder: pathlib.Path) -> Server:
+    """The server of this work tree."""
+    model = folder / "echo"
+    shutil.copytree(HERE / "models/tensor", model)
+    script = pathlib.Path(sys.executable).with_name("geartrain")
+    address = ("--host", "127.0.0.1", "--port", "{port}", "--grpc-port", "{grpc}")
+    return Server(name="geartrain", command=(str(script), "serve", str(model), *address))
+
+
+def triton(folder: pathlib.Path) -> Server:
+    """The binary of the PyTriton package, with its Python backend."""
+    venv = peers_environment("triton")
+    packages = next(venv.glob("lib/python3*/site-packages"))
+    home = packages / "pytriton/tritonserver"
+    backend = folder / "backends/python"
+    shutil.copytree(home / "backends/python", backend)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    shutil.copy(home / "python_backend_stubs" / version / "triton_python_backend_stub", backend)
+    python = output([sys.executable, "-c", "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"])
+    libraries = (packages / "nvidia_pytriton.libs", home / "external_libs", home / "lib", python)
+    options = {
+        "model-repository": HERE / "peers/triton",
+        "backend-directory": backend.parent,
+        "http-address": "127.0.0.1",
+        "http-port": "{port}",
+        "grpc-address": "127.0.0.1",
+        "grpc-port": "{grpc}",
+        "allow-metrics": "false",
+        "log-info": "false",
+    }
+    return Server(
+        name="triton",
+        command=(str(home / "bin/tritonserver"), *(f"--{name}={value}" for name, value in options.items())),
+        environment={
+            "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
+            "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(packages),
+        },
+        ready="/v2/health/ready",
+    )
+
+
+def mlserver(_folder: pathlib.Path) -> Server:
+    """With its own defaults: one process for HTTP and gRPC, one for the model."""
+    return Server(
+        name="mlserver",
+        command=(str(peers_environment("mlserver") / "bin/mlserver"), "start", "."),
+        folder=HERE / "peers/mlserver",
+        environment={
+            "MLSERVER_HOST": "127.0.0.1",
+            "MLSERVER_HTTP_PORT": "{port}",
+            "MLSERVER_GRPC_PORT": "{grpc}",
+            "MLSERVER_METRICS_PORT": "{metrics}",
+            "MLSERVER_DEBUG": "false",
+        },
+        ready="/v2/models/echo/ready",
+    )
+
+
+def kserve(_folder: pathlib.Path) -> Server:
+    """Its Python server, which runs the model in the process that serves."""
+    python = peers_environment("kserve") / "bin/python"
+    return Server(
+        name="kserve",
+        command=(str(python), str(HERE / "peers/kserve/echo.py"), "{port}", "{grpc}"),
+        ready="/v2/models/echo/ready",
+    )
+
+
+def grpc_floor(_folder: pathlib.Path) -> Server:
+    """A bare grpc.aio server that gives the bytes it gets."""
+    return Server(name="floor", command=(sys.executable, str(HERE / "grpc_floor.py"), "{port}", "{grpc}"), ready="/")
+
+
+MAKERS = {"geartrain": geartrain, "triton": triton, "mlserver": mlserver, "kserve": kserve, "floor": grpc_floor}
+
+
+# load
+
+
+def drive(server: Running, request: Request, body: pathlib.Path, *, connections: int, seconds: int) -> Load:
+    """Send one request after the other over each connection."""
+    if request.is_grpc:
+        return _h2load(server.grpc_port, body, connections=connections, seconds=seconds)
+    arguments = [str(body), request.content_type, *([] if request.header is None else [str(request.header)])]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s"]
+    done = subprocess.run(
+        [*command, "-s", str(HERE / "infer.lua"), f"http://127.0.0.1:{server.port}{PATH}", "--", *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=seconds + 30,
+    )
+    seen = json.loads(done.stdout.splitlines()[-1])
+    return Load(seen["good"], seen["bad"], seen["seconds"], seen["p50"])
+
+
+def _h2load(port: int, body: pathlib.Path, *, connections: int, seconds: int) -> Load:
+    headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
+    command = ["h2load", f"-c{connections}", "-m1", "-t1", f"-D{seconds}", "-w24", "-W24", "-d", str(body), *headers]
+    done = subprocess.run(
+        [*command, f"http://127.0.0.1:{port}{GRPC_PATH}"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=seconds + 30,
+    )
+    counts = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored", done.stdout)
+    mean = re.search(r"time for request:\s+\S+\s+\S+\s+(\S+?)(us|ms|s)\s", done.stdout)
+    data = re.search(r"\((\d+)\) data", done.stdout)
+    if counts is None or mean is None or data is None:
+        raise RuntimeError(f"h2load said:\n{done.stdout}")
+    # A refused call is a success to HTTP, but without a body.
+    if int(data[1]) < int(counts[1]) * (body.stat().st_size // 2):
+        raise RuntimeError("the answers are too small to be tensors")
+    unit = {"us": 1e-6, "ms": 1e-3, "s": 1.0}[mean[2]]
+    return Load(int(counts[1]), int(counts[2]) + int(counts[3]), seconds, float(mean[1]) * unit)
+
+
+def check(name: str, server: Running, request: Request) -> None:
+    """Ask once, and raise RuntimeError if the answer is not the tensor that was sent. Of gRPC, look at JSON's door."""
+    asked = small_json() if request.is_grpc else request
+    headers = {"Content-Type": asked.content_type}
+    if asked.header is not None:
+        headers["Inference-Header-Content-Length"] = str(asked.header)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("POST", PATH, asked.body, headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    if asked.header is not None:
+        is_good = body.endswith(asked.body[asked.header :])
+    else:
+        values = array.array("f", json.loads(asked.body)["inputs"][0]["data"]).tolist()
+        is_good = answer.status == http.client.OK and _flat(json.loads(body)["outputs"][0]["data"]) == values
+    if not is_good:
+        raise RuntimeError(f"{name} answered {answer.status} {body[:100]!r}")
+
+
+def _flat(data: list[float]) -> list[float]:
+    """The numbers as FP32 has them, whether or not the server widened what it wrote."""
+    return array.array("f", data).tolist()
+
+
+def measure(case: Case, *, names: Sequence[str], rounds: int, seconds: int) -> str:
+    """Measure one case; a markdown table for each number of connections."""
+    request = case.request()
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        body = folder / "body"
+        body.write_bytes(request.body)
+        started: dict[str, Running] = {}
+        for name in case.servers:
+            if name in names:
+                own = folder / name
+                own.mkdir()
+                started[name] = stack.enter_context(running(MAKERS[name](own)))
+                if name != "floor":
+                    check(name, started[name], request)
+        return "\n".join(
+            _turns(case, request, body, started=started, connections=connections, rounds=rounds, seconds=seconds)
+            for connections in case.connections
+        )
+
+
+def _turns(
+    case: Case,
+    request: Request,
+    body: pathlib.Path,
+    *,
+    started: dict[str, Running],
+    connections: int,
+    rounds: int,
+    seconds: int,
+) -> str:
+    loads: dict[str, list[Load]] = {name: [] for name in started}
+    for server in started.values():
+        drive(server, request, body, connections=connections, seconds=WARM_UP)
+    for _ in range(rounds):
+        for name, server in started.items():
+            loads[name].append(drive(server, request, body, connections=connections, seconds=seconds))
+    rows = [_row(name, measured, loads.get("geartrain", [])) for name, measured in loads.items()]
+    # h2load tells the mean where wrk tells the median.
+    times = "mean ms" if request.is_grpc else "p50 ms"
+    many = "1 connection" if connections == 1 else f"{connections} connections"
+    return f"### {case.title}, {many}\n\n{table(['server', 'good/s', times, 'bad', 'geartrain: good/s'], rows)}"
+
+
+def _row(name: str, measured: Sequence[Load], ours: Sequence[Load]) -> list[str]:
+    rate = statistics.median(load.rate for load in measured)
+    time = statistics.median(load.p50 for load in measured)
+    row = [name, f"{rate:,.0f}", f"{time * 1000:.3f}", str(sum(load.bad for load in measured))]
+    if not ours or measured is ours:
+        return [*row, ""]
+    ratios = [mine.rate / theirs.rate for mine, theirs in zip(ours, measured, strict=True) if theirs.rate]
+    return [*row, f"{statistics.median(ratios):.2f} ×"]
+
+
+def main() -> None:
+    """Parse the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="turns that every server takes (default: 5)")
+    parser.add_argument("--seconds", type=int, default=2, help="length of a turn (default: 2)")
+    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS, help="whom to measure (default: all)")
+    parser.add_argument("--cases", nargs="+", type=int, choices=range(len(CASES)), default=range(len(CASES)))
+    options = parser.parse_args()
+    for tool, package in (("wrk", "wrk"), ("h2load", "nghttp2-client")):
+        if shutil.which(tool) is None:
+            parser.exit(2, f"{tool} is not installed; on Debian and Ubuntu: apt install {package}\n")
+    versions = {name: version_of(PEERS[name], peers_environment(name)) for name in PEERS if name in options.servers}
+    wrk = output(["wrk", "-v"]).partition(" [")[0].replace("debian/", "")
+    print(conditions(versions, wrk, output(["h2load", "--version"])))
+    print(f"{options.rounds} rounds, {options.seconds} s for each server in each.\n")
+    for number in options.cases:
+        print(measure(CASES[number], names=options.servers, rounds=options.rounds, seconds=options.seconds), flush=True)
+
+
+if __name__ == "__main__":
+    main()
