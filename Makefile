@@ -47,6 +47,10 @@ format: $(TOOLS) ## put the code into shape, and mend what ruff can mend
 types: $(TOOLS) ## mypy, strict
 	@$(BIN)/mypy
 
+.PHONY: proto
+proto: $(TOOLS) ## make the Python code of the gRPC protocol from its description
+	@$(BIN)/python tools/make_proto.py
+
 .PHONY: bench
 bench: $(RUNTIME) ## measure against other servers, side by side (needs wrk; see benchmarks/README.md)
 	@$(BIN)/python benchmarks/predict.py $(BENCH_ARGS)
