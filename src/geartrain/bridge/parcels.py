@@ -20,6 +20,7 @@ class Parcels:
     def __init__(self) -> None:
         self._down: Arena | None = None
         self._up: Arena | None = None
+        self._empty: SlotMemory | None = None  # what tells of the memory when it holds no input
         self.is_possible = False  # whether the worker can open what is made here
 
     def put(self, parts: Sequence[Buffer]) -> SlotMemory | None:
@@ -27,15 +28,16 @@ class Parcels:
 
         To be called while no job is on the slot: the one before has read its input, or never will.
         """
-        if not self._make() or self._down is None or self._up is None:
+        if not self._make() or self._down is None or self._empty is None:
             return None
-        size = 0
-        if WORTHWHILE < sum(map(len, parts)) <= LARGEST:
-            try:
-                size = self._down.write(parts)
-            except OSError as error:
-                logger.warning("an input finds no shared memory: %s", error)
-        return SlotMemory(self._down.path, self._up.path, size)
+        if not WORTHWHILE < sum(map(len, parts)) <= LARGEST:
+            return self._empty
+        try:
+            size = self._down.write(parts)
+        except OSError as error:
+            logger.warning("an input finds no shared memory: %s", error)
+            return self._empty
+        return SlotMemory(self._empty.input, self._empty.output, size)
 
     def take(self, size: int) -> bytes:
         """Return an output that the worker has left, as a copy; raise `FrameError` if there is none of that size."""
@@ -53,13 +55,14 @@ class Parcels:
         for arena in (self._down, self._up):
             if arena is not None:
                 arena.close()
-        self._down = self._up = None
+        self._down = self._up = self._empty = None
 
     def _make(self) -> bool:
         if self._down is None and self.is_possible:
             try:
                 self._down = Arena.create()
                 self._up = Arena.create()
+                self._empty = SlotMemory(self._down.path, self._up.path, 0)
             except OSError as error:
                 logger.info("tensors travel without shared memory: %s", error)
                 self.close()

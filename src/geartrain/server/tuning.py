@@ -11,9 +11,8 @@ _COLLECT_AFTER: Final = 20_000  # objects more than before
 # Of the C library's malloc (mallopt(3)); sizes in bytes.
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
-_ARENA_MAX: Final = -8
-_KEPT: Final = 128 * 1024**2
-_LARGEST_KEPT: Final = 32 * 1024**2  # the most that malloc accepts
+_KEPT: Final = 32 * 1024**2
+_LARGEST_KEPT: Final = 8 * 1024**2  # what is larger goes back to the kernel at once
 
 
 def tune_collector() -> None:
@@ -32,4 +31,3 @@ def tune_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
         mallopt(_TRIM_THRESHOLD, _KEPT)
-        mallopt(_ARENA_MAX, 2)

@@ -117,22 +117,29 @@ class IdleSweep:
         self._timer = asyncio.get_running_loop().call_later(self._limit / 4, self._sweep) if again else None
 
 
+class _NoEvent:
+    """Stands for the `asyncio.Event` that nobody waits for here."""
+
+    def set(self) -> None:
+        """See `asyncio.Event`."""
+
+
+_NO_EVENT: Final = _NoEvent()
+
+
 class _Express:
     """What uvicorn's protocol wants to know of the request at hand, for one that never becomes an ASGI call."""
 
     __slots__ = ("body", "call", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
 
     def __init__(self, call: Call, *, keep_alive: bool) -> None:
-        self.call = call
+        self.call: Call | None = call  # until it is answered: it may hold something large
         self.keep_alive = keep_alive
         self.body = b""
         self.more_body = True
         self.response_complete = False
         self.disconnected = False
-        self.message_event = self  # nobody waits for it
-
-    def set(self) -> None:
-        """See `asyncio.Event`."""
+        self.message_event = _NO_EVENT
 
 
 class Connection(HttpToolsProtocol):
@@ -156,15 +163,15 @@ class Connection(HttpToolsProtocol):
         self._sweep.remove(self)
         awaited, self._awaited = self._awaited, None
         super().connection_lost(exc)
-        if awaited is not None:
+        if awaited is not None and awaited.call is not None:
             awaited.call.abandon()
 
     def on_message_complete(self) -> None:
         """The parser has come to the end of a request."""
         super().on_message_complete()
         cycle, self._express = self._express, None
-        if cycle is not None:
-            self._serve(cycle)
+        if cycle is not None and cycle.call is not None:
+            self._serve(cycle, cycle.call)
 
     def shutdown(self) -> None:
         """See uvicorn. A request that is not whole yet would only be refused: nobody waits for the rest of it."""
@@ -208,37 +215,39 @@ class Connection(HttpToolsProtocol):
         self.headers += headers  # in place: the scope has that list
         super().on_headers_complete()
 
-    def _serve(self, cycle: _Express) -> None:
+    def _serve(self, cycle: _Express, call: Call) -> None:
         try:
-            prediction = cycle.call.admit(cycle.body)
+            prediction = call.admit(cycle.body)
         except GeartrainError as error:
-            self._answer(cycle, cycle.call.refuse(error))
+            self._answer(cycle, call.refuse(error))
         except Exception:
             logger.exception("an endpoint failed")
-            self._answer(cycle, cycle.call.refuse(_BUG))
+            self._answer(cycle, call.refuse(_BUG))
         else:
             if prediction.is_terminal:
-                self._finish(cycle)
+                self._finish(cycle, call)
             else:
                 self._awaited = cycle
-                prediction.log.listen(partial(self._on_event, cycle))
+                prediction.log.listen(partial(self._on_event, cycle, call))
 
-    def _on_event(self, cycle: _Express, event: Event) -> None:
+    def _on_event(self, cycle: _Express, call: Call, event: Event) -> None:
         if type(event) is Completed and self._awaited is cycle:
             self._awaited = None
-            self._finish(cycle)
+            self._finish(cycle, call)
 
-    def _finish(self, cycle: _Express) -> None:
+    def _finish(self, cycle: _Express, call: Call) -> None:
         try:
-            answer = cycle.call.answer()
+            answer = call.answer()
         except Exception:
             logger.exception("an endpoint failed")
-            answer = cycle.call.refuse(_BUG)
+            answer = call.refuse(_BUG)
         self._answer(cycle, answer)
 
     def _answer(self, cycle: _Express, answer: Answer) -> None:
         """Write a whole answer, and leave uvicorn's record of it as it would."""
         cycle.response_complete = True
+        cycle.call = None
+        cycle.body = b""
         first, *more = answer.parts
         size = len(first) + sum(map(len, more)) if more else len(first)
         if more and size <= _CORK:
