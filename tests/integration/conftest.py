@@ -237,13 +237,17 @@ class ServerProcess:
 
     def wait_for(self, event: str) -> dict[str, Any]:
         """Read log lines until the one that says so."""
+        return self.wait_for_one(event)
+
+    def wait_for_one(self, *events: str) -> dict[str, Any]:
+        """Read log lines until one that says one of these."""
         assert self.popen.stderr is not None
         for text in self.popen.stderr:
             line: dict[str, Any] = json.loads(text)
             self.lines.append(line)
-            if event in {line.get("event"), line.get("message"), line.get("stage")}:
+            if not {line.get("event"), line.get("message"), line.get("stage")}.isdisjoint(events):
                 return line
-        pytest.fail(f"the server ended without saying {event!r}: {self.lines}")
+        pytest.fail(f"the server ended without saying {' or '.join(events)}: {self.lines}")
 
     def end(self) -> None:
         """Make sure nothing is left."""
