@@ -152,16 +152,16 @@ CASES = (
 # servers
 
 
-def geartrain(folder: pathlib.Path) -> Server:
-    """The server of this work tree."""
+def geartrain(folder: pathlib.Path, *, connections: int) -> Server:
+    """The server of this work tree: a plain `run()` for one client, an async one for many."""
     model = folder / "echo"
-    shutil.copytree(HERE / "models/tensor", model)
+    shutil.copytree(HERE / "models" / ("tensor" if connections == 1 else "tensor_async"), model)
     script = pathlib.Path(sys.executable).with_name("geartrain")
     address = ("--host", "127.0.0.1", "--port", "{port}", "--grpc-port", "{grpc}")
     return Server(name="geartrain", command=(str(script), "serve", str(model), *address))
 
 
-def triton(folder: pathlib.Path) -> Server:
+def triton(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
     """The binary of the PyTriton package, with its Python backend."""
     venv = peers_environment("triton")
     packages = next(venv.glob("lib/python3*/site-packages"))
@@ -194,7 +194,7 @@ def triton(folder: pathlib.Path) -> Server:
     )
 
 
-def mlserver(_folder: pathlib.Path) -> Server:
+def mlserver(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
     """With its own defaults: one process for HTTP and gRPC, one for the model."""
     return Server(
         name="mlserver",
@@ -211,7 +211,7 @@ def mlserver(_folder: pathlib.Path) -> Server:
     )
 
 
-def kserve(_folder: pathlib.Path) -> Server:
+def kserve(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
     """Its Python server, which runs the model in the process that serves."""
     python = peers_environment("kserve") / "bin/python"
     return Server(
@@ -221,7 +221,7 @@ def kserve(_folder: pathlib.Path) -> Server:
     )
 
 
-def grpc_floor(_folder: pathlib.Path) -> Server:
+def grpc_floor(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
     """A bare grpc.aio server that gives the bytes it gets."""
     return Server(name="floor", command=(sys.executable, str(HERE / "grpc_floor.py"), "{port}", "{grpc}"), ready="/")
 
@@ -299,22 +299,24 @@ def _flat(data: list[float]) -> list[float]:
 def measure(case: Case, *, names: Sequence[str], rounds: int, seconds: int) -> str:
     """Measure one case; a markdown table for each number of connections."""
     request = case.request()
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        body = folder / "body"
-        body.write_bytes(request.body)
-        started: dict[str, Running] = {}
-        for name in case.servers:
-            if name in names:
-                own = folder / name
-                own.mkdir()
-                started[name] = stack.enter_context(running(MAKERS[name](own)))
-                if name != "floor":
-                    check(name, started[name], request)
-        return "\n".join(
-            _turns(case, request, body, started=started, connections=connections, rounds=rounds, seconds=seconds)
-            for connections in case.connections
-        )
+    tables = []
+    for connections in case.connections:
+        with contextlib.ExitStack() as stack:
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            body = folder / "body"
+            body.write_bytes(request.body)
+            started: dict[str, Running] = {}
+            for name in case.servers:
+                if name in names:
+                    own = folder / name
+                    own.mkdir()
+                    started[name] = stack.enter_context(running(MAKERS[name](own, connections=connections)))
+                    if name != "floor":
+                        check(name, started[name], request)
+            tables.append(
+                _turns(case, request, body, started=started, connections=connections, rounds=rounds, seconds=seconds)
+            )
+    return "\n".join(tables)
 
 
 def _turns(
