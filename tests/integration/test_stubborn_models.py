@@ -80,18 +80,18 @@ async def test_who_waits_in_the_queue_gets_the_restarted_worker(serve: Serve) ->
 async def test_a_run_that_ignores_its_cancel_is_ended_with_its_worker(serve: Serve) -> None:
     source = """
         import ctypes
+        sleep = ctypes.PyDLL(None).sleep
         class Runner:
             def run(self) -> None:
                 print("in C", flush=True)
-                ctypes.PyDLL(None).sleep(60)  # holds the interpreter: no signal handler of Python's can run
+                sleep(60)  # holds the interpreter: no signal handler of Python's can run
     """
     async with serve(source, limits=Limits(cancel_grace=0.2)) as server:
         response = await server.client.post(
             "/predictions", json={"id": "stuck", "input": {}}, headers={"Prefer": "respond-async"}
         )
         assert response.status_code == 202
-        prediction = server.service.find("stuck")
-        assert prediction is not None
+        prediction = await server.said("stuck", "in C")
         assert (await server.client.post("/predictions/stuck/cancel")).status_code == 200
         async with asyncio.timeout(10):
             await completion(prediction)
