@@ -212,16 +212,24 @@ async def test_capacity_variable(
 # Slow readers, and those who leave
 
 
+WAVE = 10_000  # events, fewer than a reader may lie behind: however fast the model is, who reads keeps up
+
+
 async def flooded(server: LiveServer, gates: Gates) -> tuple[socket.socket, list[Event]]:
     """Have a reader that is stuck, and one that is not, follow many events; return the one and what the other saw."""
-    async with stream(server, wait(gates), ["many", FLOOD, "x" * 200], put="flood") as opened:
+    waves = [f"wave{number}" for number in range(FLOOD // WAVE)]
+    script = [step for wave in waves for step in (wait(gates, wave), ["many", WAVE, "x" * 200])]
+    async with stream(server, *script, put="flood") as opened:
         await opened.next()
         stuck = stuck_reader(server.url, request({}, put="flood"))
         prediction = server.newest()
         await eventually(lambda: len(prediction.log._listeners) == 2)
         readers = [getattr(listener, "__self__", None) for listener in prediction.log._listeners]
-        gates["gate"].open()
-        fast = await opened.rest()
+        fast: list[Event] = []
+        for wave in waves:
+            gates[wave].open()
+            fast += [await opened.next() for _ in range(WAVE)]
+        fast += await opened.rest()
         for reader in readers:
             assert isinstance(reader, EventReader)
             assert len(reader._pending) <= DEFAULT_BACKLOG
