@@ -7,7 +7,7 @@ differs: every mistake of a client is refused with its place, and none is passed
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -41,8 +41,8 @@ _SOURCES: Final = (
 )
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where in shared memory an output shall go; sizes in bytes."""
+class Place(NamedTuple):
+    """Where in shared memory a tensor lies, or shall lie. Offset and size in bytes."""
 
     region: str
     offset: int
@@ -266,7 +266,7 @@ def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> A
         name, datatype, shape, contents = tensor.name, tensor.datatype, tensor.shape, tensor.data
         place = reply.places.get(name)
         if place is not None:
-            _put(tensor, place, store)
+            put(tensor, place, store)
             outputs.append(_OutputBody(name, datatype, shape))
         elif reply.is_binary(name):
             outputs.append(_OutputBody(name, datatype, shape, {"binary_data_size": len(contents)}))
@@ -304,7 +304,8 @@ def _interleave(pieces: list[bytes], texts: list[bytes]) -> tuple[bytes, ...]:
     return tuple(joined)
 
 
-def _put(tensor: Tensor, place: Place, store: Store) -> None:
+def put(tensor: Tensor, place: Place, store: Store) -> None:
+    """Write an output where its client wants it, with `store`; raise `INVALID_TENSOR` when there is too little room."""
     size = len(tensor.data)
     if size > place.size:
         msg = (

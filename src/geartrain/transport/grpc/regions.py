@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from geartrain.apis.open_inference import Place, put
 from geartrain.domain.tensors import Tensor, tensor_error
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import open_inference_pb2 as pb
@@ -13,14 +14,6 @@ from geartrain.transport.grpc.parameters import read
 REGION: Final = "shared_memory_region"
 OFFSET: Final = "shared_memory_offset"
 SIZE: Final = "shared_memory_byte_size"
-
-
-class Place(NamedTuple):
-    """Where a tensor lies, or shall lie. Offset and size in bytes."""
-
-    region: str
-    offset: int
-    size: int
 
 
 def read_place(what: str, parameters: Mapping[str, pb.InferParameter]) -> Place | None:
@@ -49,13 +42,5 @@ def write_outputs(regions: SharedRegions, places: Mapping[str, Place], outputs: 
     """Put outputs where their client wants them; raise `INVALID_TENSOR` when there is too little room for one."""
     for tensor in outputs if places else ():
         place = places.get(tensor.name)
-        if place is None:
-            continue
-        size = len(tensor.data)
-        if size > place.size:
-            msg = (
-                f"shared memory size specified with the request for output '{tensor.name}' ({place.size} bytes) "
-                f"should be at least {size} bytes to hold the results"
-            )
-            raise tensor_error(msg)
-        regions.write(place.region, place.offset, tensor.data)
+        if place is not None:
+            put(tensor, place, regions.write)

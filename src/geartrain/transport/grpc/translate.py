@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from geartrain.apis.open_inference import Place
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.inference import InferRequest, InferResponse
 from geartrain.domain.tensors import Buffer, Tensor, tensor_error
@@ -14,7 +15,7 @@ from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import contents
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.parameters import FINAL, NO_WISHES, read, read_wishes, write
-from geartrain.transport.grpc.regions import OFFSET, REGION, SIZE, Place, read_place
+from geartrain.transport.grpc.regions import OFFSET, REGION, SIZE, read_place
 from geartrain.transport.grpc.wire import as_stream_response, split_raw, with_raw
 
 _SPLIT_FROM: Final = 16_384  # bytes of a message, from which on looking for the raw contents pays
