@@ -21,6 +21,7 @@ from geartrain.bridge.child import SetupError
 from geartrain.domain.events import LogSource
 from geartrain.domain.tensors import pack
 from geartrain.domain.work import (
+    BatchJob,
     Canceled,
     Failed,
     FileRef,
@@ -33,7 +34,7 @@ from geartrain.domain.work import (
     WorkerObserver,
 )
 from geartrain.worker.arguments import ArgumentBinder
-from geartrain.worker.introspect import read_signature
+from geartrain.worker.introspect import read_parameters, read_signature
 from geartrain.worker.streams import LineWriter
 from geartrain.worker.tensor_outputs import tensor_outputs
 
@@ -89,12 +90,13 @@ class FakeWorker:
             except Exception as error:
                 raise SetupError(f"setup() failed: {type(error).__name__}: {error}") from error
         signature = read_signature(self.runner.run, owner_name=type(self.runner).__name__)
-        self._binder = ArgumentBinder(signature, self.runner.run)
+        self._binder = ArgumentBinder(read_parameters(self.runner.run, owner_name="run()"))
         self._tensors = tensor_outputs(signature.output)
         return WorkerInfo(signature, self._slots, is_async=True, has_healthcheck=self._own("healthcheck") is not None)
 
-    def run(self, slot: int, job: Job, listener: JobListener) -> None:
+    def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
         """Run a job on an idle slot."""
+        assert isinstance(job, Job), "this fake takes no batches"
         assert slot not in self._running, f"slot {slot} is in use"
         if self._death is not None:
             listener.on_end(Failed(self._death), (), idle=False)

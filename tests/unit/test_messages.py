@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from geartrain.bridge import messages as m
+from geartrain.domain.batching import Batching, BatchPolicy
 from geartrain.domain.signature import InputField, OutputSpec, Signature, TypeSpec
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "messages.json"
@@ -28,10 +29,32 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         m.Init(1, "run.py:Runner", "/model", "/run/slots", 4, "train", "w.bin", inspect=True, probe="/proc/1/fd/4"),
         "to_worker",
     ),
+    "control/Init of a file": (
+        m.Init(
+            1,
+            "",
+            "/model",
+            "/run/slots",
+            backend=m.BackendChoice("onnx", "/model/model.onnx", {"threads": 2}),
+            batching={"max_size": 8, "pad_to": [4, 8]},
+        ),
+        "to_worker",
+    ),
     "control/Cancel": (m.Cancel(2, 17), "to_worker"),
     "control/Healthcheck": (m.Healthcheck(7), "to_worker"),
     "control/Shutdown": (m.Shutdown(), "to_worker"),
     "control/Ready": (m.Ready((0, 1), SIGNATURE, is_async=True, has_healthcheck=False), "to_parent"),
+    "control/Ready with batches": (
+        m.Ready(
+            (0,),
+            SIGNATURE,
+            is_async=False,
+            has_healthcheck=False,
+            batching=Batching(BatchPolicy(8, 0.01, (4, 8), (8,), retry_singly=True), by_rows=True, shared=("scale",)),
+            platform="onnx_onnxv1",
+        ),
+        "to_parent",
+    ),
     "control/Log": (m.SetupLog("stdout", "loading\n"), "to_parent"),
     "control/WorkerLog": (m.WorkerLog("model", "info", "a thread spoke\n"), "to_parent"),
     "control/Idle": (m.Idle(3), "to_parent"),
@@ -51,10 +74,40 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         m.Predict("pred_1", 20, None, packed=True, memory=m.SlotMemory("/proc/1/fd/5", "/proc/1/fd/6", 600_000)),
         "slot_to_worker",
     ),
+    "slot/PredictBatch": (
+        m.PredictBatch(
+            "batch_1",
+            21,
+            (
+                m.BatchItem("pred_1"),
+                m.BatchItem("pred_2", 3, packed=True, context={"user": "u1"}, parameters={"seed": 7}),
+            ),
+            b"packed",
+            None,
+            "/run/out",
+        ),
+        "slot_to_worker",
+    ),
+    "slot/PredictBatch spilled": (
+        m.PredictBatch("batch_1", 22, (m.BatchItem("pred_1"),), None, "/run/input.bin"),
+        "slot_to_worker",
+    ),
+    "slot/PredictBatch shared": (
+        m.PredictBatch(
+            "batch_1",
+            23,
+            (m.BatchItem("pred_1", packed=True),),
+            None,
+            memory=m.SlotMemory("/proc/1/fd/5", "/proc/1/fd/6", 600_000),
+        ),
+        "slot_to_worker",
+    ),
     "slot/Attach": (m.Attach(1, 0, shares_memory=True), "slot_to_parent"),
     "slot/Log": (m.Log("stderr", "careful\n"), "slot_to_parent"),
+    "slot/Log of one item": (m.Log("stderr", "careful\n", 2), "slot_to_parent"),
     "slot/Output": (m.Output(b'"chunk"'), "slot_to_parent"),
     "slot/Output shared": (m.Output(b"", shared=600_000), "slot_to_parent"),
+    "slot/Output of one item": (m.Output(b'"chunk"', item=2), "slot_to_parent"),
     "slot/FileOutput": (m.FileOutput("/tmp/a.png", "file", "image/png", "token-1"), "slot_to_parent"),  # noqa: S108
     "slot/FileOutput of a temporary file": (
         m.FileOutput("/run/1/b.png", "file", "image/png", "token-2", ("/tmp/x/b.png", "/tmp/x")),  # noqa: S108
@@ -65,11 +118,28 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         "slot_to_parent",
     ),
     "slot/Metric": (m.Metric("timing.decode", 0.25, "increment"), "slot_to_parent"),
+    "slot/Metric of one item": (m.Metric("faces", 2, "replace", 1), "slot_to_parent"),
     "slot/Done": (m.Done("pred_1", b'"hello"', 0.5, is_stream=False), "slot_to_parent"),
     "slot/Done shared": (m.Done("pred_1", b"", 0.5, is_stream=False, shared=600_000), "slot_to_parent"),
     "slot/Done stream": (m.Done("pred_1", None, 0.5, is_stream=True), "slot_to_parent"),
     "slot/Failed": (m.Failed("pred_1", "ValueError: no"), "slot_to_parent"),
     "slot/Cancelled": (m.Cancelled("pred_1"), "slot_to_parent"),
+    "slot/Ended": (
+        m.Ended(
+            "batch_1",
+            (m.ItemEnd(0, b'"hello"'), m.ItemEnd(1, error="ValueError: no"), m.ItemEnd(2, canceled=True)),
+            0.5,
+            is_stream=False,
+            last=False,
+        ),
+        "slot_to_parent",
+    ),
+    "slot/Ended shared": (
+        m.Ended("batch_1", (m.ItemEnd(0, b"", shared=6), m.ItemEnd(1, b"", shared=8)), 0.5, is_stream=False, last=True),
+        "slot_to_parent",
+    ),
+    "slot/Ended stream": (m.Ended("batch_1", (m.ItemEnd(0),), 0.5, is_stream=True, last=True), "slot_to_parent"),
+    "slot/Ended last": (m.Ended("batch_1", (), 0.5, is_stream=False, last=True), "slot_to_parent"),
 }
 
 DECODERS = {
@@ -97,10 +167,14 @@ def test_message_comes_back_as_it_went(name: str) -> None:
 
 
 def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
-    unions = (m.ControlToWorker, m.ControlToParent, m.SlotToParent)
-    known = {kind for union in unions for kind in get_args(union)} | {m.SlotToWorker}
+    unions = (m.ControlToWorker, m.ControlToParent, m.SlotToWorker, m.SlotToParent)
+    known = {kind for union in unions for kind in get_args(union)}
     assert {type(message) for message, _ in EXAMPLES.values()} == known
     assert set(json.loads(GOLDEN.read_text())) == set(EXAMPLES)
+
+
+def test_version_of_the_protocol() -> None:
+    assert m.PROTOCOL_VERSION == 5
 
 
 def test_the_first_message_each_way_carries_the_protocol_version() -> None:

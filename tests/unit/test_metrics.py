@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from geartrain.apis.metrics import ModelMetrics, encode_metrics
-from geartrain.domain.statistics import Duration, ModelStatistics
+from geartrain.domain.statistics import BatchStatistics, Duration, ModelStatistics
 
 _SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\.)*",?)+)\} (\d+)')
 
@@ -50,3 +50,19 @@ def test_a_name_breaks_no_line() -> None:
 
 def test_without_models_there_are_the_heads() -> None:
     assert b"# TYPE nv_inference_count counter\n" in encode_metrics([])
+
+
+def test_batches_are_a_histogram_of_their_rows() -> None:
+    batched = metrics("cats")
+    batched.statistics.batches = tuple(
+        BatchStatistics(size, Duration(count), Duration(count)) for size, count in [(1, 4), (3, 2), (2000, 1)]
+    )
+    lines = encode_metrics([batched, metrics("dogs")]).decode().splitlines()
+    assert "# TYPE geartrain_batch_size histogram" in lines
+    cats = 'model="cats",version="2"'
+    expected = {"1": 4, "2": 4, "4": 6, "1024": 6, "+Inf": 7}
+    for bound, count in expected.items():
+        assert f'geartrain_batch_size_bucket{{{cats},le="{bound}"}} {count}' in lines
+    assert f"geartrain_batch_size_sum{{{cats}}} 2010" in lines
+    assert f"geartrain_batch_size_count{{{cats}}} 7" in lines
+    assert not [line for line in lines if line.startswith("geartrain_batch_size") and "dogs" in line]

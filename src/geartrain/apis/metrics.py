@@ -81,6 +81,8 @@ _GAUGES: Final[tuple[tuple[str, str, Number], ...]] = (
     ("geartrain_replicas_ready", "Workers that there are", lambda model: model.replicas_ready),
 )
 _FAILURES: Final = "nv_inference_request_failure"
+_BATCHES: Final = "geartrain_batch_size"
+_BOUNDS: Final = tuple(2**power for power in range(11))  # rows
 
 
 def encode_metrics(models: Iterable[ModelMetrics]) -> bytes:
@@ -95,7 +97,25 @@ def encode_metrics(models: Iterable[ModelMetrics]) -> bytes:
     for model in known:
         for reason, count in model.failures.items():
             lines.append(f'{_FAILURES}{{{_labels(model)},reason="{reason}"}} {count}')
+    batched = [model for model in known if model.statistics.batches]
+    if batched:
+        lines += _head(_BATCHES, "Rows of a call, of the models that take batches", "histogram")
+    for model in batched:
+        lines += _histogram(model)
     return ("\n".join(lines) + "\n").encode()
+
+
+def _histogram(model: ModelMetrics) -> list[str]:
+    batches = model.statistics.batches
+    labels = _labels(model)
+    count = sum(batch.compute_infer.count for batch in batches)
+    total = sum(batch.compute_infer.count * batch.size for batch in batches)
+    lines = []
+    for bound in _BOUNDS:
+        below = sum(batch.compute_infer.count for batch in batches if batch.size <= bound)
+        lines.append(f'{_BATCHES}_bucket{{{labels},le="{bound}"}} {below}')
+    lines.append(f'{_BATCHES}_bucket{{{labels},le="+Inf"}} {count}')
+    return [*lines, f"{_BATCHES}_sum{{{labels}}} {total}", f"{_BATCHES}_count{{{labels}}} {count}"]
 
 
 def _head(name: str, text: str, kind: str) -> tuple[str, str]:

@@ -11,9 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.infer_json import check_utf8, guard
+from geartrain.domain.batching import Batching, BatchPolicy
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.statistics import Duration, ModelStatistics
-from geartrain.domain.tensors import TensorSpec
+from geartrain.domain.tensors import VARIABLE, TensorSpec
 from geartrain.domain.tensorview import TensorView
 
 SERVER: Final = "geartrain"
@@ -43,13 +44,13 @@ def server_metadata(version: str, *, shared_memory: bool) -> bytes:
     return _encode({"name": SERVER, "version": version, "extensions": names})
 
 
-def model_metadata(name: str, versions: Sequence[str], view: TensorView) -> bytes:
+def model_metadata(name: str, versions: Sequence[str], view: TensorView, *, platform: str = PLATFORM) -> bytes:
     """Return the body of `GET v2/models/{name}`."""
     return _encode(
         {
             "name": name,
             "versions": versions,
-            "platform": PLATFORM,
+            "platform": platform,
             "inputs": [_tensor(spec) for spec in view.inputs],
             "outputs": [_tensor(spec) for spec in view.outputs],
         }
@@ -65,21 +66,41 @@ def config_type(datatype: str) -> str:
     return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
 
-def model_config(name: str, view: TensorView, slots: int) -> bytes:
+def max_batch(view: TensorView, batching: Batching | None) -> int:
+    """Return the largest batch of a model whose every tensor has the batch as its first dimension, 0 for any other.
+
+    In the configuration of such a model that dimension is left out, as Triton's documentation of it says.
+    """
+    specs = (*view.inputs, *view.outputs)
+    if batching is None or not batching.by_rows or not all(spec.shape[:1] == (VARIABLE,) for spec in specs):
+        return 0
+    return batching.policy.max_size
+
+
+def backend_of(platform: str) -> str:
+    """Return what a model's configuration calls its backend: what comes before the format in a platform's name."""
+    return platform.partition("_")[0]
+
+
+def model_config(
+    name: str, view: TensorView, slots: int, *, platform: str = PLATFORM, batching: Batching | None = None
+) -> bytes:
     """Return the body of `GET v2/models/{name}/config`: how it is served, in the words of Triton's configuration."""
+    largest = max_batch(view, batching)
     return _encode(
         {
             "name": name,
-            "platform": PLATFORM,
-            "backend": PLATFORM,
+            "platform": platform,
+            "backend": backend_of(platform),
             "runtime": "",
             "version_policy": {"latest": {"num_versions": 1}},
-            "max_batch_size": 0,
-            "input": [_config_input(spec) for spec in view.inputs],
-            "output": [_config_output(spec) for spec in view.outputs],
+            "max_batch_size": largest,
+            "input": [_config_input(spec, is_batched=largest > 0) for spec in view.inputs],
+            "output": [_config_output(spec, is_batched=largest > 0) for spec in view.outputs],
             "batch_input": [],
             "batch_output": [],
             "optimization": {},
+            **({} if batching is None else {"dynamic_batching": _dynamic_batching(batching.policy)}),
             "instance_group": [{"name": name, "kind": "KIND_CPU", "count": slots, "gpus": []}],
             "default_model_filename": "",
             "cc_model_filenames": {},
@@ -91,12 +112,23 @@ def model_config(name: str, view: TensorView, slots: int) -> bytes:
     )
 
 
-def _config_input(spec: TensorSpec) -> dict[str, Any]:
+def _dynamic_batching(policy: BatchPolicy) -> dict[str, Any]:
+    return {
+        "preferred_batch_size": policy.preferred_sizes,
+        "max_queue_delay_microseconds": round(policy.max_delay * 1_000_000),
+        "preserve_ordering": False,
+        "priority_levels": 0,
+        "default_priority_level": 0,
+        "priority_queue_policy": {},
+    }
+
+
+def _config_input(spec: TensorSpec, *, is_batched: bool) -> dict[str, Any]:
     return {
         "name": spec.name,
         "data_type": config_type(spec.datatype),
         "format": "FORMAT_NONE",
-        "dims": spec.shape,
+        "dims": spec.shape[1:] if is_batched else spec.shape,
         "is_shape_tensor": False,
         "allow_ragged_batch": False,
         "optional": spec.optional,
@@ -104,11 +136,11 @@ def _config_input(spec: TensorSpec) -> dict[str, Any]:
     }
 
 
-def _config_output(spec: TensorSpec) -> dict[str, Any]:
+def _config_output(spec: TensorSpec, *, is_batched: bool) -> dict[str, Any]:
     return {
         "name": spec.name,
         "data_type": config_type(spec.datatype),
-        "dims": spec.shape,
+        "dims": spec.shape[1:] if is_batched else spec.shape,
         "label_filename": "",
         "is_shape_tensor": False,
         "is_non_linear_format_io": False,
@@ -144,9 +176,23 @@ def _statistics(model: ModelStatistics) -> dict[str, Any]:
             "cache_miss": _NEVER,
         },
         "response_stats": {},
-        "batch_stats": [{"batch_size": 1, **compute}] if model.execution_count else [],
+        "batch_stats": _batches(model, compute),
         "memory_usage": [],
     }
+
+
+def _batches(model: ModelStatistics, compute: dict[str, Duration]) -> list[dict[str, Any]]:
+    if not model.batches:
+        return [{"batch_size": 1, **compute}] if model.execution_count else []
+    return [
+        {
+            "batch_size": batch.size,
+            "compute_input": _NEVER,
+            "compute_infer": batch.compute_infer,
+            "compute_output": batch.compute_output,
+        }
+        for batch in model.batches
+    ]
 
 
 def encode_list(entries: Sequence[msgspec.Struct]) -> bytes:

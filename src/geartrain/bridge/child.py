@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ from geartrain.bridge.control import ControlChannel
 from geartrain.bridge.folder import WorkerFolder, delete_originals
 from geartrain.bridge.messages import (
     PROTOCOL_VERSION,
+    BackendChoice,
     Cancel,
     ControlToParent,
     DroppedLogs,
@@ -32,12 +33,12 @@ from geartrain.bridge.messages import (
     SlotFailed,
     WorkerLog,
 )
-from geartrain.bridge.parcels import new_probe, parts_of, predict_of, spilled_predict_of
+from geartrain.bridge.parcels import message_of, new_probe
 from geartrain.bridge.process import WorkerProcess, describe_exit
 from geartrain.bridge.slots import SlotChannel, stop_accepting
+from geartrain.bridge.spills import Spills
 from geartrain.domain import work
 from geartrain.domain.events import LogSource
-from geartrain.domain.tensors import Buffer
 
 logger = logging.getLogger(__name__)
 model_logger = logging.getLogger("geartrain.model")
@@ -52,7 +53,7 @@ class SetupError(Exception):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What to run, and where. `slots` None leaves the number to the model."""
+    """What to run, and where. `slots` None leaves the number to the model; a `backend` runs a file instead of code."""
 
     runner: str
     root: Path
@@ -61,6 +62,8 @@ class Launch(msgspec.Struct, frozen=True):
     mode: Literal["predict", "train"] = "predict"
     weights: str | None = None
     inspect: bool = False  # no setup and no jobs: it says what it is, and ends
+    backend: BackendChoice | None = None
+    batching: Mapping[str, Any] | None = None  # settings of `domain.batching.BatchPolicy`
 
 
 class _Life:
@@ -95,13 +98,15 @@ class ChildWorker:
                 weights=launch.weights,
                 inspect=launch.inspect,
                 probe=None if self._probe is None else self._probe.path,
+                backend=launch.backend,
+                batching=None if launch.batching is None else dict(launch.batching),
             )
         )
         self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._on_raw_output)
         self._channels: list[SlotChannel] = []
         self._slots: dict[int, SlotChannel] = {}
         self._detached: dict[int, work.JobListener] = {}
-        self._spills: set[asyncio.Task[None]] = set()
+        self._spills = Spills(self._folder)
         self._checks: dict[int, asyncio.Future[work.HealthVerdict]] = {}
         self._next_check = 0
         self._life: _Life | None = None
@@ -136,9 +141,11 @@ class ChildWorker:
             slots=len(ready.slots),
             is_async=ready.is_async,
             has_healthcheck=ready.has_healthcheck,
+            batching=ready.batching,
+            platform=ready.platform,
         )
 
-    def run(self, slot: int, job: work.Job, listener: work.JobListener) -> None:
+    def run(self, slot: int, job: work.Job | work.BatchJob, listener: work.JobListener) -> None:
         """Run a job on an idle slot; `listener` hears of it until its end."""
         channel = self._slots[slot]
         if self._death is not None:
@@ -146,11 +153,9 @@ class ChildWorker:
             return
         alone = self._is_idle()
         serial = channel.occupy(job.id, listener)
-        message = predict_of(job, serial, channel.parcels, outputs=self._folder.outputs)
+        message = message_of(job, serial, channel.parcels, outputs=self._folder.outputs)
         if message is None:
-            task = asyncio.ensure_future(self._spill(channel, job, listener, serial=serial))
-            self._spills.add(task)
-            task.add_done_callback(self._spills.discard)
+            self._spills.begin(channel, job, listener, serial=serial)
         else:
             channel.send(message, alone=alone)
 
@@ -239,6 +244,7 @@ class ChildWorker:
                 self._detach(slot, None, work.Failed(error))
             case Idle(slot):
                 self._slots[slot].take_originals()  # the worker has deleted them
+                self._slots[slot].begin_next()
                 listener = self._detached.pop(slot, None)
                 if listener is not None:
                     listener.on_idle()
@@ -294,36 +300,18 @@ class ChildWorker:
         self._on_setup_failed(reason)
         for channel in self._slots.values():
             delete_originals(channel.take_originals())
-            listener = channel.take_listener()
-            if listener is not None:
-                listener.on_end(work.Failed(reason), (), idle=False)
+            _end(channel, work.Failed(reason))
         for check in self._checks.values():
             if not check.done():
                 check.set_result(work.HealthVerdict(healthy=False, error=f"Healthcheck error: {reason}"))
         self._checks.clear()
-        if self._spills:  # they are writing into the folder
-            await asyncio.wait(self._spills)
+        await self._spills.wait()  # they are writing into the folder
         if not self._stopping:
             await self._close(now=False)
             if not self._setting_up:
                 self._observer.on_lost(reason)
         if self._life is not None:
             self._life.exited.set_result(code)
-
-    async def _spill(self, channel: SlotChannel, job: work.Job, listener: work.JobListener, *, serial: int) -> None:
-        """Hand a large input over in a file."""
-        path = self._folder.new_input()
-        try:
-            await asyncio.to_thread(_write, path, parts_of(job))
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            if channel.listener is listener:
-                channel.take_listener()
-                listener.on_end(work.Failed(f"the input could not be handed to the worker: {error}"), (), idle=True)
-            return
-        if channel.listener is listener:
-            outputs = self._folder.outputs
-            channel.send(spilled_predict_of(job, serial, channel.parcels, outputs=outputs, path=str(path)))
 
     def _close_probe(self) -> None:
         if self._probe is not None:
@@ -339,9 +327,13 @@ class ChildWorker:
         self._folder.close(now=now)
 
 
-def _write(path: Path, parts: Sequence[Buffer]) -> None:
-    with path.open("wb") as file:
-        file.writelines(parts)
+def _end(channel: SlotChannel, outcome: work.Outcome) -> None:
+    """End what a slot of a dead worker had."""
+    listener, ahead = channel.take_listener(), channel.take_ahead()
+    if listener is not None:
+        listener.on_end(outcome, (), idle=False)
+    if ahead is not None:
+        ahead.on_unstarted()
 
 
 def _call_soon_threadsafe(loop: asyncio.AbstractEventLoop, callback: object, code: int) -> None:

@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from geartrain.domain.batching import Batching
 from geartrain.domain.events import LogSource, MetricMode
 from geartrain.domain.signature import Signature
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -25,8 +26,19 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False)
 # Control channel, parent to worker
 
 
+class BackendChoice(msgspec.Struct, frozen=True, array_like=True):
+    """A model that is a file: the backend that runs it, the file or folder, and the backend's options."""
+
+    name: str
+    path: str
+    options: dict[str, Any] = {}
+
+
 class Init(_Message, frozen=True, tag="Init", gc=True):
-    """The first message: what to load and where to attach the slots. `num_slots` None leaves it to the model."""
+    """The first message: what to load and where to attach the slots. `num_slots` None leaves it to the model.
+
+    `batching` are settings of `domain.batching.BatchPolicy` that come before those of the model itself.
+    """
 
     protocol: int
     predictor_ref: str
@@ -37,6 +49,8 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
     weights: str | None = None
     inspect: bool = False  # load and report, no setup, no slots
     probe: str | None = None  # the path of some memory of the parent's, to try whether it can be shared
+    backend: BackendChoice | None = None  # instead of the class that `predictor_ref` names
+    batching: dict[str, Any] | None = None
 
 
 class Cancel(_Message, frozen=True, tag="Cancel"):
@@ -66,6 +80,8 @@ class Ready(_Message, frozen=True, tag="Ready", gc=True):
     signature: Signature
     is_async: bool
     has_healthcheck: bool
+    batching: Batching | None = None  # of a model that takes several predictions in one call
+    platform: str = ""  # what runs the model, as the Open Inference Protocol calls it, where that is no Python class
 
 
 class SetupLog(_Message, frozen=True, tag="Log"):
@@ -161,6 +177,32 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
     memory: SlotMemory | None = None
 
 
+class BatchItem(msgspec.Struct, frozen=True, array_like=True):
+    """What one prediction of a batch has of its own, beside its input: see `Predict`. `size` in rows."""
+
+    id: str
+    size: int = 1
+    packed: bool = False
+    context: dict[str, str] | None = None
+    parameters: dict[str, str | int | float | bool] | None = None
+
+
+class PredictBatch(_Message, frozen=True, tag="PredictBatch", gc=True):
+    """Run several predictions in one call, the `serial`-th job of this slot.
+
+    The input is always packed: its JSON is an array with an object for each item, and its tensors are those of the
+    items that are `packed`, laid one behind the other along the first dimension. The rest is as in `Predict`.
+    """
+
+    id: str
+    serial: int
+    items: tuple[BatchItem, ...]
+    input: bytes | None
+    input_file: str | None = None
+    output_dir: str | None = None
+    memory: SlotMemory | None = None
+
+
 # Slot channel, worker to parent
 
 
@@ -172,22 +214,31 @@ class Attach(_Message, frozen=True, tag="Attach"):
     shares_memory: bool = False
 
 
+ALL = -1
+"""In place of an index: what a message tells is of every item of the batch that has not ended, or there is none."""
+
+
 class Log(_Message, frozen=True, tag="Log"):
-    """Output of the prediction that runs on this slot."""
+    """Output of the prediction that runs on this slot; of a batch, of the item at that index."""
 
     source: LogSource
     data: str
+    item: int = ALL
 
 
 class Output(_Message, frozen=True, tag="Output"):
-    """One yielded value, as JSON text or packed. `shared`: so many bytes in the slot's memory are it instead."""
+    """One yielded value, as JSON text or packed. `shared`: so many bytes in the slot's memory are it instead.
+
+    Of a batch, of the item at that index: never of all.
+    """
 
     output: bytes
     shared: int = 0
+    item: int = ALL
 
 
 class FileOutput(_Message, frozen=True, tag="FileOutput"):
-    """A file that belongs to the next `Output` or `Done`.
+    """A file that belongs to the next `Output`, `Done`, or `Ended`, which is then of one item.
 
     `file`: a copy of the author's file; the output's JSON has the string `token` where its URL belongs. `oversized`:
     the JSON itself, which was above the inline limit and stands empty in the message. The parent deletes either.
@@ -203,11 +254,12 @@ class FileOutput(_Message, frozen=True, tag="FileOutput"):
 
 
 class Metric(_Message, frozen=True, tag="Metric", gc=True):
-    """A recorded metric."""
+    """A recorded metric; of a batch, of the item at that index."""
 
     name: str
     value: Any
     mode: MetricMode
+    item: int = ALL
 
 
 class Done(_Message, frozen=True, tag="Done"):
@@ -233,6 +285,29 @@ class Cancelled(_Message, frozen=True, tag="Cancelled"):
     id: str
 
 
+class ItemEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How an item of a batch ended: with `output`, as in `Done`, with an error, or canceled.
+
+    `shared`: its output is that many bytes of the slot's memory, behind those of the items before it in the message.
+    """
+
+    item: int
+    output: bytes | None = None
+    error: str | None = None
+    canceled: bool = False
+    shared: int = 0
+
+
+class Ended(_Message, frozen=True, tag="Ended", gc=True):
+    """Some items of a batch have ended, whose run took so many seconds; with the `last` of them the slot is idle."""
+
+    id: str
+    ends: tuple[ItemEnd, ...]
+    predict_time: float
+    is_stream: bool
+    last: bool
+
+
 ControlToWorker = Init | Cancel | Healthcheck | Shutdown
 ControlToParent = (
     Ready
@@ -246,8 +321,8 @@ ControlToParent = (
     | HealthcheckResult
     | ShuttingDown
 )
-SlotToWorker = Predict
-SlotToParent = Attach | Log | Output | FileOutput | Metric | Done | Failed | Cancelled
+SlotToWorker = Predict | PredictBatch
+SlotToParent = Attach | Log | Output | FileOutput | Metric | Done | Failed | Cancelled | Ended
 Message = ControlToWorker | ControlToParent | SlotToWorker | SlotToParent
 
 encode = msgspec.msgpack.Encoder().encode

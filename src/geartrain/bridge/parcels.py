@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from geartrain.bridge.arena import LARGEST, WORTHWHILE, Arena
 from geartrain.bridge.framing import INLINE_LIMIT, FrameError
-from geartrain.bridge.messages import Predict, SlotMemory
-from geartrain.domain.tensors import Buffer, pack
-from geartrain.domain.work import Job
+from geartrain.bridge.messages import BatchItem, Predict, PredictBatch, SlotMemory
+from geartrain.domain.tensors import Buffer, pack, stack
+from geartrain.domain.work import BatchJob, Job
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +78,33 @@ def new_probe() -> Arena | None:
         return None
 
 
-def parts_of(job: Job) -> list[Buffer]:
+def parts_of(job: Job | BatchJob) -> list[Buffer]:
     """The input of a job as it travels."""
+    if isinstance(job, BatchJob):
+        json = b"[" + b",".join([each.input for each in job.jobs]) + b"]"
+        return stack(json, [each.tensors for each in job.jobs if each.tensors is not None])
     return [job.input] if job.tensors is None else pack(job.input, job.tensors)
 
 
-def predict_of(job: Job, serial: int, parcels: Parcels, *, outputs: str) -> Predict | None:
+def message_of(job: Job | BatchJob, serial: int, parcels: Parcels, *, outputs: str) -> Predict | PredictBatch | None:
     """The message that starts a job, its input within or in the slot's memory; None if it has to go into a file."""
+    if isinstance(job, BatchJob):
+        return predict_batch_of(job, serial, parcels, outputs=outputs)
+    return predict_of(job, serial, parcels, outputs=outputs)
+
+
+def spilled_message_of(
+    job: Job | BatchJob, serial: int, parcels: Parcels, *, outputs: str, path: str
+) -> Predict | PredictBatch:
+    """As `message_of`, of a job whose input is in a file."""
+    if isinstance(job, BatchJob):
+        memory = parcels.put(()) if _has_tensors(job) else None
+        return PredictBatch(job.id, serial, _items(job), None, path, outputs, memory)
+    return spilled_predict_of(job, serial, parcels, outputs=outputs, path=path)
+
+
+def predict_of(job: Job, serial: int, parcels: Parcels, *, outputs: str) -> Predict | None:
+    """See `message_of`."""
     if job.tensors is None:
         if len(job.input) > INLINE_LIMIT:
             return None
@@ -98,8 +118,33 @@ def predict_of(job: Job, serial: int, parcels: Parcels, *, outputs: str) -> Pred
     return Predict(job.id, serial, packed, None, outputs, job.context, job.parameters, packed=True, memory=memory)
 
 
+def predict_batch_of(batch: BatchJob, serial: int, parcels: Parcels, *, outputs: str) -> PredictBatch | None:
+    """See `message_of`."""
+    parts = parts_of(batch)
+    # What comes ahead stays out of the memory: the batch that runs has its input there.
+    memory = parcels.put(() if batch.ahead else parts) if _has_tensors(batch) else None
+    there = memory is not None and memory.input_size > 0
+    if not there and sum(map(len, parts)) > INLINE_LIMIT:
+        return None
+    packed = None if there else b"".join(parts)
+    return PredictBatch(batch.id, serial, _items(batch), packed, None, outputs, memory)
+
+
+def _items(batch: BatchJob) -> tuple[BatchItem, ...]:
+    return tuple(
+        [
+            BatchItem(job.id, size, job.tensors is not None, job.context, job.parameters)
+            for job, size in zip(batch.jobs, batch.sizes, strict=True)
+        ]
+    )
+
+
+def _has_tensors(batch: BatchJob) -> bool:
+    return any(job.tensors is not None for job in batch.jobs)
+
+
 def spilled_predict_of(job: Job, serial: int, parcels: Parcels, *, outputs: str, path: str) -> Predict:
-    """As `predict_of`, of a job whose input is in a file."""
+    """See `spilled_message_of`."""
     packed = job.tensors is not None
     memory = parcels.put(()) if packed else None
     return Predict(job.id, serial, None, path, outputs, job.context, job.parameters, packed=packed, memory=memory)

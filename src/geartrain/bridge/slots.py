@@ -9,23 +9,27 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.framing import FrameError, FrameReader, frame
 from geartrain.bridge.messages import (
+    ALL,
     PROTOCOL_VERSION,
     Attach,
     Cancelled,
     Done,
+    Ended,
     Failed,
     FileOutput,
+    ItemEnd,
     Log,
     Metric,
     Output,
     Predict,
+    PredictBatch,
     SlotToParent,
     decode_slot_to_parent,
     encode,
@@ -38,6 +42,14 @@ logger = logging.getLogger(__name__)
 _CHUNK = 65_536  # bytes
 _BRIEFLY = 200e-6  # seconds
 _may_spin = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1
+
+
+class _Kept(NamedTuple):
+    """A job that the slot is kept for: its number among the slot's jobs, its id, and who hears of it."""
+
+    serial: int
+    job_id: str
+    listener: work.JobListener
 
 
 class SlotChannel(asyncio.Protocol):
@@ -70,7 +82,9 @@ class SlotChannel(asyncio.Protocol):
         self._files: list[work.FileRef] = []  # of the output that comes next
         self._originals: list[str] = []  # the job's own temporary files, as `FileOutput` has them
         self.parcels = Parcels()
-        self.serial = 0  # of the latest job
+        self.serial = 0  # of the job that runs
+        self._last_serial = 0
+        self._ahead: _Kept | None = None  # what runs next
         self.is_last = False  # the worker is to end after this job
         self.job_id: str | None = None
         self.listener: work.JobListener | None = None
@@ -96,7 +110,8 @@ class SlotChannel(asyncio.Protocol):
                 if isinstance(message, (Output, Done)) and message.shared:
                     output = self.parcels.take(message.shared)
                     message = msgspec.structs.replace(message, output=output, shared=0)
-                if type(message) is Output and listener is not None and not self._files:  # nearly all of a stream
+                if type(message) is Output and message.item == ALL and listener is not None and not self._files:
+                    # nearly all of a stream
                     listener.on_output(message.output, ())
                 else:
                     self._receive(message)
@@ -115,13 +130,19 @@ class SlotChannel(asyncio.Protocol):
     # towards the worker
 
     def occupy(self, job_id: str, listener: work.JobListener) -> int:
-        """Keep the slot for a job; `listener` hears of it until its end. Return the job's serial number."""
-        self.job_id = job_id
-        self.listener = listener
-        self.serial += 1
-        return self.serial
+        """Keep the slot for a job; `listener` hears of it until its end. Return the job's serial number.
 
-    def send(self, message: Predict, *, alone: bool = False) -> None:
+        While another one runs there, the job is the next, and its listener a `BatchListener`.
+        """
+        self._last_serial += 1
+        kept = _Kept(self._last_serial, job_id, listener)
+        if self.listener is None:
+            self.serial, self.job_id, self.listener = kept
+        else:
+            self._ahead = kept
+        return kept.serial
+
+    def send(self, message: Predict | PredictBatch, *, alone: bool = False) -> None:
         """Start the job that the slot is kept for.
 
         `alone`: no other job runs. If the last one on this slot was over in a moment, this one is awaited on the spot
@@ -132,7 +153,7 @@ class SlotChannel(asyncio.Protocol):
         self._sent_at = time.perf_counter()
         self._write(self._transport, frame(encode(message)))
         # Not for one that begins where another ends, or a queue of them would end one inside the other.
-        if alone and self._is_swift and not SlotChannel.receiving:
+        if alone and self._is_swift and type(message) is Predict and not SlotChannel.receiving:
             self._await_briefly()
 
     def take_listener(self) -> work.JobListener | None:
@@ -187,6 +208,8 @@ class SlotChannel(asyncio.Protocol):
         if kind is Done:
             done = cast("Done", message)
             self._end(done.id, work.Succeeded(None if done.is_stream else done.output, done.predict_time))
+        elif kind is Ended:
+            self._end_items(cast("Ended", message))
         elif listener is None or not self._attached:
             self._receive_idle(message)
         else:
@@ -216,15 +239,61 @@ class SlotChannel(asyncio.Protocol):
         if self.is_last and self.is_free():
             self.close()
 
+    def _end_items(self, message: Ended) -> None:
+        outcomes = self._outcomes(message)  # also of a batch that nobody waits for: what it left has to go
+        listener = self.listener
+        if listener is None or message.id != self.job_id:
+            for outcome in outcomes:
+                self._folder.discard(outcome.files)
+            return
+        self._before_end()
+        if message.last:
+            self._originals.clear()
+            self.take_listener()
+            self.begin_next()
+        cast("work.BatchListener", listener).on_item_ends(outcomes, idle=message.last)
+        if self.is_last and self.is_free():
+            self.close()
+
+    def begin_next(self) -> None:
+        """What lay ready is what the worker runs now."""
+        kept, self._ahead = self._ahead, None
+        if kept is not None:
+            self.serial, self.job_id, self.listener = kept
+            cast("work.BatchListener", kept.listener).on_begin()
+
+    def holds(self, listener: work.JobListener) -> bool:
+        """Whether a job is on the slot, or lies ready for it."""
+        return self.listener is listener or (self._ahead is not None and self._ahead.listener is listener)
+
+    def take_ahead(self) -> work.BatchListener | None:
+        """Return the listener of a batch that lies ready, which will hear nothing more from this channel."""
+        kept, self._ahead = self._ahead, None
+        return None if kept is None else cast("work.BatchListener", kept.listener)
+
+    def _outcomes(self, message: Ended) -> list[work.ItemOutcome]:
+        size = sum([end.shared for end in message.ends])
+        shared = memoryview(self.parcels.take(size)) if size else memoryview(b"")
+        files = self._take_files()
+        outcomes = []
+        position = 0
+        for end in message.ends:
+            output = end.output
+            if end.shared:
+                output = bytes(shared[position : position + end.shared])
+                position += end.shared
+            outcomes.append(work.ItemOutcome(end.item, _outcome(end, output, message), files))
+        return outcomes
+
     def is_free(self) -> bool:
         """Whether no job is on the slot."""
         return self.listener is None
 
     def _on_log(self, listener: work.JobListener, message: Log) -> None:
-        listener.on_log(message.source, message.data)
+        _addressee(listener, message.item).on_log(message.source, message.data)
 
     def _on_output(self, listener: work.JobListener, message: Output) -> None:
-        listener.on_output(message.output, self._take_files() if self._files else ())
+        _addressee(listener, message.item).on_output(message.output, self._take_files() if self._files else ())
 
     def _take_files(self) -> tuple[work.FileRef, ...]:
         files, self._files = tuple(self._files), []
@@ -237,7 +306,7 @@ class SlotChannel(asyncio.Protocol):
         self._originals += message.originals
 
     def _on_metric(self, listener: work.JobListener, message: Metric) -> None:
-        listener.on_metric(message.name, message.value, message.mode)
+        _addressee(listener, message.item).on_metric(message.name, message.value, message.mode)
 
     def _on_failed(self, _listener: work.JobListener, message: Failed) -> None:
         self._end(message.id, work.Failed(message.error))
@@ -256,6 +325,19 @@ async def stop_accepting(server: asyncio.Server | None, listener: socket.socket)
         await asyncio.sleep(0)
         server.close()  # and the socket with it: closed by itself, its number would stay with the loop
     listener.close()
+
+
+def _addressee(listener: work.JobListener, item: int) -> work.JobListener:
+    """Who a message is for: the job, the batch, or one of its items."""
+    return listener if item == ALL else cast("work.BatchListener", listener).item(item)
+
+
+def _outcome(end: ItemEnd, output: bytes | None, message: Ended) -> work.Outcome:
+    if end.error is not None:
+        return work.Failed(end.error)
+    if end.canceled:
+        return work.Canceled()
+    return work.Succeeded(None if message.is_stream else output, message.predict_time)
 
 
 def _reference(message: FileOutput) -> work.FileRef:

@@ -17,13 +17,21 @@ class Duration(msgspec.Struct):
         self.ns += ns
 
 
+class BatchStatistics(msgspec.Struct, frozen=True):
+    """The calls of the model with so many rows at once."""
+
+    size: int
+    compute_infer: Duration
+    compute_output: Duration
+
+
 class ModelStatistics(msgspec.Struct):
     """The counts of one model version. `last_inference` in milliseconds since the epoch, 0 for never."""
 
     name: str
     version: str
     last_inference: int = 0
-    inference_count: int = 0  # runs that ended well
+    inference_count: int = 0  # those that ended well, each row of a batch for itself
     execution_count: int = 0  # calls of the model, also those that failed
     success: Duration = msgspec.field(default_factory=Duration)
     fail: Duration = msgspec.field(default_factory=Duration)
@@ -31,3 +39,4 @@ class ModelStatistics(msgspec.Struct):
     compute_input: Duration = msgspec.field(default_factory=Duration)
     compute_infer: Duration = msgspec.field(default_factory=Duration)
     compute_output: Duration = msgspec.field(default_factory=Duration)
+    batches: tuple[BatchStatistics, ...] = ()  # of a model that takes batches, by their sizes

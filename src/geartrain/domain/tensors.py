@@ -50,6 +50,22 @@ SIZES: Final[dict[str, int]] = {
     "BF16": 2,
 }
 """Bytes of one element; BYTES is not among them."""
+ARRAY_NAMES: Final[dict[str, str]] = {
+    "BOOL": "bool",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "FP32": "float32",
+    "FP64": "float64",
+    "BF16": "bfloat16",
+}
+"""What array packages call each datatype; they have no common word for BYTES."""
 
 VARIABLE: Final = -1  # the size of a dimension that is not fixed
 MAX_ELEMENTS: Final = 2**40
@@ -198,23 +214,45 @@ _decode = msgspec.msgpack.Decoder(_Header).decode
 
 def pack(json: bytes, tensors: Sequence[Tensor]) -> list[Buffer]:
     """Return the parts of a packed piece, to be written one after the other: no contents are copied here."""
+    return pack_parts(json, [(tensor, (tensor.data,)) for tensor in tensors])
+
+
+def pack_parts(json: bytes, tensors: Sequence[tuple[Tensor, Sequence[Buffer]]]) -> list[Buffer]:
+    """As `pack`, of tensors whose contents are in parts, one behind the other; their `data` is not looked at."""
     # Room for the header: each place is at most so long, and where the data begins depends on it.
-    names = sum(4 * len(tensor.name) + 9 * len(tensor.shape) for tensor in tensors)
+    names = sum(4 * len(tensor.name) + 9 * len(tensor.shape) for tensor, _ in tensors)
     at = _LENGTH + 32 + 48 * len(tensors) + names
     position = at + len(json)
     places: list[_Place] = []
     body: list[Buffer] = []
-    for tensor in tensors:
+    for tensor, parts in tensors:
         offset = -(-position // _ALIGNMENT) * _ALIGNMENT
-        size = len(tensor.data)
+        size = sum(map(len, parts))
         places.append(_Place(tensor.name, tensor.datatype, tensor.shape, offset, size))
         if offset > position:
             body.append(bytes(offset - position))
-        body.append(tensor.data)
+        body += parts
         position = offset + size
     header = _encode(_Header(len(json), tuple(places), at))
     head = len(header).to_bytes(_LENGTH, "little") + header
     return [head.ljust(at, b"\0") + json, *body]
+
+
+def stack(json: bytes, requests: Sequence[Sequence[Tensor]]) -> list[Buffer]:
+    """As `pack`, of the tensors of several requests, those of one name laid along their first dimension.
+
+    All requests have the same names, and shapes that differ in nothing but the size of that dimension.
+    """
+    if not requests:
+        return pack(json, ())
+    stacked: list[tuple[Tensor, Sequence[Buffer]]] = []
+    for first in requests[0]:
+        name = first.name
+        same = [tensor for tensors in requests for tensor in tensors if tensor.name == name]
+        rows = sum(tensor.shape[0] for tensor in same)
+        shape = (rows, *first.shape[1:])
+        stacked.append((Tensor(name, first.datatype, shape, b""), [tensor.data for tensor in same]))
+    return pack_parts(json, stacked)
 
 
 def unpack(packed: Buffer) -> tuple[bytes, list[Tensor]]:

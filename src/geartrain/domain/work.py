@@ -5,10 +5,12 @@ The service and the bridge both speak these words, so neither needs to know the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from geartrain.domain.batching import Batching
 from geartrain.domain.events import LogSource, MetricMode
 from geartrain.domain.inference import Parameters
 from geartrain.domain.signature import Signature
@@ -27,6 +29,18 @@ class Job(msgspec.Struct, frozen=True):
     context: dict[str, str] | None = None
     tensors: tuple[Tensor, ...] | None = None
     parameters: Parameters | None = None
+
+
+class BatchJob(msgspec.Struct, frozen=True):
+    """Several jobs in one call of the runner; `sizes` are their rows (`domain.batching`).
+
+    `ahead`: the slot is not free yet; the batch lies ready for when it is.
+    """
+
+    id: str
+    jobs: tuple[Job, ...]
+    sizes: tuple[int, ...]
+    ahead: bool = False
 
 
 class FileRef(msgspec.Struct, frozen=True):
@@ -83,6 +97,30 @@ class JobListener(Protocol):
         """The slot that was still occupied at the end may take the next job."""
 
 
+class ItemOutcome(msgspec.Struct, frozen=True):
+    """How the job at that index of a batch ended."""
+
+    index: int
+    outcome: Outcome
+    files: tuple[FileRef, ...] = ()
+
+
+class BatchListener(JobListener, Protocol):
+    """Hears what a worker reports of a batch: of a single job by its index, and as a `JobListener` of all that run."""
+
+    def on_begin(self) -> None:
+        """A batch that came before its slot was free is run now."""
+
+    def on_unstarted(self) -> None:
+        """The worker has died, and a batch that came before its slot was free had not begun: nothing of it has run."""
+
+    def item(self, index: int) -> JobListener:
+        """The listener of one job; its end comes with `on_item_ends`, never here."""
+
+    def on_item_ends(self, ends: Sequence[ItemOutcome], *, idle: bool) -> None:
+        """Some jobs are over; `idle` with the last of them: the slot may take the next batch."""
+
+
 class WorkerObserver(Protocol):
     """Hears what concerns a worker as a whole."""
 
@@ -100,6 +138,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     slots: int
     is_async: bool
     has_healthcheck: bool
+    batching: Batching | None = None
+    platform: str = ""  # what runs it, as the Open Inference Protocol calls it; empty for a Python class
 
 
 class HealthVerdict(msgspec.Struct, frozen=True):

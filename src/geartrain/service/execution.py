@@ -88,6 +88,11 @@ class Execution:
         self._patience: asyncio.TimerHandle | None = None  # ends its waiting for a slot
         self._refusal: Code | None = None
 
+    @property
+    def batch_rows(self) -> int | None:
+        """Its rows, if it is a part of a batch."""
+        return None
+
     def is_of(self, service: PredictionService) -> bool:
         """Whether it belongs to that service; see `PredictionService.make_way`."""
         return self._service is service
@@ -100,7 +105,7 @@ class Execution:
             self._patience = asyncio.get_running_loop().call_later(patience, self._give_up)
 
     def _give_up(self) -> None:
-        if self._permit is None and not self._is_over:
+        if self._worker is None and self._permit is None and not self._is_over:
             self._service.leave_queue(self)
             self.refuse(GeartrainError(Code.TIMED_OUT, "Request timeout expired"))
 
@@ -117,17 +122,20 @@ class Execution:
         if self._values is None:
             self._launch(permit, worker, self._job, at=at)
         else:
-            self._folder = self._service.new_folder()
-            preparation = self._prepare(permit, worker, self._folder, values=self._values)
-            self._preparation = asyncio.ensure_future(preparation)
-            self._values = None  # they may be large
+            self._prepare(self._values, lambda job: self._launch(permit, worker, job, at=self._service.clock()))
 
     def _launch(self, permit: Permit, worker: WorkerPort, job: Job, *, at: float) -> None:
         self._worker = worker
         self.prediction.start(at)
         worker.run(permit.slot, job, self)
 
-    async def _prepare(self, permit: Permit, worker: WorkerPort, folder: FolderPort, *, values: dict[str, Any]) -> None:
+    def _prepare(self, values: dict[str, Any], then: Callable[[Job], None]) -> None:
+        """Fetch the files of the input, and give the job with local paths to `then`."""
+        folder = self._folder = self._service.new_folder()
+        self._preparation = asyncio.ensure_future(self._fetch(values, folder, then))
+        self._values = None  # they may be large
+
+    async def _fetch(self, values: dict[str, Any], folder: FolderPort, then: Callable[[Job], None]) -> None:
         self._is_fetching = True
         try:
             if self._canceled:
@@ -140,7 +148,7 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client hears of it and the slot returns
             self.on_end(Failed(str(error)), (), idle=True)
         else:
-            self._launch(permit, worker, job, at=self._service.clock())
+            then(job)
 
     def refuse(self, reason: GeartrainError) -> None:
         """End it before it began: it was waiting, and there is nothing to wait for any more."""
@@ -157,7 +165,11 @@ class Execution:
                 self._cut = True
             if not self._is_over:
                 self._stop_run(self._permit, self._worker)
-        elif not self._canceled:
+        else:
+            self._stop_preparation()
+
+    def _stop_preparation(self) -> None:
+        if not self._canceled:
             self._canceled = True  # a task that is canceled before its first step would never say so
             if self._is_fetching and self._preparation is not None:
                 self._preparation.cancel()
@@ -302,7 +314,9 @@ class Execution:
             case Succeeded(output, predict_time):
                 began = self._began_at
                 started = self.prediction.started_at or began
-                service.counts.add_success(self.admitted_at, began, started, ended=at, predict_time=predict_time)
+                service.counts.add_success(
+                    self.admitted_at, began, started, ended=at, predict_time=predict_time, rows=self.batch_rows
+                )
                 self.prediction.succeed(output, at=at, predict_time=predict_time, packed=self._is_packed())
             case Failed(error):
                 self._count_fault(at, outcome)
@@ -318,4 +332,6 @@ class Execution:
             fault = "CANCELED"
         elif self._refusal is not None:
             fault = "REJECTED"
-        self._service.counts.add_fault(fault, at - self.admitted_at, ran_until=at if ran else None)
+        took = at - self.admitted_at
+        in_batch = self.batch_rows is not None
+        self._service.counts.add_fault(fault, took, ran_until=at if ran else None, in_batch=in_batch)

@@ -81,6 +81,7 @@ class Model:
         self.replicas = tuple(Replica(self, restarts, clock) for _ in range(replicas))
         self.on_setup_output: Callable[[LogSource, str], None] | None = None
         self.on_health: Callable[[Health], None] | None = None
+        self.has_room: Callable[[], bool] = lambda: self._permits.idle > 0
         self._info: WorkerInfo | None = None
         self._validator: InputValidator | None = None
         self._plain_validator: InputValidator | None = None
@@ -244,7 +245,7 @@ class Model:
             return HealthReport(self.health, self.setup, defunct_reason=lost, replicas=replicas)
         if error is not None:
             return HealthReport(Health.UNHEALTHY, self.setup, healthcheck_error=error, replicas=replicas)
-        return HealthReport(Health.READY if self._permits.idle else Health.BUSY, self.setup, replicas=replicas)
+        return HealthReport(Health.READY if self.has_room() else Health.BUSY, self.setup, replicas=replicas)
 
     async def _run_check(self) -> str | None:
         """Return what is wrong, if anything. Concurrent callers share one run, and so its time limit."""

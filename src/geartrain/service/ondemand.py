@@ -11,6 +11,7 @@ import msgspec
 
 from geartrain.domain.events import LogSource, MetricMode
 from geartrain.domain.work import (
+    BatchJob,
     Canceled,
     Failed,
     FileRef,
@@ -74,7 +75,7 @@ class OnDemandWorker:
             await inspected.stop(0)
         return msgspec.structs.replace(info, slots=1, has_healthcheck=False)
 
-    def run(self, slot: int, job: Job, listener: JobListener) -> None:
+    def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
         """Run a job, after the setup of a worker for it if there is none; `listener` hears of both."""
         self._stop_clock()
         running = self._job = _RunningJob(self, listener)
@@ -139,7 +140,7 @@ class OnDemandWorker:
 
     # its beginning
 
-    async def _set_up_and_run(self, slot: int, job: Job, running: _RunningJob) -> None:
+    async def _set_up_and_run(self, slot: int, job: Job | BatchJob, running: _RunningJob) -> None:
         if self._ending is not None:
             await asyncio.wait((self._ending,))  # what it holds, memory above all, is needed now
         child = self._spawn(self, inspect=False)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from geartrain.domain.errors import FieldError
 from geartrain.domain.webhook import Webhook
-from geartrain.domain.work import FileRef, HealthVerdict, Job, JobListener, WorkerInfo
+from geartrain.domain.work import BatchJob, FileRef, HealthVerdict, Job, JobListener, WorkerInfo
 
 
 class WorkerPort(Protocol):
@@ -17,11 +17,15 @@ class WorkerPort(Protocol):
     async def start(self) -> WorkerInfo:
         """Wait for setup; raise `bridge.child.SetupError` with the reason if it fails."""
 
-    def run(self, slot: int, job: Job, listener: JobListener) -> None:
-        """Run a job on an idle slot; `listener` hears of it until its end."""
+    def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
+        """Run a job on an idle slot; `listener` hears of it until its end.
+
+        A model that takes batches (`WorkerInfo.batching`) gets nothing else, each with a `BatchListener`. If its run is
+        not async, one batch that is `ahead` may be given to a slot that is not idle yet; it is to be small.
+        """
 
     def cancel(self, slot: int, job_id: str) -> None:
-        """Ask for the end of a job; its listener hears of it."""
+        """Ask for the end of a job, or of a whole batch; its listener hears of it."""
 
     def discard(self, files: Sequence[FileRef]) -> None:
         """Let go of an output's files: they have been read, or nobody wants them."""

@@ -23,6 +23,7 @@ from geartrain.domain.prediction import Prediction
 from geartrain.domain.tensors import Tensor
 from geartrain.domain.webhook import Webhook
 from geartrain.domain.work import Job
+from geartrain.service.batches import BatchedExecution, Batcher
 from geartrain.service.execution import Execution
 from geartrain.service.kept import KeptPredictions
 from geartrain.service.model import Model
@@ -58,6 +59,7 @@ class Limits(msgspec.Struct, frozen=True):
     """What an operator allows. Times in seconds."""
 
     queue: int = 0  # predictions that may wait for a slot; without a place, the answer is "at capacity"
+    batch_queue: int = 1024  # the same of a model that takes batches, if `queue` is 0
     keep: float = 300.0  # how long a finished prediction can still be looked up
     cancel_grace: float | None = 60.0  # how long a run may ignore a cancel before its worker is killed; None: for ever
 
@@ -87,7 +89,9 @@ class PredictionService:
         self.history = history
         self.cancel_grace = limits.cancel_grace
         self._queue_size = limits.queue
+        self._batch_room = limits.queue or limits.batch_queue
         self._queue: deque[Execution] = deque()
+        self._batcher: Batcher | None = None  # of a model that takes batches
         self.live: dict[str, Execution] = {}
         self.kept = KeptPredictions(limits.keep)
         self.counts = Counts()
@@ -100,6 +104,7 @@ class PredictionService:
         self._prepared = False
         self._sequence = itertools.count()
         model.on_health = self._on_health
+        model.has_room = lambda: self.has_room
 
     # for the doors
 
@@ -126,27 +131,8 @@ class PredictionService:
         prediction_id = self._new_id() if new.id is None else self._own_id(new.id)
         if self._closing:
             return self._pass_on(new)
-        permit = model.permits.acquire()
-        if permit is None:
-            self._check_queue(new.queue)
-        now = self.clock()
-        echo = self._echo(new.input) if self._secrets else new.input
-        created_at = now if new.created_at is None else new.created_at
-        # Whoever creates a prediction reads it from its first event on, however short the history for others is.
-        prediction = Prediction(prediction_id, echo, created_at, capacity=max(self.history, DEFAULT_CAPACITY))
-        job = Job(prediction_id, new.input, new.context, new.tensors, new.parameters)
-        execution = Execution(self, prediction, job, values=values)
-        execution.admitted_at = now
-        execution.is_kept = new.keep
-        if not new.background:
-            execution.output_prefix = new.output_prefix
-        self.live[prediction_id] = execution
-        self._unfinished += 1
-        if permit is None:
-            self._queue.append(execution)
-            execution.wait(new.patience)
-        else:
-            execution.begin(permit, now)
+        execution = self._admit(new, prediction_id, values)
+        prediction = execution.prediction
         if webhook is not None and webhooks is not None:
             webhooks.follow(prediction, webhook)
         return prediction
@@ -220,18 +206,29 @@ class PredictionService:
     def give_back(self, permit: Permit) -> None:
         """A slot is idle: the prediction that has waited longest may have it."""
         permit.pool.release(permit)
-        if self._queue:
+        if self._batcher is not None:
+            self._batcher.serve()
+        elif self._queue:
             self._serve_queue()
 
     def leave_queue(self, execution: Execution) -> None:
         """A waiting prediction no longer waits."""
-        if execution in self._queue:
+        if isinstance(execution, BatchedExecution):
+            execution.leave()
+        elif execution in self._queue:
             self._queue.remove(execution)
 
     @property
     def waiting(self) -> int:
         """How many predictions wait for a slot."""
-        return len(self._queue)
+        return len(self._queue) if self._batcher is None else self._batcher.waiting
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more prediction would be admitted, as long as the model is ready."""
+        if self._batcher is not None:
+            return self._batcher.waiting < self._batch_room
+        return self.model.permits.idle > 0
 
     @property
     def input_files(self) -> InputFilesPort:
@@ -250,9 +247,54 @@ class PredictionService:
 
     # inside
 
+    def _admit(self, new: NewPrediction, prediction_id: str, values: dict[str, Any] | None) -> Execution:
+        """Make a prediction live: it begins, or waits. Raises `GeartrainError` if there is no place for it."""
+        if self._batcher is not None:
+            return self._admit_to_batch(self._batcher, new, prediction_id, values=values)
+        permit = self.model.permits.acquire()
+        if permit is None:
+            self._check_queue(new.queue)
+        now = self.clock()
+        execution = Execution(self, *self._parts(new, prediction_id, now), values=values)
+        self._enter(execution, new, now)
+        if permit is None:
+            self._queue.append(execution)
+            execution.wait(new.patience)
+        else:
+            execution.begin(permit, now)
+        return execution
+
+    def _admit_to_batch(
+        self, batcher: Batcher, new: NewPrediction, prediction_id: str, *, values: dict[str, Any] | None
+    ) -> Execution:
+        key, rows = batcher.measure(new.input, new.tensors)
+        self._check_queue(new.queue)
+        now = self.clock()
+        parts = self._parts(new, prediction_id, now)
+        execution = BatchedExecution(batcher, *parts, values=values, key=key, rows=rows)
+        self._enter(execution, new, now)
+        execution.enter(new.patience)
+        return execution
+
+    def _parts(self, new: NewPrediction, prediction_id: str, now: float) -> tuple[Prediction, Job]:
+        echo = self._echo(new.input) if self._secrets else new.input
+        created_at = now if new.created_at is None else new.created_at
+        # Whoever creates a prediction reads it from its first event on, however short the history for others is.
+        prediction = Prediction(prediction_id, echo, created_at, capacity=max(self.history, DEFAULT_CAPACITY))
+        return prediction, Job(prediction_id, new.input, new.context, new.tensors, new.parameters)
+
+    def _enter(self, execution: Execution, new: NewPrediction, now: float) -> None:
+        execution.admitted_at = now
+        execution.is_kept = new.keep
+        if not new.background:
+            execution.output_prefix = new.output_prefix
+        self.live[execution.prediction.id] = execution
+        self._unfinished += 1
+
     def _check_queue(self, size: int | None) -> None:
         """Raise if there is no place in the queue; `size` is that of the client's protocol, if it has one."""
-        if len(self._queue) < (self._queue_size if size is None else size):
+        own = self._queue_size if self._batcher is None else self._batch_room
+        if self.waiting < (own if size is None else size):
             return
         self.counts.add_fault("REJECTED", 0.0, ran_until=None)
         if size is None:
@@ -277,15 +319,22 @@ class PredictionService:
         """The model has become ready again, or will never be."""
         if health is Health.READY:
             self._serve_queue()
+            if self._batcher is not None:
+                self._batcher.serve()
         elif health is not Health.STARTING:
             while self._queue:
                 self._queue.popleft().refuse(self.model.not_ready())
+            if self._batcher is not None:
+                self._batcher.refuse_all()
 
     def _prepare(self) -> None:
         validator = self.model.validator  # raises while the signature is unknown
         self._has_files = bool(validator.file_fields)
         self._secrets = validator.secret_fields
         self._input_files = self._make_input_files() if self._has_files else None
+        batching = self.model.info.batching
+        if batching is not None:
+            self._batcher = Batcher(self, self.model.signature, batching)
         self._prepared = True
 
     def _check_files(self, raw: bytes) -> dict[str, Any] | None:

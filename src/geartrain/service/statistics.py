@@ -6,11 +6,19 @@ from typing import Literal
 
 import msgspec
 
-from geartrain.domain.statistics import Duration, ModelStatistics
+from geartrain.domain.statistics import BatchStatistics, Duration, ModelStatistics
 
 Fault = Literal["CANCELED", "REJECTED", "BACKEND", "OTHER"]
 
 _NANO = 1_000_000_000
+
+
+class BatchCount(msgspec.Struct):
+    """The batches of one size. Times in seconds."""
+
+    runs: int = 0
+    run_time: float = 0.0  # from the hand-over to the last answer
+    predict_time: float = 0.0  # of that, in the model
 
 
 class Counts(msgspec.Struct):
@@ -28,10 +36,27 @@ class Counts(msgspec.Struct):
     rejected: int = 0  # for want of a place in the queue, or of patience in it
     crashed: int = 0  # the run raised, or its worker died
     other: int = 0
+    rows: int = 0  # of the batches, beyond one for each success
+    batches: dict[int, BatchCount] = msgspec.field(default_factory=dict)  # by their rows
 
-    def add_success(self, admitted: float, began: float, started: float, *, ended: float, predict_time: float) -> None:
-        """A run ended well: it was `admitted`, `began` when it had a slot, and `started` with its files at hand."""
-        self.runs += 1
+    def add_success(
+        self,
+        admitted: float,
+        began: float,
+        started: float,
+        *,
+        ended: float,
+        predict_time: float,
+        rows: int | None = None,
+    ) -> None:
+        """A run ended well: it was `admitted`, `began` when it had a slot, and `started` with its files at hand.
+
+        `rows`: it was a part of a batch (see `add_batch`), of so many rows.
+        """
+        if rows is None:
+            self.runs += 1
+        else:
+            self.rows += rows - 1
         self.successes += 1
         self.success_time += ended - admitted
         self.queue_time += began - admitted
@@ -39,11 +64,22 @@ class Counts(msgspec.Struct):
         self.predict_time += predict_time
         self.latest = ended
 
-    def add_fault(self, fault: Fault, took: float, *, ran_until: float | None) -> None:
-        """A prediction ended otherwise, after so many seconds; `ran_until` when its run ended, if it came to one."""
+    def add_batch(self, rows: int, took: float, *, predict_time: float | None) -> None:
+        """A batch has ended, after so many seconds; `predict_time` is that of the model, None if it failed."""
+        self.runs += 1
+        count = self.batches.setdefault(rows, BatchCount())
+        count.runs += 1
+        count.run_time += took
+        count.predict_time += took if predict_time is None else predict_time
+
+    def add_fault(self, fault: Fault, took: float, *, ran_until: float | None, in_batch: bool = False) -> None:
+        """A prediction ended otherwise, after so many seconds; `ran_until` when its run ended, if it came to one.
+
+        `in_batch`: the run was that of a batch, which is counted by itself.
+        """
         self.fail_time += took
         if ran_until is not None:
-            self.runs += 1
+            self.runs += not in_batch
             self.latest = ran_until
         if fault == "BACKEND":
             self.crashed += 1
@@ -67,7 +103,7 @@ class Counts(msgspec.Struct):
             name,
             version,
             last_inference=int(self.latest * 1000),
-            inference_count=count,
+            inference_count=count + self.rows,
             execution_count=self.runs,
             success=_duration(count, self.success_time),
             fail=_duration(sum(self.faults.values()), self.fail_time),
@@ -75,6 +111,17 @@ class Counts(msgspec.Struct):
             compute_input=_duration(count, self.fetch_time),
             compute_infer=_duration(count, self.predict_time),
             compute_output=_duration(count, rest),
+            batches=self._batches(),
+        )
+
+    def _batches(self) -> tuple[BatchStatistics, ...]:
+        return tuple(
+            BatchStatistics(
+                rows,
+                compute_infer=_duration(count.runs, count.predict_time),
+                compute_output=_duration(count.runs, count.run_time - count.predict_time),
+            )
+            for rows, count in sorted(self.batches.items())
         )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from geartrain.apis.open_inference_info import PLATFORM, config_type
+from geartrain.apis.open_inference_info import PLATFORM, backend_of, config_type, max_batch
+from geartrain.domain.batching import BatchPolicy
 from geartrain.domain.statistics import Duration, ModelStatistics
 from geartrain.domain.tensors import TensorSpec
 from geartrain.service.catalogue import IndexEntry
@@ -17,11 +18,12 @@ _DURATIONS: Final = ("success", "fail", "queue", *_COMPUTE)
 
 def metadata(inference: Inference, versions: tuple[str, ...]) -> pb.ModelMetadataResponse:
     """Describe a model version; raise `NOT_READY` while its inputs are not known."""
-    view = inference.service.model.view
+    model = inference.service.model
+    view = model.view
     return pb.ModelMetadataResponse(
-        name=inference.service.model.name,
+        name=model.name,
         versions=versions,
-        platform=PLATFORM,
+        platform=model.info.platform or PLATFORM,
         inputs=map(_metadata, view.inputs),
         outputs=map(_metadata, view.outputs),
     )
@@ -30,27 +32,43 @@ def metadata(inference: Inference, versions: tuple[str, ...]) -> pb.ModelMetadat
 def config(inference: Inference) -> pb.ModelConfig:
     """Describe how a model version is served; raise `NOT_READY` while its inputs are not known."""
     model = inference.service.model
-    view = model.view
+    view, batching = model.view, model.info.batching
+    platform = model.info.platform or PLATFORM
+    largest = max_batch(view, batching)
+    first = 1 if largest else 0  # of the dimensions that are told
     return pb.ModelConfig(
         name=model.name,
-        platform=PLATFORM,
-        backend=PLATFORM,
+        platform=platform,
+        backend=backend_of(platform),
+        max_batch_size=largest,
         input=[
-            pb.ModelInput(name=spec.name, data_type=config_type(spec.datatype), dims=spec.shape, optional=spec.optional)
+            pb.ModelInput(
+                name=spec.name,
+                data_type=config_type(spec.datatype),
+                dims=spec.shape[first:],
+                optional=spec.optional,
+            )
             for spec in view.inputs
         ],
         output=[
-            pb.ModelOutput(name=spec.name, data_type=config_type(spec.datatype), dims=spec.shape)
+            pb.ModelOutput(name=spec.name, data_type=config_type(spec.datatype), dims=spec.shape[first:])
             for spec in view.outputs
         ],
         instance_group=[pb.ModelInstanceGroup(name=model.name, count=model.permits.size, kind="KIND_CPU")],
+        dynamic_batching=None if batching is None else _dynamic_batching(batching.policy),
         model_transaction_policy=pb.ModelTransactionPolicy(decoupled=view.streams),
+    )
+
+
+def _dynamic_batching(policy: BatchPolicy) -> pb.ModelDynamicBatching:
+    return pb.ModelDynamicBatching(
+        preferred_batch_size=policy.preferred_sizes,
+        max_queue_delay_microseconds=round(policy.max_delay * 1_000_000),
     )
 
 
 def statistics(model: ModelStatistics) -> pb.ModelStatistics:
     """Tell what a model version has done."""
-    compute = {name: _duration(getattr(model, name)) for name in _COMPUTE}
     return pb.ModelStatistics(
         name=model.name,
         version=model.version,
@@ -58,8 +76,22 @@ def statistics(model: ModelStatistics) -> pb.ModelStatistics:
         inference_count=model.inference_count,
         execution_count=model.execution_count,
         inference_stats=pb.InferStatistics(**{name: _duration(getattr(model, name)) for name in _DURATIONS}),
-        batch_stats=[pb.InferBatchStatistics(batch_size=1, **compute)] if model.execution_count else [],
+        batch_stats=_batches(model),
     )
+
+
+def _batches(model: ModelStatistics) -> list[pb.InferBatchStatistics]:
+    if not model.batches:
+        compute = {name: _duration(getattr(model, name)) for name in _COMPUTE}
+        return [pb.InferBatchStatistics(batch_size=1, **compute)] if model.execution_count else []
+    return [
+        pb.InferBatchStatistics(
+            batch_size=batch.size,
+            compute_infer=_duration(batch.compute_infer),
+            compute_output=_duration(batch.compute_output),
+        )
+        for batch in model.batches
+    ]
 
 
 def index_entry(entry: IndexEntry) -> pb.RepositoryIndexResponse.ModelIndex:

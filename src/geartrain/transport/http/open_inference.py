@@ -152,11 +152,23 @@ class OpenInferenceEndpoints:
     async def _metadata(self, request: _Request) -> Answer:
         model = self._catalogue.find(request.name, request.version).service.model
         versions = (model.version,) if request.version else self._catalogue.versions(request.name)
-        return _json(open_inference_info.model_metadata(model.name, versions, model.view))
+        return _json(
+            open_inference_info.model_metadata(
+                model.name, versions, model.view, platform=model.info.platform or open_inference_info.PLATFORM
+            )
+        )
 
     async def _config(self, request: _Request) -> Answer:
         model = self._catalogue.find(request.name, request.version).service.model
-        return _json(open_inference_info.model_config(model.name, model.view, model.permits.size))
+        return _json(
+            open_inference_info.model_config(
+                model.name,
+                model.view,
+                model.permits.size,
+                platform=model.info.platform or open_inference_info.PLATFORM,
+                batching=model.info.batching,
+            )
+        )
 
     async def _statistics(self, request: _Request) -> Answer:
         name, version = request.name, request.version

@@ -1,0 +1,137 @@
+"""What waits for a batch, and which of it is run next. The time is given by the caller, in seconds on any one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from math import inf
+from typing import Generic, TypeVar
+
+from geartrain.domain.batching import BatchPolicy
+
+T = TypeVar("T", bound=Hashable)
+
+
+class _Group(Generic[T]):
+    """Those that can share a batch, in the order in which they came; each with its rows and when it came."""
+
+    __slots__ = ("items", "key", "rows")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.items: dict[T, tuple[int, float]] = {}
+        self.rows = 0
+
+    @property
+    def since(self) -> float:
+        """When the oldest one came."""
+        return next(iter(self.items.values()))[1]
+
+
+class BatchQueue(Generic[T]):
+    """Gathers what can share a batch.
+
+    Whoever has a free worker calls `take`; it gives the batch of the one that has waited longest, in the order of
+    coming, and never more rows than the policy's `max_size`, except for one request that has more by itself.
+
+    With the policy's `max_delay`, a worker that is free waits at most that long for a batch to become larger. It waits
+    no longer than until there is again as much as there was when the last batch ended: clients that ask one thing after
+    the other do not ask more at once than they did, so to wait on would gain nothing.
+    """
+
+    def __init__(self, policy: BatchPolicy) -> None:
+        self._policy = policy
+        self._groups: dict[Hashable, _Group[T]] = {}
+        self._group_of: dict[T, _Group[T]] = {}
+        self._rows = 0
+        self._crowd = 1  # rows that were on their way when a batch ended
+        self._ended_at = -inf
+
+    def __len__(self) -> int:
+        return len(self._group_of)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._group_of
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(self._group_of))
+
+    def add(self, item: T, key: Hashable, rows: int, *, now: float) -> None:
+        """It waits from now on. Only those with equal keys share a batch."""
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(key)
+        group.items[item] = rows, now
+        group.rows += rows
+        self._group_of[item] = group
+        self._rows += rows
+
+    def remove(self, item: T) -> bool:
+        """It waits no longer; return whether it did."""
+        group = self._group_of.pop(item, None)
+        if group is None:
+            return False
+        rows, _ = group.items.pop(item)
+        group.rows -= rows
+        self._rows -= rows
+        if not group.items:
+            del self._groups[group.key]
+        return True
+
+    def has_ended(self, rows: int, *, now: float) -> None:
+        """A batch of so many rows has ended: those who asked for them may soon ask again."""
+        self._crowd = rows + self._rows
+        self._ended_at = now
+
+    def take(self, now: float) -> list[T]:
+        """Return what is to be run now, if anything: it no longer waits here."""
+        group = self._next(now)
+        return [] if group is None else self._cut(group)
+
+    def take_full(self, *, only: Callable[[T], bool] = lambda _: True) -> list[T]:
+        """Return a batch that nothing could be added to, if it is the next one: it need not wait for its worker.
+
+        `only`: if this holds for the one that has waited longest.
+        """
+        if self._rows < self._policy.max_size:
+            return []
+        group = min(self._groups.values(), key=_since)
+        return self._cut(group) if group.rows >= self._policy.max_size and only(next(iter(group.items))) else []
+
+    def due(self) -> float | None:
+        """When `take` will give something, if nothing comes before; None if nothing waits."""
+        if not self._groups:
+            return None
+        return max(min(map(_since, self._groups.values())), self._ended_at) + self._policy.max_delay
+
+    def _next(self, now: float) -> _Group[T] | None:
+        groups = list(self._groups.values())
+        policy = self._policy
+        if policy.max_delay > 0 and self._rows < min(self._crowd, policy.max_size):
+            begin = now - policy.max_delay  # of the waiting that is over
+            if begin < self._ended_at:
+                groups = [each for each in groups if each.rows >= policy.max_size]
+            else:
+                groups = [each for each in groups if each.rows >= policy.max_size or each.since <= begin]
+        if len(groups) > 1:
+            return min(groups, key=_since)
+        return groups[0] if groups else None
+
+    def _cut(self, group: _Group[T]) -> list[T]:
+        """Take a batch from a group: whole requests, in their order, up to the largest size that it fills."""
+        limit = self._policy.max_size
+        if group.rows < limit:
+            limit = max((size for size in self._policy.preferred_sizes if size <= group.rows), default=limit)
+        taken: list[T] = []
+        total = 0
+        for item, (rows, _) in group.items.items():
+            if taken and total + rows > limit:
+                break
+            taken.append(item)
+            total += rows
+        for item in taken:
+            self.remove(item)
+        return taken
+
+
+def _since(group: _Group[T]) -> float:
+    return group.since

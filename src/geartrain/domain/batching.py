@@ -1,0 +1,44 @@
+"""What is said of batches: how a model wants its requests gathered, and what of them can share one call.
+
+A batch is one call of `run()` for several requests. Sizes count rows: those that a request's tensors bring along their
+first dimension, or 1 for a request of a model without tensor inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+DEFAULT_MAX_SIZE: Final = 32
+
+
+class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How requests are gathered into batches.
+
+    Without `max_delay` (in seconds) a free worker never waits for more. `preferred_sizes`, ascending, are the sizes to
+    cut a longer queue at. `pad_to`, ascending, are the only sizes that the model is called with: a batch is filled up
+    to the next one, with copies of its last row. `retry_singly`: a batch that raised is run again one by one.
+    `refuse_larger`: a request of more than `max_size` rows is an error; otherwise it runs by itself.
+    """
+
+    max_size: int = DEFAULT_MAX_SIZE
+    max_delay: float = 0.0
+    preferred_sizes: tuple[int, ...] = ()
+    pad_to: tuple[int, ...] = ()
+    retry_singly: bool = False
+    refuse_larger: bool = True
+
+
+class Batching(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a model takes batches: the policy, and how its signature is to be read.
+
+    `by_rows`: it has tensor inputs. Their first dimension is the batch, which a client sees too: a request may bring
+    several rows, and the lists among its inputs and outputs have an element for each. Otherwise a request is one item,
+    and clients see neither dimension nor list. `shared` are the inputs that a whole batch has in common: only requests
+    in which they are equal are run together.
+    """
+
+    policy: BatchPolicy
+    by_rows: bool = False
+    shared: tuple[str, ...] = ()
