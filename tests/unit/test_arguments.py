@@ -16,7 +16,7 @@ import pytest
 
 from geartrain import BaseModel, File, Input, Path, Secret
 from geartrain.worker.arguments import ArgumentBinder, ArgumentError
-from geartrain.worker.introspect import read_signature
+from geartrain.worker.introspect import read_parameters
 from tests.ids import short
 
 EMPTY = object()
@@ -72,7 +72,7 @@ class ByHand(BaseModel, auto_dataclass=False):
 
 
 def binder(run: Callable[..., Any]) -> ArgumentBinder:
-    return ArgumentBinder(read_signature(run, owner_name="run()"), run)
+    return ArgumentBinder(read_parameters(run, owner_name="run()"))
 
 
 def binder_of(annotation: Any, default: Any = EMPTY) -> ArgumentBinder:
@@ -178,7 +178,7 @@ def test_files_are_closed_when_another_input_is_refused(tmp_path: pathlib.Path) 
             opened.append(arguments["file"])
             super().release(arguments)
 
-    bind = Spy(read_signature(run, owner_name="run()"), run)
+    bind = Spy(read_parameters(run, owner_name="run()"))
     with pytest.raises(ArgumentError, match=r"^input\.number: ValueError: 3 is odd$"):
         bind.bind(msgspec.json.encode({"file": str(tmp_path / "a"), "number": {"number": 3}}))
     assert opened[0].closed

@@ -243,10 +243,12 @@ def test_default_of_another_shape_is_refused() -> None:
 
 def test_model_without_arrays_loads_no_array_package() -> None:
     script = (
-        "import sys; from geartrain.worker.introspect import read_signature; from geartrain.worker import arguments;"
+        "import sys; from geartrain.worker import arguments;"
+        "from geartrain.worker.introspect import read_parameters, read_signature;"
         "from geartrain.worker import outputs, session, job\n"
         "def run(x: list[str]) -> dict: ...\n"
-        "s = read_signature(run, owner_name='run()'); arguments.ArgumentBinder(s, run)\n"
+        "arguments.ArgumentBinder(read_parameters(run, owner_name='run()'))\n"
+        "s = read_signature(run, owner_name='run()')\n"
         "outputs.OutputEncoder(s.output)\n"
         "print(*{'numpy', 'torch', 'jaxtyping', 'ml_dtypes'} & set(sys.modules))"
     )

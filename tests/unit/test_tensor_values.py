@@ -25,7 +25,7 @@ from geartrain import Input, Path
 from geartrain.domain.tensors import SIZES, Tensor, TensorSpec, check, join_bytes, pack, split_bytes, unpack
 from geartrain.worker.arguments import ArgumentBinder, ArgumentError
 from geartrain.worker.faults import OutputError
-from geartrain.worker.introspect import read_signature
+from geartrain.worker.introspect import read_parameters, read_signature
 from geartrain.worker.outputs import Encoded, OutputEncoder
 
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
@@ -64,7 +64,7 @@ def model(annotation: Any, default: Any = ...) -> Callable[..., Any]:
 def bound(annotation: Any, tensor: Tensor | None = None, default: Any = ..., **values: Any) -> Any:
     """What `run()` gets for a tensor, or for JSON."""
     run = model(annotation, default)
-    binder = ArgumentBinder(read_signature(run, owner_name="run()"), run)
+    binder = ArgumentBinder(read_parameters(run, owner_name="run()"))
     return binder.bind(msgspec.json.encode(values), () if tensor is None else (tensor,))["x"]
 
 
@@ -327,7 +327,7 @@ def test_defaults() -> None:
 def test_each_prediction_has_a_default_of_its_own() -> None:
     default = np.zeros(2, np.float32)
     run = model(jt.Float32[Nd, "2"], default)
-    binder = ArgumentBinder(read_signature(run, owner_name="run()"), run)
+    binder = ArgumentBinder(read_parameters(run, owner_name="run()"))
     first = binder.bind(b"{}")["x"]
     first += 1
     assert binder.bind(b"{}")["x"].tolist() == default.tolist() == [0.0, 0.0]

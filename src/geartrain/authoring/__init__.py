@@ -5,14 +5,15 @@ Stands on cheap modules of the standard library alone, so that `import geartrain
 
 from __future__ import annotations
 
+from geartrain.authoring.batches import ItemError
 from geartrain.authoring.cancel import CancelationException, CancellationException
 from geartrain.authoring.files import File, Path
 from geartrain.authoring.inputs import Input
 from geartrain.authoring.iterators import AsyncConcatenateIterator, ConcatenateIterator
-from geartrain.authoring.marks import Opaque, concurrent, streaming
+from geartrain.authoring.marks import Opaque, batched, concurrent, streaming
 from geartrain.authoring.model import BaseModel
 from geartrain.authoring.runner import BasePredictor, BaseRunner
-from geartrain.authoring.scope import Scope, current_scope
+from geartrain.authoring.scope import Scope, batch_item, current_scope
 from geartrain.authoring.secret import Secret
 
 __all__ = [
@@ -25,10 +26,13 @@ __all__ = [
     "ConcatenateIterator",
     "File",
     "Input",
+    "ItemError",
     "Opaque",
     "Path",
     "Scope",
     "Secret",
+    "batch_item",
+    "batched",
     "concurrent",
     "current_scope",
     "streaming",

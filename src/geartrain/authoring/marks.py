@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, final, overload
+
+from geartrain.authoring.batches import DEFAULT_MAX_SIZE, check_settings
 
 STREAMING_MARK: Final = "__geartrain_streaming__"
 CONCURRENT_MARK: Final = "__geartrain_concurrent_max__"
+BATCHED_MARK: Final = "__geartrain_batched__"
 
 _CO_COROUTINE = 0x80  # inspect.CO_COROUTINE, and the next: importing inspect would cost more than all the rest
 _CO_ASYNC_GENERATOR = 0x200
@@ -67,6 +70,57 @@ def concurrent(
                 " or leave max at 1"
             )
         setattr(function, CONCURRENT_MARK, max)
+        return function
+
+    return mark if function is None else mark(function)
+
+
+@overload
+def batched(function: _Function) -> _Function: ...
+@overload
+def batched(
+    function: None = None,
+    *,
+    max_size: int = DEFAULT_MAX_SIZE,
+    max_delay: float = 0.0,
+    preferred_sizes: Sequence[int] = (),
+    pad_to: Sequence[int] = (),
+    retry_singly: bool = False,
+) -> Callable[[_Function], _Function]: ...
+def batched(
+    function: _Function | None = None,
+    *,
+    max_size: int = DEFAULT_MAX_SIZE,
+    max_delay: float = 0.0,
+    preferred_sizes: Sequence[int] = (),
+    pad_to: Sequence[int] = (),
+    retry_singly: bool = False,
+) -> _Function | Callable[[_Function], _Function]:
+    """Let one call of `run()` answer up to `max_size` requests: `@batched` or `@batched(max_size=64)`.
+
+    Tensors come stacked along their first dimension, other inputs that are annotated `list[...]` with an element for
+    each request; what `run()` gives has as many. A free worker waits up to `max_delay` seconds for more requests, and a
+    longer queue is cut at the `preferred_sizes`. With `pad_to` the model is called with these sizes only: copies of the
+    last row fill a batch up. `retry_singly`: a batch that raised is run again one by one, so `run()` must bear that.
+
+    Raises `TypeError` or `ValueError` for a setting that cannot be meant.
+    """
+    settings = {
+        "max_size": max_size,
+        "max_delay": max_delay,
+        "preferred_sizes": tuple(preferred_sizes) if isinstance(preferred_sizes, list) else preferred_sizes,
+        "pad_to": tuple(pad_to) if isinstance(pad_to, list) else pad_to,
+        "retry_singly": retry_singly,
+    }
+    try:
+        check_settings(settings)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"@batched: {error}") from None
+
+    def mark(function: _Function) -> _Function:
+        if not callable(function):
+            raise TypeError(f"write @batched or @batched(max_size={max_size}), not @batched({function!r})")
+        setattr(function, BATCHED_MARK, settings)
         return function
 
     return mark if function is None else mark(function)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from math import isfinite
 from typing import Any, Final, Literal
@@ -12,6 +13,8 @@ Operation = Literal["replace", "increment", "append", "delete"]
 Parameter = str | int | float | bool
 Emit = Callable[[str, Any, Operation], None]
 """Takes a metric's name, its value as given, and what to do with it."""
+OpenItem = Callable[[int], AbstractContextManager["Scope"]]
+"""Gives what makes a request of a batch, by its index, the current one inside a `with` block."""
 
 MAX_NAME_LENGTH: Final = 128
 MAX_NAME_SEGMENTS: Final = 4
@@ -106,7 +109,7 @@ class Metrics(MutableMapping[str, Any]):
 class Scope:
     """One prediction as its `run()` sees it. Without `emit` it stands for no prediction and ignores every metric."""
 
-    __slots__ = ("_emit", "_metrics", "context", "parameters", "prediction_id")
+    __slots__ = ("_emit", "_metrics", "context", "open_item", "parameters", "prediction_id")
 
     def __init__(
         self,
@@ -115,11 +118,16 @@ class Scope:
         context: Mapping[str, str] | None = None,
         parameters: Mapping[str, Parameter] | None = None,
         emit: Emit | None = None,
+        open_item: OpenItem | None = None,
     ) -> None:
-        """`parameters` are those of a request of the Open Inference Protocol; any other has none."""
+        """`parameters` are those of a request of the Open Inference Protocol; any other has none.
+
+        `open_item` is of a batch: what `batch_item` gives.
+        """
         self.prediction_id = prediction_id
         self.context: dict[str, str] = dict(context) if context else {}
         self.parameters: dict[str, Parameter] = dict(parameters) if parameters else {}
+        self.open_item = open_item
         self._emit = emit
         self._metrics: Metrics | None = None
 
@@ -134,6 +142,11 @@ class Scope:
         """Record a metric: `Metrics.record`."""
         self.metrics.record(key, value, mode)
 
+    def forget_metrics(self) -> None:
+        """Take out all that was recorded: the run begins anew."""
+        if self._metrics is not None:
+            self._metrics.clear()
+
     def __repr__(self) -> str:
         return f"Scope(prediction_id={self.prediction_id!r}, context={self.context!r})"
 
@@ -144,6 +157,17 @@ _scope: ContextVar[Scope | None] = ContextVar("geartrain_scope", default=None)
 def current_scope() -> Scope:
     """Return the scope of the running prediction; outside of one, a scope that ignores every metric."""
     return _scope.get() or Scope()
+
+
+def batch_item(index: int) -> AbstractContextManager[Scope]:
+    """Let what is printed in a `with` block of a batched `run()`, and its metrics, be those of one request.
+
+    `index` is a place in the lists, or a row of the tensors, that `run()` was given; the scope is that of the request.
+    Raises `IndexError` for one that is not there. Outside of a batch, as in a test that calls `run()` itself, the block
+    has no effect.
+    """
+    scope = current_scope()
+    return nullcontext(scope) if scope.open_item is None else scope.open_item(index)
 
 
 def set_scope(scope: Scope) -> Token[Scope | None]:

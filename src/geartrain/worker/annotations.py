@@ -79,8 +79,10 @@ def _argument_name(argument: Any) -> str:
 class AnnotationReader:
     """Reads the annotations of inputs, or those of an output, which may be of more types."""
 
-    def __init__(self, *, output: bool = False) -> None:
+    def __init__(self, *, output: bool = False, batched: bool = False) -> None:
+        """`batched`: where a result may be an exception as well, `list[str | Exception]`, that is left aside."""
         self.output = output
+        self._batched = batched
         self._open: list[type] = []  # the records that are being read, to notice one that contains itself
 
     def read(self, annotation: Any) -> Described:
@@ -116,7 +118,7 @@ class AnnotationReader:
         return Described(TypeSpec("opaque"))
 
     def _union(self, annotation: Any) -> Described:
-        arguments = typing.get_args(annotation)
+        arguments = [each for each in typing.get_args(annotation) if not (self._batched and _is_exception(each))]
         members = [self.read(member) for member in arguments if member is not NoneType]
         nullable = NoneType in arguments
         if len(members) == 1:
@@ -311,6 +313,10 @@ def _tensor(annotation: Any, *, output: bool) -> Described | None:
 def is_typed_dict(origin: type) -> bool:
     """Tell whether this is a TypedDict, also one of `typing_extensions`."""
     return issubclass(origin, dict) and hasattr(origin, "__required_keys__")
+
+
+def _is_exception(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseException)
 
 
 def _literal(annotation: Any) -> Described:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
 import msgspec
 
-from geartrain.domain.signature import Signature
+from geartrain.domain.signature import TypeSpec
 from geartrain.domain.tensors import Tensor
 from geartrain.worker.annotations import Converter
-from geartrain.worker.introspect import Parameter, read_parameters
+from geartrain.worker.introspect import Parameter
 
 _IMMUTABLE = (str, int, float, bool, type(None))
 
@@ -23,8 +23,7 @@ class ArgumentError(ValueError):
 class ArgumentBinder:
     """Binds one input after the other to the parameters of one `run()`. What can be prepared, is, once."""
 
-    def __init__(self, signature: Signature, run: Callable[..., Any]) -> None:
-        parameters = read_parameters(run, owner_name="run()")
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
         self._decode = msgspec.json.Decoder(dict[str, Any]).decode
         self._converters: tuple[tuple[str, Converter], ...] = tuple(
             (parameter.field.name, parameter.convert) for parameter in parameters if parameter.convert is not None
@@ -34,7 +33,7 @@ class ArgumentBinder:
         for parameter in parameters:
             if not parameter.field.required:
                 self._prepare_default(parameter)
-        self._files = tuple(field.name for field in signature.inputs if _holds_file(field.type))
+        self._files = tuple(each.field.name for each in parameters if holds_file(each.field.type))
 
     def _prepare_default(self, parameter: Parameter) -> None:
         """Keep an immutable default as it is; of any other, every prediction gets a copy of its own."""
@@ -58,6 +57,10 @@ class ArgumentBinder:
         given = self._decode(raw)
         for tensor in tensors:
             given[tensor.name] = tensor
+        return self.bind_values(given)
+
+    def bind_values(self, given: dict[str, Any]) -> dict[str, Any]:
+        """As `bind`, of values that are decoded, and of tensors, by name. The dict is used up."""
         if self._converters:
             self._convert(given)
         for name, make in self._makers:
@@ -82,8 +85,9 @@ class ArgumentBinder:
             _close(arguments.get(name))
 
 
-def _holds_file(spec: Any) -> bool:
-    return spec.kind == "file" or (spec.items is not None and _holds_file(spec.items))
+def holds_file(spec: TypeSpec) -> bool:
+    """Whether a value of this type has files to close."""
+    return spec.kind == "file" or (spec.items is not None and holds_file(spec.items))
 
 
 def _close(value: Any) -> None:

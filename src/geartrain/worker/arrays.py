@@ -12,27 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from geartrain.domain.tensors import VARIABLE, Buffer, Tensor, join_bytes, split_bytes
+from geartrain.domain.tensors import ARRAY_NAMES, VARIABLE, Buffer, Tensor, join_bytes, split_bytes
 
 BFLOAT: Final = "BF16"
-NAMES: Final[dict[str, str]] = {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-    "uint16": "UINT16",
-    "uint32": "UINT32",
-    "uint64": "UINT64",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-    "bfloat16": BFLOAT,
-}
+NAMES: Final[dict[str, str]] = {name: datatype for datatype, name in ARRAY_NAMES.items()}
 """The datatype of each array type's name, which numpy, torch and jaxtyping share."""
-
-_NAME_OF: Final = {datatype: name for name, datatype in NAMES.items()}
 
 
 class WrongArrayError(ValueError):
@@ -42,7 +26,7 @@ class WrongArrayError(ValueError):
 def numpy_type(datatype: str) -> Any:
     """The numpy type of a datatype other than BYTES; that of BF16 is of the package ml_dtypes."""
     if datatype != BFLOAT:
-        return np.dtype(_NAME_OF[datatype])
+        return np.dtype(ARRAY_NAMES[datatype])
     return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from functools import partial
 from typing import Any
 
-from geartrain.bridge.messages import Idle, Predict, SlotCancelled, WorkerLog, decode_slot_to_worker
+from geartrain.bridge.messages import Idle, Predict, PredictBatch, SlotCancelled, WorkerLog, decode_slot_to_worker
 from geartrain.worker.channel import Channel
 from geartrain.worker.forks import end_fork
-from geartrain.worker.job import Job, JobTools
+from geartrain.worker.job import JobTools, Runnable
+from geartrain.worker.jobs import first_call
 
 _PROMPT = 0.1  # seconds that a canceled run has for its cleanup before its client is answered without waiting for it
 
@@ -21,7 +22,7 @@ class _Running:
 
     __slots__ = ("canceled", "detached", "job", "started", "task")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Runnable) -> None:
         self.job = job
         self.task: asyncio.Task[None] | None = None
         self.started = False
@@ -94,8 +95,8 @@ class AsyncEngine:
         for payload in payloads:
             self._begin(slot, channel, decode_slot_to_worker(payload))
 
-    def _begin(self, slot: int, channel: Channel, message: Predict) -> None:
-        running = _Running(Job(message, channel, self._tools))
+    def _begin(self, slot: int, channel: Channel, message: Predict | PredictBatch) -> None:
+        running = _Running(first_call(message, channel, self._tools))
         if self._early.pop(slot, None) == message.serial:
             running.canceled = True
         self._running[slot] = running
@@ -129,25 +130,36 @@ class AsyncEngine:
             self._loop.stop()
 
     async def _serve_one(self, slot: int, running: _Running) -> None:
-        job = running.job
         running.started = True
-        try:
-            with job:
-                report = await self._call(running)
-                end_fork()
-                self._flush_c()
-        except BaseException as error:  # noqa: BLE001 - nothing may end this task but its own end
-            report = _failure(job, error)
-        del self._running[slot]
-        if running.detached:
-            job.close()
-            self._control.send(Idle(slot))
-        else:
+        while True:
+            job = running.job
+            report = await self._serve_call(running)
+            if running.detached:
+                job.close()
+                break
             try:
                 report()
             except BaseException as error:  # noqa: BLE001 - e.g. an output that is no JSON
                 job.fail(error)
+            following = job.follow_up()
+            if following is None:
+                break
+            running.job = following
+        del self._running[slot]
+        if running.detached:
+            self._control.send(Idle(slot))
         self._stop_if_done()
+
+    async def _serve_call(self, running: _Running) -> Callable[[], None]:
+        """Make one call; return what reports its end."""
+        try:
+            with running.job:
+                report = await self._call(running)
+                end_fork()
+                self._flush_c()
+        except BaseException as error:  # noqa: BLE001 - nothing may end this task but its own end
+            return _failure(running.job, error)
+        return report
 
     async def _call(self, running: _Running) -> Callable[[], None]:
         """Run the author's code; return the report that ends the job."""
@@ -157,22 +169,27 @@ class AsyncEngine:
         report: Callable[[], None]
         try:
             value = self._run(**job.arguments())
+            if not isinstance(value, AsyncIterable):
+                value = await value
             if isinstance(value, AsyncIterable):
-                async for chunk in value:
-                    job.send_chunk(chunk)
+                await self._give(value, job)
                 report = job.succeed_stream
             else:
-                result = await value
-                if isinstance(result, AsyncIterable):
-                    async for chunk in result:
-                        job.send_chunk(chunk)
-                    report = job.succeed_stream
-                else:
-                    report = partial(job.succeed, result)
+                report = partial(job.succeed, value)
         except BaseException as error:  # noqa: BLE001 - the author's code may raise anything, also SystemExit
             report = _failure(job, error)
         # Only our own cancel makes it canceled, whatever the exception is called (and whether it is swallowed or not).
         return job.cancelled if running.was_canceled() else report
+
+    @staticmethod
+    async def _give(values: AsyncIterable[Any], job: Runnable) -> None:
+        try:
+            async for value in values:
+                job.send_chunk(value)
+        except BaseException:  # its own, or what it gave is no output, or nobody waits for more
+            if isinstance(values, AsyncGenerator):
+                await values.aclose()
+            raise
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -186,5 +203,5 @@ def close_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-def _failure(job: Job, error: BaseException) -> Callable[[], None]:
+def _failure(job: Runnable, error: BaseException) -> Callable[[], None]:
     return lambda: job.fail(error)

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 from geartrain.bridge.framing import FrameReader, frame
@@ -106,9 +106,13 @@ class Channel:
         those come from one thread.
         A parent that is gone is ignored: the worker learns of it on the control channel.
         """
+        self.send_all((message,), may_wait=may_wait)
+
+    def send_all(self, messages: Iterable[Message], *, may_wait: bool = False) -> None:
+        """Write several messages at once, as `send` does one."""
         if is_fork():
             return
-        data = frame(encode(message))
+        data = b"".join([frame(encode(message)) for message in messages])
         if may_wait and self._burst.holds(data):
             return
         with self.shield, self._lock:

@@ -6,7 +6,7 @@ import inspect
 import types
 import typing
 from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from geartrain.authoring.inputs import MISSING, FieldInfo
@@ -43,15 +43,50 @@ class Parameter(NamedTuple):
     convert: Converter | None
 
 
+class Written(NamedTuple):
+    """A parameter as its author has written it; `where` begins what errors say of it."""
+
+    name: str
+    where: str
+    annotation: Any
+    info: FieldInfo
+
+    def describe(self) -> Described:
+        """Read the annotation. Raises `UnsupportedAnnotationError`."""
+        try:
+            return AnnotationReader().read(self.annotation)
+        except UnsupportedTypeError as error:
+            message = f"{self.where} is annotated {_explain(self.annotation, error)}"
+            raise UnsupportedAnnotationError(message) from error
+
+    def read(self) -> Parameter:
+        """Read what is written. Raises `UnsupportedAnnotationError`."""
+        described = self.describe()
+        try:
+            field = _field(self.name, described, self.info, admits_none=self.annotation is Any)
+        except ConstraintError as error:
+            raise UnsupportedAnnotationError(f"{self.where}: {error}") from error
+        return Parameter(field, self.info.default, described.convert)
+
+
+OfOne = Callable[[TypeSpec, Any], TypeSpec]
+"""From the type that is written, and its annotation, to the type that one client gets."""
+
+
 def read_signature(run: Callable[..., Any], *, owner_name: str) -> Signature:
     """Read the signature of a bound `run()`, `predict()` or function.
 
     `owner_name` is what errors call it, such as `Runner.run()`. Raises `UnsupportedAnnotationError`.
     """
+    return make_signature(run, read_parameters(run, owner_name=owner_name), read_output(run, owner_name=owner_name))
+
+
+def make_signature(run: Callable[..., Any], parameters: Sequence[Parameter], output: OutputSpec) -> Signature:
+    """The signature with these parameters and this output, and with what else is known of `run`."""
     documentation = getattr(layers(run)[-1], "__doc__", None)
     return Signature(
-        inputs=tuple(parameter.field for parameter in read_parameters(run, owner_name=owner_name)),
-        output=_read_output(run, owner_name),
+        inputs=tuple(parameter.field for parameter in parameters),
+        output=output,
         streaming=bool(mark_of(run, STREAMING_MARK)),
         description=inspect.cleandoc(documentation) if isinstance(documentation, str) else None,
     )
@@ -59,8 +94,13 @@ def read_signature(run: Callable[..., Any], *, owner_name: str) -> Signature:
 
 def read_parameters(run: Callable[..., Any], *, owner_name: str) -> tuple[Parameter, ...]:
     """Read the parameters of `run()` in their order. Raises `UnsupportedAnnotationError`."""
+    return tuple(written.read() for written in written_parameters(run, owner_name=owner_name))
+
+
+def written_parameters(run: Callable[..., Any], *, owner_name: str) -> tuple[Written, ...]:
+    """The parameters of `run()` in their order. Raises `UnsupportedAnnotationError`."""
     parameters = _signature(run, owner_name).parameters.values()
-    return tuple(_read_parameter(parameter, run, owner_name) for parameter in parameters)
+    return tuple(_written(parameter, run, owner_name) for parameter in parameters)
 
 
 def _signature(run: Callable[..., Any], owner: str) -> inspect.Signature:
@@ -77,7 +117,7 @@ def _signature(run: Callable[..., Any], owner: str) -> inspect.Signature:
     return written.replace(parameters=parameters[1:] if inspect.ismethod(run) else parameters)
 
 
-def _read_parameter(parameter: inspect.Parameter, run: Callable[..., Any], owner: str) -> Parameter:
+def _written(parameter: inspect.Parameter, run: Callable[..., Any], owner: str) -> Written:
     if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
         stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
         raise UnsupportedAnnotationError(
@@ -89,15 +129,7 @@ def _read_parameter(parameter: inspect.Parameter, run: Callable[..., Any], owner
     if parameter.annotation is parameter.empty:
         raise UnsupportedAnnotationError(f"{where} has no annotation: give it a type, such as {parameter.name}: str")
     annotation, info = _split(_resolve(parameter.annotation, run, where), parameter.default, where)
-    try:
-        described = AnnotationReader().read(annotation)
-    except UnsupportedTypeError as error:
-        raise UnsupportedAnnotationError(f"{where} is annotated {_explain(annotation, error)}") from error
-    try:
-        field = _field(parameter.name, described, info, admits_none=annotation is Any)
-        return Parameter(field, info.default, described.convert)
-    except ConstraintError as error:
-        raise UnsupportedAnnotationError(f"{where}: {error}") from error
+    return Written(parameter.name, where, annotation, info)
 
 
 def _split(annotation: Any, default: Any, where: str) -> tuple[Any, FieldInfo]:
@@ -150,26 +182,29 @@ def _field(name: str, described: Described, info: FieldInfo, *, admits_none: boo
     )
 
 
-def _read_output(run: Callable[..., Any], owner: str) -> OutputSpec:
-    annotation = _return_annotation(run, owner)
+def read_output(run: Callable[..., Any], *, owner_name: str, of_one: OfOne | None = None) -> OutputSpec:
+    """Read what `run()` returns, or yields; with `of_one`, of a batched one. Raises `UnsupportedAnnotationError`."""
+    annotation = _return_annotation(run, owner_name)
     generates = is_generator(run)
     if annotation is inspect.Signature.empty:
         return OutputSpec(_OPAQUE, "iterator" if generates else "value")
-    mode, annotation = _output_mode(annotation, owner)
+    mode, annotation = _output_mode(annotation, owner_name)
     if annotation is None:
         return OutputSpec(TypeSpec("string") if mode == "concatenate" else _OPAQUE, mode)
     try:
-        spec = AnnotationReader(output=True).read(annotation).spec
+        spec = AnnotationReader(output=True, batched=of_one is not None).read(annotation).spec
     except UnsupportedTypeError as error:
-        message = f"{owner}: what it returns is annotated {_explain(annotation, error)}"
+        message = f"{owner_name}: what it returns is annotated {_explain(annotation, error)}"
         raise UnsupportedAnnotationError(message) from error
+    if generates and mode == "value":  # the author annotated what the reader sees in the end
+        mode, spec = "iterator", spec.items if spec.kind == "array" and spec.items is not None else spec
+    if of_one is not None:
+        spec = of_one(spec, annotation)
     if mode == "concatenate" and spec.kind != "string":
         raise UnsupportedAnnotationError(
-            f"{owner} returns ConcatenateIterator[{type_name(annotation)}], and only text can be concatenated:"
+            f"{owner_name} returns ConcatenateIterator[{type_name(annotation)}], and only text can be concatenated:"
             " use ConcatenateIterator[str], or Iterator"
         )
-    if generates and mode == "value":  # the author annotated what the reader sees in the end
-        return OutputSpec(spec.items if spec.kind == "array" and spec.items is not None else spec, "iterator")
     return OutputSpec(spec, mode)
 
 

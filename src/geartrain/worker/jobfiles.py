@@ -62,10 +62,14 @@ class JobFiles:
 
     def close(self) -> None:
         """The run is over, and nothing more will be announced. Repeating it is harmless."""
-        if self._temporary is not None and self._claim is not None:
-            self._temporary.end(self._claim)
+        self.end_claim()
         while self._made:
             shutil.rmtree(self._made.pop(), ignore_errors=True)
+
+    def end_claim(self) -> None:
+        """The run is over, and its outputs are copied: the author's own temporary files are deleted."""
+        if self._temporary is not None and self._claim is not None:
+            self._temporary.end(self._claim)
 
     def _announce(self, message: FileOutput) -> None:
         with self._channel.shield:  # a cancel in between must leave no doubt about whose it is

@@ -6,16 +6,26 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Literal, NamedTuple
 
-from geartrain.authoring.marks import CONCURRENT_MARK
+from geartrain.authoring.marks import BATCHED_MARK, CONCURRENT_MARK
 from geartrain.authoring.runner import BasePredictor, BaseRunner
+from geartrain.domain.batching import Batching
 from geartrain.domain.signature import Signature
 from geartrain.worker.cog_alias import COG_NAMES
-from geartrain.worker.introspect import UnsupportedAnnotationError, is_async, is_generator, mark_of, read_signature
+from geartrain.worker.introspect import (
+    Parameter,
+    UnsupportedAnnotationError,
+    is_async,
+    is_generator,
+    make_signature,
+    mark_of,
+    read_output,
+    read_parameters,
+)
 
 Mode = Literal["predict", "train"]
 
@@ -43,15 +53,18 @@ class LoadedRunner(NamedTuple):
     is_generator: bool
     signature: Signature
     max_concurrency: int | None
+    parameters: tuple[Parameter, ...]
+    batching: Batching | None = None
+    platform: str = ""  # what runs the model, where that is no Python class
 
 
-def load(ref: str, root: Path, mode: Mode = "predict") -> LoadedRunner:
+def load(ref: str, root: Path, mode: Mode = "predict", *, batching: Mapping[str, Any] | None = None) -> LoadedRunner:
     """Load the model that `ref` names, and make its instance; `setup()` is left to the caller.
 
     `ref` is `run.py:Runner`, `run.py`, or `package.module:name`, below the folder `root`, which comes first on
     `sys.path`. Without a name it is the class `Runner` or `Predictor`, or the one function `run` or `predict`. With
     `mode` "train" it is a function, or the `train()` of a class; without a name, of `Trainer`, `Runner` or `Predictor`,
-    or the function `train`. Raises `LoadError`.
+    or the function `train`. `batching` are settings that come before those of `@batched`. Raises `LoadError`.
     """
     root = root.resolve()
     if str(root) not in sys.path[:1]:
@@ -61,10 +74,17 @@ def load(ref: str, root: Path, mode: Mode = "predict") -> LoadedRunner:
     where = _relative(getattr(module, "__file__", None) or location, root)
     target = _find(module, name, where, mode=mode)
     if inspect.isclass(target):
-        return _load_class(target, where, root, mode=mode)
-    if not callable(target):
+        instance, run, name = _make(target, where, root, mode=mode)
+    elif callable(target):
+        instance, run, name = None, target, getattr(target, "__name__", name)
+    else:
         raise LoadError(f"{where}: {name!r} is of type {type(target).__name__}; name a class or a function")
-    return _describe(target, getattr(target, "__name__", name), root, instance=None)
+    owner = name if name.endswith(")") else f"{name}()"
+    try:
+        described = _read(run, owner, mode=mode, settings=batching)
+    except UnsupportedAnnotationError as error:
+        raise LoadError(f"{_line_of(run, name, root)}: {error}") from error
+    return _runner(run, described, root, instance=instance)
 
 
 def _import(location: str, root: Path) -> ModuleType:
@@ -138,7 +158,8 @@ def _offer(module: ModuleType) -> str:
     return f"it defines {', '.join(own)}" if own else "it defines no class and no function"
 
 
-def _load_class(cls: type, where: str, root: Path, *, mode: Mode) -> LoadedRunner:
+def _make(cls: type, where: str, root: Path, *, mode: Mode) -> tuple[Any, Callable[..., Any], str]:
+    """An instance of the author's class, its bound method, and what errors call that."""
     methods = [method for method in _METHODS[mode] if _is_own(cls, method)]
     if not methods:
         wanted = " or ".join(f"{method}()" for method in _METHODS[mode])
@@ -151,7 +172,7 @@ def _load_class(cls: type, where: str, root: Path, *, mode: Mode) -> LoadedRunne
         instance = cls()
     except (Exception, SystemExit) as error:
         raise LoadError(_blame(error, root, fallback=_line_of(cls, where, root))) from error
-    return _describe(getattr(instance, methods[0]), f"{cls.__name__}.{methods[0]}()", root, instance=instance)
+    return instance, getattr(instance, methods[0]), f"{cls.__name__}.{methods[0]}()"
 
 
 def _is_own(cls: type, method: str) -> bool:
@@ -160,11 +181,35 @@ def _is_own(cls: type, method: str) -> bool:
     return owner not in _FRAMEWORK and callable(getattr(cls, method))
 
 
-def _describe(run: Callable[..., Any], name: str, root: Path, *, instance: Any) -> LoadedRunner:
-    try:
-        signature = read_signature(run, owner_name=name if name.endswith(")") else f"{name}()")
-    except UnsupportedAnnotationError as error:
-        raise LoadError(f"{_line_of(run, name, root)}: {error}") from error
+class _Described(NamedTuple):
+    """What is read from a `run()`."""
+
+    parameters: tuple[Parameter, ...]
+    signature: Signature
+    batching: Batching | None = None
+
+
+def _read(run: Callable[..., Any], owner: str, *, mode: Mode, settings: Mapping[str, Any] | None) -> _Described:
+    """Read the signature, which of a batched `run()` is that of one request. Raises `UnsupportedAnnotationError`."""
+    is_batched = mark_of(run, BATCHED_MARK) is not None
+    if is_batched and mode == "train":
+        raise UnsupportedAnnotationError(
+            f"{owner} is marked @batched, and trainings run one by one: take the mark away"
+        )
+    if is_batched:
+        from geartrain.worker.batched_signature import read_batched
+
+        return _Described(*read_batched(run, owner_name=owner, settings=settings or {}))
+    if settings and mode == "predict":
+        raise UnsupportedAnnotationError(
+            f"there are settings for batching ({', '.join(settings)}), and {owner} takes one prediction at a time:"
+            " mark it with @geartrain.batched, or take `batching` out of geartrain.yaml"
+        )
+    parameters = read_parameters(run, owner_name=owner)
+    return _Described(parameters, make_signature(run, parameters, read_output(run, owner_name=owner)))
+
+
+def _runner(run: Callable[..., Any], described: _Described, root: Path, *, instance: Any) -> LoadedRunner:
     setup = _own_method(instance, "setup")
     return LoadedRunner(
         instance=instance,
@@ -174,8 +219,10 @@ def _describe(run: Callable[..., Any], name: str, root: Path, *, instance: Any) 
         healthcheck=_own_method(instance, "healthcheck"),
         is_async=is_async(run),
         is_generator=is_generator(run),
-        signature=signature,
+        signature=described.signature,
         max_concurrency=mark_of(run, CONCURRENT_MARK),
+        parameters=described.parameters,
+        batching=described.batching,
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from geartrain.bridge.arena import LARGEST, WORTHWHILE, Arena
-from geartrain.bridge.messages import SlotMemory
+from geartrain.bridge.messages import Predict, PredictBatch, SlotMemory
 from geartrain.domain.tensors import Buffer
 
 
@@ -47,6 +48,26 @@ class SharedMemory:
             if arena is not None:
                 arena.close()
         self._down = self._up = None
+
+
+def read_input(message: Predict | PredictBatch, shared: SharedMemory) -> Buffer:
+    """The input of a job, wherever it is; its file is removed, and what lies in memory is seen in place."""
+    if message.input is not None:
+        return message.input
+    if message.input_file is not None:
+        raw = Path(message.input_file).read_bytes()
+        remove_input(message)
+        return raw
+    if message.memory is None:
+        msg = "a job came without its input"
+        raise RuntimeError(msg)
+    return shared.view(message.memory)
+
+
+def remove_input(message: Predict | PredictBatch) -> None:
+    """Remove the file of an input that nobody has read. Repeating it is harmless."""
+    if message.input_file is not None:
+        Path(message.input_file).unlink(missing_ok=True)
 
 
 def can_share(probe: str | None) -> bool:

@@ -46,10 +46,15 @@ def read_record(cls: type, reader: AnnotationReader) -> Described | None:
 
 def read_named_tensors(cls: type, reader: AnnotationReader) -> Described | None:
     """Describe a NamedTuple with a tensor among its fields as a record; without one it is an array, as in Cog: None."""
-    hints = _hints(cls)
-    if all(read_tensor(strip(hint)[0], output=True) is None for hint in _members(hints.values())):
+    if all(read_tensor(strip(hint)[0], output=True) is None for hint in _members(_hints(cls).values())):
         return None
-    return _describe(cls, [_Field(name, hint, required=True) for name, hint in hints.items()], reader, make=dict)
+    return read_named_tuple(cls, reader)
+
+
+def read_named_tuple(cls: type, reader: AnnotationReader) -> Described:
+    """Describe a NamedTuple as a record."""
+    fields = [_Field(name, hint, required=True) for name, hint in _hints(cls).items()]
+    return _describe(cls, fields, reader, make=dict)
 
 
 def _members(hints: Iterable[Any]) -> Iterator[Any]:

@@ -34,6 +34,8 @@ from geartrain.worker.streams import Router
 if TYPE_CHECKING:
     import asyncio
 
+    from geartrain.worker.batch import BatchTools
+
 
 class _SetupFailedError(Exception):
     """Load or setup failed; the message is the reason for the parent."""
@@ -91,8 +93,13 @@ class _Session:
     # before Ready
 
     def _load(self) -> LoadedRunner:
+        init = self._init
         try:
-            return load(self._init.predictor_ref, Path(self._init.root), self._init.mode)
+            if init.backend is not None:
+                from geartrain.worker.backend_runner import load_backend
+
+                return load_backend(init.backend, init.batching)
+            return load(init.predictor_ref, Path(init.root), init.mode, batching=init.batching)
         except LoadError as error:
             raise _SetupFailedError(str(error)) from error
 
@@ -157,10 +164,11 @@ class _Session:
 
         signature = runner.signature
         tools = JobTools(
-            ArgumentBinder(signature, runner.run),
+            ArgumentBinder(runner.parameters),
             OutputEncoder(signature.output),
             self._router,
             control=self._control,
+            batch=_batch_tools(runner),
             temporary=TemporaryFiles(self._init.root) if may_hold_files(signature.output.type) else None,
         )
         self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
@@ -170,6 +178,8 @@ class _Session:
             signature=signature,
             is_async=runner.is_async,
             has_healthcheck=runner.healthcheck is not None,
+            batching=runner.batching,
+            platform=runner.platform,
         )
         if self._init.inspect:
             self._control.send(ready)
@@ -190,3 +200,11 @@ class _Session:
             self._thread.serve(sync, runner.healthcheck)
             self._control.send(ready)
             sync.serve(tools, flush_c)
+
+
+def _batch_tools(runner: LoadedRunner) -> BatchTools | None:
+    if runner.batching is None:
+        return None
+    from geartrain.worker.batch import BatchTools
+
+    return BatchTools(runner.parameters, runner.signature, runner.batching)

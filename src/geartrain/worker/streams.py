@@ -11,7 +11,7 @@ import io
 import sys
 import threading
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any, Final
 
 from geartrain.domain.events import LogSource
@@ -42,9 +42,11 @@ class LineWriter:
     A change of stream lets a partial line out; so does a flush, the caller's own, and the end, everybody's.
     """
 
-    __slots__ = ("_emit", "_lines", "_lock")
+    __slots__ = ("_emit", "_lines", "_lock", "whole")
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, whole: LineWriter | None = None) -> None:
+        """`whole`: that of the batch, of a writer for one of its predictions."""
+        self.whole = whole or self
         self._emit = emit
         self._lock = threading.RLock()
         self._lines: dict[int, _Line] = {}
@@ -135,6 +137,16 @@ class Router:
         self._current.set(writer)
         return writer
 
+    def enter(self, writer: LineWriter) -> Token[LineWriter | None]:
+        """Route the writes of the current context to one prediction of a running batch, until `leave`."""
+        self.target().flush()  # what was begun before is in front of it
+        return self._current.set(writer)
+
+    def leave(self, token: Token[LineWriter | None]) -> None:
+        """Undo the `enter` that gave this token."""
+        self.target().flush()
+        self._current.reset(token)
+
     def end(self, writer: LineWriter) -> None:
         """Let the last partial lines out. What this prediction's leftovers write from here on is nobody's."""
         if writer in self._active:
@@ -145,7 +157,7 @@ class Router:
         """Return the writer of the current context; a thread without one writes for the only running prediction."""
         writer = self._current.get()
         active = self._active
-        if writer is not None and writer in active:
+        if writer is not None and writer.whole in active:
             return writer
         if len(active) == 1:
             return active[0]

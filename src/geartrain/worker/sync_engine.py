@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 from geartrain.authoring import CancelationException
-from geartrain.bridge.messages import Predict, decode_slot_to_worker
+from geartrain.bridge.messages import Predict, PredictBatch, decode_slot_to_worker
 from geartrain.worker.cancellation import CancelRegion
 from geartrain.worker.channel import Channel
 from geartrain.worker.control import run_async
 from geartrain.worker.forks import end_fork
-from geartrain.worker.job import Job, JobTools
+from geartrain.worker.job import JobTools, Runnable
+from geartrain.worker.jobs import first_call
 
 _STREAMS = (types.GeneratorType, map, filter, zip)
 
@@ -50,18 +51,20 @@ class SyncEngine:
         """Run an async healthcheck: this worker has no loop, so it gets one of its own."""
         return run_async(function)
 
-    def _serve_one(self, message: Predict, tools: JobTools, flush_c: Callable[[], None]) -> None:
-        job = Job(message, self._channel, tools)
-        try:
-            with job:
-                report = self._call(job)
-                end_fork()
-                flush_c()
-            report()
-        except BaseException as error:  # noqa: BLE001 - e.g. an output that is no JSON
-            job.fail(error)
+    def _serve_one(self, message: Predict | PredictBatch, tools: JobTools, flush_c: Callable[[], None]) -> None:
+        job: Runnable | None = first_call(message, self._channel, tools)
+        while job is not None:
+            try:
+                with job:
+                    report = self._call(job)
+                    end_fork()
+                    flush_c()
+                report()
+            except BaseException as error:  # noqa: BLE001 - e.g. an output that is no JSON
+                job.fail(error)
+            job = job.follow_up()
 
-    def _call(self, job: Job) -> Callable[[], None]:
+    def _call(self, job: Runnable) -> Callable[[], None]:
         """Run the author's code; return the report that ends the job."""
         region = self._region
         report: Callable[[], None]
@@ -87,7 +90,7 @@ class SyncEngine:
         return job.cancelled if region.was_requested(job.serial) else report
 
     @staticmethod
-    def _give(values: object, job: Job) -> None:
+    def _give(values: object, job: Runnable) -> None:
         if not isinstance(values, Iterable) or isinstance(values, str | bytes | dict):
             job.send_chunk(values)
             return
@@ -99,7 +102,11 @@ class SyncEngine:
                 if isinstance(values, types.GeneratorType):
                     values.throw(error)
                 raise
+            except Exception:  # what was given is no output, or nobody waits for more
+                if isinstance(values, types.GeneratorType):
+                    values.close()
+                raise
 
 
-def _failure(job: Job, error: BaseException) -> Callable[[], None]:
+def _failure(job: Runnable, error: BaseException) -> Callable[[], None]:
     return lambda: job.fail(error)

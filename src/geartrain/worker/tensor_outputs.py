@@ -31,7 +31,7 @@ class TensorOutputs:
         """Take the tensors out of a value; raise `OutputError` for one that is not as declared."""
         from geartrain.worker.arrays import tensor_of
 
-        fields = self._fields(value)
+        fields = self.fields(value)
         if fields is None:
             return Split({}, [])
         tensors = []
@@ -51,7 +51,7 @@ class TensorOutputs:
         """Return a value with nested lists in place of its tensors; raise `OutputError` as `split`."""
         from geartrain.worker.arrays import plain_of
 
-        fields = self._fields(value)
+        fields = self.fields(value)
         if fields is None:
             return None
         for name, kind in self._types.items():
@@ -64,8 +64,11 @@ class TensorOutputs:
                 raise self._fault(error, name) from None
         return fields if self._is_record else fields[_OUTPUT]
 
-    def _fields(self, value: Any) -> dict[str, Any] | None:
-        """The fields of a value, a new dict that has every tensor's; None for a value that may be and is None."""
+    def fields(self, value: Any) -> dict[str, Any] | None:
+        """The fields of a value, a new dict that has every tensor's; None for a value that may be and is None.
+
+        Raises `OutputError`.
+        """
         if not self._is_record:
             fields = {_OUTPUT: value}
         elif value is None and self._kind.nullable:

@@ -7,6 +7,7 @@ annotation is one of theirs: whoever wrote it has done so.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import typing
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from geartrain.domain.signature import TypeSpec
 from geartrain.domain.tensors import VARIABLE, Tensor, split_bytes
-from geartrain.worker.annotations import Described, UnsupportedTypeError
+from geartrain.worker.annotations import Converter, Described, UnsupportedTypeError
 
 ADVICE: Final = (
     'use a type that says its datatype, such as NDArray[np.float32], or Float32[np.ndarray, "batch 3"] of jaxtyping'
@@ -117,6 +118,16 @@ def _ndarray(annotation: Any, arguments: tuple[Any, ...], numpy: Any, *, output:
 
 
 # from a value
+
+
+def array_maker(spec: TypeSpec) -> Converter:
+    """What makes the numpy array of a tensor's bytes, or of nested lists; BYTES are objects of type `bytes`.
+
+    Raises `UnsupportedTypeError` for BF16 where numpy has no such type.
+    """
+    if spec.datatype == "BYTES":
+        return _Maker(spec, lambda array: array, importlib.import_module("numpy").object_)
+    return _numpy_maker(spec.datatype, spec)
 
 
 def _numpy_maker(annotation: Any, spec: TypeSpec) -> _Maker:
