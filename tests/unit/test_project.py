@@ -178,7 +178,8 @@ def test_empty_type_stub_is_none(folder: Path) -> None:
         ("nowhere.py", "nowhere.py: no such file in "),
         ("/nowhere/at/all", "/nowhere/at/all: no such file or folder"),
         ("nowhere.py:Runner", "nowhere.py: no such file in "),
-        ("notes.txt", "notes.txt: notes.txt is no Python file; give a model's folder or its run.py"),
+        ("notes.md", "notes.md is no Python file, and no model file that is known (.onnx, "),
+        ("notes.md:Runner", "notes.md:Runner: notes.md is no Python file, and has no Runner; give notes.md alone"),
         ("run.py:a b", "run.py:a b: `a b` is no name of a class or function; write for example run.py:Runner"),
         ("run.py:", "run.py:: `` is no name of a class or function; write for example run.py:Runner"),
         ("../pets:Runner", "../pets:Runner: ../pets is a folder; name the file too, such as ../pets/run.py:Runner"),
@@ -188,7 +189,7 @@ def test_empty_type_stub_is_none(folder: Path) -> None:
 )
 def test_wrong_target_is_named(folder: Path, target: str, said: str) -> None:
     write(folder, run=RUNNER)
-    (folder / "notes.txt").write_text("no model")
+    (folder / "notes.md").write_text("no model")
     with pytest.raises(ProjectError) as caught:
         find(target)
     assert caught.value.message.startswith(said)
@@ -196,7 +197,7 @@ def test_wrong_target_is_named(folder: Path, target: str, said: str) -> None:
 
 
 def test_folder_without_a_model_says_what_a_model_is(folder: Path) -> None:
-    with pytest.raises(ProjectError, match=r"no model here; a model is a run.py with a class Runner, or a cog.yaml"):
+    with pytest.raises(ProjectError, match=r"no model here; a model is a run.py with a class Runner, a cog.yaml"):
         find()
 
 

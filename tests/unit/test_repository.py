@@ -140,7 +140,7 @@ def test_one_bad_version_is_told_and_the_others_are_there(tmp_path: Path) -> Non
     [
         (["cats/run.py", "cats/1/run.py"], "", "run.py lies beside version folders; move it into one of them"),
         (["cats/1/run.py", "cats/01/run.py"], "", "01 and 1 are the same version; remove one of them"),
-        ([], "replicas: 2", "no model here; put a run.py into it, or into a version folder such as 1/"),
+        ([], "replicas: 2", "a model file such as model.onnx, or either into a version folder such as 1/"),
         (["cats/1/run.py"], "default_version: 7", "`default_version` is 7, which is not served; there are 1"),
         (["cats/1/run.py"], "replica: 2", "there is no key `replica`; did you mean `replicas`?"),
     ],

@@ -36,7 +36,7 @@ class ServeView:
         self._grpc = ""
         self._is_ready = False
         title = Text.assemble(("geartrain ", "bold"), version, "  ", (source.name, "bold cyan"), "  ")
-        self._console.print(title.append(f"{source.root}/{source.runner}", style="dim"), soft_wrap=True)
+        self._console.print(title.append(str(source.file or source.root / source.runner), style="dim"), soft_wrap=True)
         self._setup = Activity(self._console, f"Setting up {source.name}", began=began)
 
     def __call__(self, progress: Progress) -> None:

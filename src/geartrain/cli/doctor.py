@@ -33,6 +33,7 @@ _MARKS: Final[dict[Level, tuple[str, str, str]]] = {  # the mark, in ASCII, and 
     "error": ("✗", "x", "red"),
 }
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_NO_LIBRARY: Final = re.compile(r"(.* is not installed); install it with: (.*)", re.DOTALL)  # of a model file
 _HINT: Final = re.compile(r" \(is it installed in .*\)$")
 _PACKAGES: Final = {  # of modules that are called otherwise
     "PIL": "pillow",
@@ -126,6 +127,9 @@ def _load(source: ModelSource) -> Finding:
 def _not_loaded(reason: str, printed: str) -> Finding:
     sys.stderr.write(printed)
     sys.stderr.flush()
+    library = _NO_LIBRARY.fullmatch(reason)
+    if library is not None:
+        return error(library[1], library[2])
     module = _NO_MODULE.search(reason)
     if module is None:
         return error(reason)

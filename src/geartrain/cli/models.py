@@ -19,8 +19,8 @@ Target = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help="A model's folder, path/to/run.py, run.py:Runner or package.module:name; or a folder of models. "
-        "The current folder by default.",
+        help="A model's folder, path/to/run.py, run.py:Runner, package.module:name, or a model file such as "
+        "model.onnx; or a folder of models. The current folder by default.",
     ),
 ]
 DefaultModel = Annotated[
@@ -38,21 +38,31 @@ InferenceQueue = Annotated[
     ),
 ]
 Reload = Annotated[
-    bool, typer.Option("--reload", help="Reload a model when its .py or .yaml files change; for development.")
+    bool,
+    typer.Option(
+        "--reload", help="Reload a model when its .py or .yaml files change, or its model file; for development."
+    ),
 ]
 
 
 def find_source(
-    target: str | None, mode: Mode, *, reload: bool, environ: Mapping[str, str] = os.environ
+    target: str | None,
+    mode: Mode,
+    *,
+    reload: bool,
+    no_pickle: bool = False,
+    environ: Mapping[str, str] = os.environ,
 ) -> ModelSource | Repository:
     """Return what is to be served, a model or a folder of models; raises ProjectError."""
     if mode == "train" and reload:
         raise ProjectError("--reload does not go with --x-mode train: a training must not change while it runs")
     by_variable = target is None and environ.get(PREDICT_STUB)  # as Cog's containers name their model
-    repository = None if mode == "train" or by_variable else find_repository(target, environ=environ)
+    repository = (
+        None if mode == "train" or by_variable else find_repository(target, environ=environ, no_pickle=no_pickle)
+    )
     if repository is not None:
         return repository
-    source = find_model(target, environ=environ, mode=mode)
+    source = find_model(target, environ=environ, mode=mode, no_pickle=no_pickle)
     precheck(source)
     return source
 

@@ -49,6 +49,7 @@ def run_once(
     output: pathlib.Path | None,
     setup_timeout: float | None,
     log_level: str | None,
+    no_pickle: bool = False,
 ) -> NoReturn:
     """Run the model once, or its training, and end the command; what is wrong is said before anything is started."""
     if inputs and json_input is not None:
@@ -56,7 +57,7 @@ def run_once(
     if output is not None and not output.parent.is_dir():
         fail(f"cannot write {output}: there is no folder {output.parent}")
     try:
-        source = find_model(model, mode=mode)
+        source = find_model(model, mode=mode, no_pickle=no_pickle)
         precheck(source)
         texts = values.split_pairs(inputs or ())
         document = None if json_input is None else values.parse_json_input(_whole(json_input))

@@ -151,8 +151,13 @@ Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help="A model's folder, path/to/run.py, run.py:Runner or package.module:name. The current folder by default.",
+        help="A model's folder, path/to/run.py, run.py:Runner, package.module:name, or a model file such as "
+        "model.onnx. The current folder by default.",
     ),
+]
+NoPickle = Annotated[
+    bool,
+    typer.Option("--no-pickle", help="Refuse model files that can run code when they are loaded, such as pickles."),
 ]
 SetupTimeout = Annotated[
     float | None,

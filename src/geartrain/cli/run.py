@@ -23,6 +23,7 @@ def run(
         typer.Option("--output", "-o", metavar="PATH", help="Write the output to this file, or into this folder."),
     ] = None,
     setup_timeout: options.SetupTimeout = None,
+    no_pickle: options.NoPickle = False,
     log_level: once.LogLevel = None,
 ) -> None:
     """Run MODEL once and print its output.
@@ -39,4 +40,5 @@ def run(
         output=output,
         setup_timeout=setup_timeout,
         log_level=log_level,
+        no_pickle=no_pickle,
     )

@@ -22,13 +22,13 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()
-def schema(model: options.Model = None) -> None:
+def schema(model: options.Model = None, *, no_pickle: options.NoPickle = False) -> None:
     """Print the OpenAPI document of MODEL as JSON.
 
-    The model is imported; its setup does not run.
+    The model is imported, or its file loaded; its setup does not run.
     """
     try:
-        source = find_model(model)
+        source = find_model(model, no_pickle=no_pickle)
         precheck(source)
     except ProjectError as error:
         fail(error.message)

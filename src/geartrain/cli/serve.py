@@ -83,6 +83,7 @@ def serve(
     replicas: models.Replicas = 1,
     inference_queue: models.InferenceQueue = models.DEFAULT_INFERENCE_QUEUE,
     reload: models.Reload = False,
+    no_pickle: options.NoPickle = False,
     queue: options.Queue = 0,
     keep: options.Keep = 300.0,
     restart: options.Restart = "never",
@@ -101,7 +102,7 @@ def serve(
 ) -> None:
     """Serve MODEL over HTTP."""
     try:
-        source = models.find_source(model, x_mode, reload=reload)
+        source = models.find_source(model, x_mode, reload=reload, no_pickle=no_pickle)
         to_load = models.read_load(load, source)
         models.check_name("--default-model", default_model, source)
     except ProjectError as error:
@@ -137,7 +138,7 @@ def serve(
         replicas=replicas,
         inference_queue=inference_queue,
         reload=reload,
-        find_again=lambda: find_model(model, mode=x_mode),
+        find_again=lambda: find_model(model, mode=x_mode, no_pickle=no_pickle),
         on_progress=observer,
     )
     code = _run(serve_options)

@@ -8,13 +8,12 @@ import pathlib
 from collections.abc import Mapping
 from typing import Final
 
-from geartrain.project.config import CONFIG_NAME
 from geartrain.project.errors import ProjectError
+from geartrain.project.modelfile import seen_file
 from geartrain.project.precheck import precheck
 from geartrain.project.settings import SETTINGS_NAME, Settings, read_settings
-from geartrain.project.source import USUAL_FILES, ModelSource, find_model
+from geartrain.project.source import ModelSource, code_file, find_model
 
-_MODEL_FILES: Final = (CONFIG_NAME, *USUAL_FILES)
 _DIGITS: Final = 18  # of a version at most
 
 
@@ -33,10 +32,11 @@ class ModelFolder:
 class Repository:
     """The models below a folder, as they are at the moment of asking: nothing of them is remembered, or imported."""
 
-    def __init__(self, root: pathlib.Path, *, environ: Mapping[str, str] = os.environ) -> None:
-        """`root`: a folder of models, or that of one model with version folders."""
+    def __init__(self, root: pathlib.Path, *, environ: Mapping[str, str] = os.environ, no_pickle: bool = False) -> None:
+        """`root`: a folder of models, or that of one model with version folders. `no_pickle` as for `find_model`."""
         self.root = root
         self._environ = environ
+        self._no_pickle = no_pickle
         self._is_model = _is_versioned_model(root)
 
     def names(self) -> list[str]:
@@ -63,12 +63,16 @@ class Repository:
         folder = self.folder(name)
         settings = read_settings(folder)
         numbered = _version_folders(folder)
-        direct = [file for file in _MODEL_FILES if (folder / file).is_file()]
-        if direct and any(map(_holds_model, numbered.values())):
-            raise ProjectError(f"{folder}: {direct[0]} lies beside version folders; move it into one of them")
-        folders = {1: folder} if direct else numbered
+        direct = _model_in(folder)
+        if direct is not None and any(map(_model_in, numbered.values())):
+            raise ProjectError(f"{folder}: {direct} lies beside version folders; move it into one of them")
+        is_one = direct is not None or (settings.names_file and not numbered)
+        folders = {1: folder} if is_one else numbered
         if not folders:
-            raise ProjectError(f"{folder}: no model here; put a run.py into it, or into a version folder such as 1/")
+            raise ProjectError(
+                f"{folder}: no model here; put a run.py into it, or a model file such as model.onnx, "
+                "or either into a version folder such as 1/"
+            )
         versions = {
             str(number): self._version(name, folders, number, settings=settings)
             for number in settings.selected(folders)
@@ -88,35 +92,40 @@ class Repository:
             if number not in folders:
                 there = ", ".join(map(str, sorted(folders)))
                 raise ProjectError(f"`versions` asks for {number}, and there is no such folder; there are {there}")
-            source = find_model(str(folders[number]), environ=self._environ, settings=settings)
+            source = find_model(
+                str(folders[number]), environ=self._environ, settings=settings, no_pickle=self._no_pickle
+            )
             precheck(source)
         except ProjectError as error:
             return error
         return dataclasses.replace(source, name=name)
 
 
-def find_repository(target: str | None, *, environ: Mapping[str, str] = os.environ) -> Repository | None:
+def find_repository(
+    target: str | None, *, environ: Mapping[str, str] = os.environ, no_pickle: bool = False
+) -> Repository | None:
     """Return the repository that `target` means, the current folder by default; None if it is anything else.
 
     A folder that is a model itself is none, whatever lies below it. So is one in which no folder holds a model.
     """
     path = pathlib.Path(target) if target else pathlib.Path.cwd()
-    if not path.is_dir() or _holds_model(path):
+    if not path.is_dir() or _model_in(path) is not None:
         return None
-    repository = Repository(path.resolve(), environ=environ)
+    repository = Repository(path.resolve(), environ=environ, no_pickle=no_pickle)
     return repository if repository.names() else None
 
 
-def _holds_model(folder: pathlib.Path) -> bool:
-    return any((folder / file).is_file() for file in _MODEL_FILES)
+def _model_in(folder: pathlib.Path) -> str | None:
+    """Return the name of a file that makes a folder a model; None if there is none."""
+    return code_file(folder) or seen_file(folder)
 
 
 def _may_be_model(folder: pathlib.Path) -> bool:
     """Whether a folder is meant as a model: it holds one, or versions of one, or settings."""
-    if _holds_model(folder) or (folder / SETTINGS_NAME).is_file():
+    if _model_in(folder) is not None or (folder / SETTINGS_NAME).is_file():
         return True
     try:
-        return any(map(_holds_model, _version_folders(folder).values()))
+        return any(map(_model_in, _version_folders(folder).values()))
     except ProjectError:
         return True
 
@@ -124,6 +133,8 @@ def _may_be_model(folder: pathlib.Path) -> bool:
 def _is_versioned_model(root: pathlib.Path) -> bool:
     """Whether a folder holds the versions of one model, and no other models."""
     models = [folder.name for folder in _folders(root) if _may_be_model(folder)]
+    if not models and (root / SETTINGS_NAME).is_file():  # which may say what the files in version folders are
+        models = [folder.name for folder in _folders(root)]
     return bool(models) and all(name.isdecimal() and name.isascii() for name in models)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import pathlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from geartrain.project.batching_settings import read_batching
 from geartrain.project.config import kind_of, parse, read_environment, read_text
 from geartrain.project.errors import ProjectError
-
-if TYPE_CHECKING:
-    import pathlib
+from geartrain.project.formats import backend_of_platform, known_backends
 
 SETTINGS_NAME: Final = "geartrain.yaml"
 
@@ -22,6 +22,11 @@ _FIXES: Final = {
     "slots": "write a whole number of at least 1",
     "queue": "write a whole number, 0 for no queue",
     "environment": "write a list of `KEY=VALUE` lines",
+    "platform": "write the name of a platform, such as `onnx_onnxv1`",
+    "backend": "write the name of a backend, such as `onnx`",
+    "file": "write the name of a file in the model's folder, such as `model.onnx`",
+    "parameters": "write keys and values indented below it",
+    "batching": "write `off`, or keys such as `max_size: 64` indented below it",
 }
 
 
@@ -33,6 +38,10 @@ class Settings:
     the one that a request without a version gets; None for the latest. `replicas` is the number of equal workers,
     `slots` how many predictions each of them runs at once, `queue` how many requests of the Open Inference Protocol may
     wait for a slot.
+
+    Of a model that is a file: `file` names it where its folder has several, `backend` is what runs it, `platform` says
+    the same in the words of the Open Inference Protocol, and `parameters` are options of the backend. `batching` has
+    fields of `domain.batching.BatchPolicy`.
     """
 
     versions: tuple[int, ...] | int | None = None
@@ -41,6 +50,23 @@ class Settings:
     slots: int | None = None
     queue: int | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    platform: str | None = None
+    backend: str | None = None
+    file: str | None = None
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    batching: Mapping[str, Any] | None = None
+
+    @property
+    def names_file(self) -> bool:
+        """Whether it says that the model is a file, even if there is code beside it."""
+        return self.chosen_backend is not None or self.file is not None
+
+    @property
+    def chosen_backend(self) -> str | None:
+        """The backend that it names, itself or by the platform."""
+        if self.backend is None and self.platform is not None:
+            return backend_of_platform(self.platform)
+        return self.backend
 
     def selected(self, numbers: Iterable[int]) -> list[int]:
         """Return those versions that are served, in the order of their numbers."""
@@ -63,14 +89,36 @@ def read_settings(folder: pathlib.Path) -> Settings:
     for key in document:
         if key not in _FIXES:
             raise ProjectError(f"{path}: there is no key `{key}`; {_offer(str(key))}")
-    return Settings(
+    settings = Settings(
         versions=_value(path, document, "versions", read=_versions),
         default_version=_value(path, document, "default_version", read=_default),
         replicas=_value(path, document, "replicas", read=_positive),
         slots=_value(path, document, "slots", read=_positive),
         queue=_value(path, document, "queue", read=_natural),
         environment=read_environment(path, document),
+        platform=_value(path, document, "platform", read=_text),
+        backend=_value(path, document, "backend", read=_text),
+        file=_value(path, document, "file", read=_file),
+        parameters=_value(path, document, "parameters", read=_mapping) or {},
+        batching=_value(path, document, "batching", read=read_batching),
     )
+    try:
+        _check_backend(settings)
+    except ProjectError as error:
+        raise ProjectError(f"{path}: {error.message}") from None
+    return settings
+
+
+def _check_backend(settings: Settings) -> None:
+    """Raise ProjectError for a platform or a backend that is not there, or that contradict each other."""
+    name, platform = settings.backend, settings.platform
+    if name is not None and name not in (known := known_backends()):
+        close = difflib.get_close_matches(name, known, n=1)
+        offer = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(known)}"
+        raise ProjectError(f"there is no backend `{name}` installed; {offer}")
+    if platform is not None and name not in {None, backend_of_platform(platform)}:
+        what = f"`platform` is {platform}, which the backend {backend_of_platform(platform)} runs"
+        raise ProjectError(f"{what}, and `backend` is {name}; keep one of them")
 
 
 def _offer(key: str) -> str:
@@ -85,6 +133,8 @@ def _value(path: pathlib.Path, document: Mapping[object, object], key: str, *, r
         return None
     try:
         return read(found)
+    except ProjectError as error:
+        raise ProjectError(f"{path}: {error.message}") from None
     except ValueError:
         raise ProjectError(f"{path}: `{key}` is {kind_of(found)}; {_FIXES[key]}") from None
 
@@ -99,6 +149,25 @@ def _positive(value: object) -> int:
     if _natural(value) == 0:
         raise ValueError
     return _natural(value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value.strip()
+
+
+def _file(value: object) -> str:
+    name = pathlib.PurePath(_text(value))
+    if name.is_absolute() or ".." in name.parts:
+        raise ValueError
+    return str(name)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ValueError
+    return value
 
 
 def _default(value: object) -> int | None:

@@ -1,4 +1,4 @@
-"""Finding a model on disk: a folder with a `cog.yaml`, a bare `run.py`, or a file and a class by name."""
+"""Finding a model on disk: a folder with a `cog.yaml`, a bare `run.py`, a file and a class by name, or a model file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
+from geartrain.project import formats
 from geartrain.project.config import CONFIG_NAME, CogConfig, read_config
 from geartrain.project.errors import ProjectError
-from geartrain.project.settings import Settings, read_settings
+from geartrain.project.modelfile import ModelFile, file_in, file_named
+from geartrain.project.settings import SETTINGS_NAME, Settings, read_settings
 
 __all__ = ["ModelSource", "ProjectError", "find_model"]
 
@@ -36,7 +38,10 @@ class ModelSource:
 
     In `mode` "train" the runner is what trains the model: its `train()` is called, once at a time.
 
-    `replicas` and `queue` are what its `geartrain.yaml` says of them.
+    `replicas`, `queue` and `batching` are what its `geartrain.yaml` says of them.
+
+    A model that is a file has a `backend` that runs it, with `options`; `file` is where it lies, and `runner` the same
+    relative to `root`.
     """
 
     name: str
@@ -49,6 +54,10 @@ class ModelSource:
     mode: Mode = "predict"
     replicas: int | None = None
     queue: int | None = None
+    backend: str | None = None
+    file: pathlib.Path | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    batching: Mapping[str, Any] | None = None
 
     def training(self) -> ModelSource | None:
         """Return the same model with its training as the runner, or None if it cannot be trained."""
@@ -63,8 +72,11 @@ def find_model(
     environ: Mapping[str, str] = os.environ,
     mode: Mode = "predict",
     settings: Settings | None = None,
+    no_pickle: bool = False,
 ) -> ModelSource:
-    """Find the model that `target` names: a folder, `path/to/run.py`, `run.py:Runner` or `package.module:name`.
+    """Find the model that `target` names.
+
+    That is a folder, `path/to/run.py`, `run.py:Runner`, `package.module:name`, or a model file such as `model.onnx`.
 
     Without a target it is the current folder's, and the variables that Cog's containers set (`COG_PREDICT_TYPE_STUB`,
     `COG_TRAIN_TYPE_STUB`) come before its `cog.yaml`. `COG_MAX_CONCURRENCY` comes before every file.
@@ -72,7 +84,8 @@ def find_model(
     With `mode` "train" it is the model's training, which needs no runner beside it: the one that `target` names, or
     that of the variable or `cog.yaml`.
 
-    `settings` are those of the `geartrain.yaml` that holds for it; None: its folder's own.
+    `settings` are those of the `geartrain.yaml` that holds for it; None: its folder's own. With `no_pickle` a model
+    file that can run code when it is loaded is refused.
 
     Raises ProjectError with one sentence for the person at the terminal.
     """
@@ -80,6 +93,12 @@ def find_model(
     root, named = model_folder(target)
     config = read_config(root)
     settings = read_settings(root) if settings is None else settings
+    found = _model_file(root, named, config, settings=settings, stubs=stubs)
+    if found is not None:
+        if mode == "train":
+            raise ProjectError(f"{found.path}: a model file cannot be trained; a training is written in Python")
+        return _file_source(root, found, config, settings=settings, named=named is not None, no_pickle=no_pickle)
+    _check_code_settings(root, settings)
     train, train_origin = _trained_by(root, config, stubs)
     if named is not None:
         runner, origin = named, target or ""
@@ -105,7 +124,65 @@ def find_model(
         mode=mode,
         replicas=settings.replicas,
         queue=settings.queue,
+        batching=settings.batching,
     )
+
+
+def code_file(folder: pathlib.Path) -> str | None:
+    """Return the name of the file by which a folder is a model that is code; None if there is none."""
+    return next((name for name in (CONFIG_NAME, *USUAL_FILES) if (folder / name).is_file()), None)
+
+
+def _model_file(
+    root: pathlib.Path, named: str | None, config: CogConfig, *, settings: Settings, stubs: Mapping[str, str]
+) -> ModelFile | None:
+    """Return the model file that is meant; None where it is code. Code comes first, but for what settings name."""
+    if named is not None:
+        is_code = ":" in named or named.endswith(".py")
+        return None if is_code else file_named(root / named, settings)
+    has_code = bool(stubs.get(PREDICT_STUB) or stubs.get(TRAIN_STUB) or config.run or config.train) or any(
+        (root / name).is_file() for name in USUAL_FILES
+    )
+    return None if has_code and not settings.names_file else file_in(root, settings)
+
+
+def _file_source(
+    root: pathlib.Path,
+    found: ModelFile,
+    config: CogConfig,
+    *,
+    settings: Settings,
+    named: bool,
+    no_pickle: bool,
+) -> ModelSource:
+    path, backend = found
+    if no_pickle and formats.can_run_code(path, backend):
+        raise ProjectError(
+            f"{path}: to load it can run code that is in it, and --no-pickle refuses that; "
+            "save the model in a format of data alone, such as skops or ONNX"
+        )
+    if settings.slots is not None and settings.slots > 1:
+        what = f"{root / SETTINGS_NAME}: `slots` is {settings.slots}, and a model file is run one call at a time"
+        raise ProjectError(f"{what}; write `replicas: {settings.slots}`")
+    return ModelSource(
+        name=(path.stem if named or path.suffix == ".savedmodel" else root.name) or "model",
+        root=root,
+        runner=path.name if path == root else str(path.relative_to(root)),
+        environment={**config.environment, **settings.environment},
+        replicas=settings.replicas,
+        queue=settings.queue,
+        backend=backend,
+        file=path,
+        options=settings.parameters,
+        batching=settings.batching,
+    )
+
+
+def _check_code_settings(root: pathlib.Path, settings: Settings) -> None:
+    if settings.parameters:
+        raise ProjectError(
+            f"{root / SETTINGS_NAME}: `parameters` are for a model that is a file, and there is none in {root}"
+        )
 
 
 def model_folder(target: str | None) -> tuple[pathlib.Path, str | None]:
@@ -138,8 +215,8 @@ def _locate(target: str) -> tuple[pathlib.Path, str | None]:
 
 
 def _file(target: str, path: pathlib.Path, suffix: str) -> tuple[pathlib.Path, str]:
-    if path.suffix != ".py":
-        raise ProjectError(f"{target}: {path.name} is no Python file; give a model's folder or its run.py")
+    if path.suffix != ".py" and suffix:
+        raise ProjectError(f"{target}: {path.name} is no Python file, and has no {suffix[1:]}; give {path} alone")
     path = path.absolute()  # not resolve(): the runner's file may be a link into another folder
     return path.parent.resolve(), path.name + suffix
 
@@ -160,7 +237,7 @@ def _configured(root: pathlib.Path, config: CogConfig, stubs: Mapping[str, str])
             return name, str(root)
     raise ProjectError(
         f"{root}: no model here; a model is a run.py with a class Runner, "
-        f"or a {CONFIG_NAME} with a line such as `run: file.py:Class`"
+        f"a {CONFIG_NAME} with a line such as `run: file.py:Class`, or a model file such as model.onnx"
     )
 
 

@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.errors import GeartrainError
+from geartrain.project.formats import known_suffixes
 from geartrain.project.repository import Repository
+from geartrain.project.source import code_file
 from geartrain.server.options import Progress, ServeOptions
 
 if TYPE_CHECKING:
@@ -37,6 +39,14 @@ async def watching(options: ServeOptions, catalogue: Catalogue | None) -> AsyncI
         await asyncio.wait((watch,))
 
 
+def counts(path: pathlib.Path) -> bool:
+    """Whether a file that has changed is a part of a model: code, settings, or a model file where there is no code."""
+    if path.suffix in SOURCES:
+        return True
+    is_file = path.suffix.lower() in known_suffixes() or path.name == "saved_model.pb"
+    return is_file and code_file(path.parent) is None
+
+
 def _report(watch: asyncio.Task[None]) -> None:
     if not watch.cancelled() and (error := watch.exception()) is not None:
         logger.error("files are no longer watched; models are not reloaded by themselves", exc_info=error)
@@ -60,7 +70,7 @@ class _Watch:
         usual = DefaultFilter()
         changes = awatch(
             root,
-            watch_filter=lambda change, path: pathlib.PurePath(path).suffix in SOURCES and usual(change, path),
+            watch_filter=lambda change, path: counts(pathlib.Path(path)) and usual(change, path),
             yield_on_timeout=True,
             rust_timeout=_PULSE,
         )

@@ -6,6 +6,7 @@ import functools
 import os
 
 from geartrain.bridge.child import ChildWorker, Launch, SetupError
+from geartrain.bridge.messages import BackendChoice
 from geartrain.domain.signature import Signature
 from geartrain.domain.work import WorkerObserver
 from geartrain.project.source import ModelSource
@@ -29,6 +30,9 @@ def new_model(
 
 def launch(source: ModelSource, observer: WorkerObserver, *, inspect: bool = False) -> ChildWorker:
     """Spawn a worker of a model; `inspect` for one that only tells its signature."""
+    backend = None
+    if source.backend is not None:
+        backend = BackendChoice(source.backend, str(source.file), dict(source.options))
     what = Launch(
         runner=source.runner,
         root=source.root,
@@ -37,6 +41,8 @@ def launch(source: ModelSource, observer: WorkerObserver, *, inspect: bool = Fal
         mode=source.mode,
         weights=os.environ.get("COG_WEIGHTS"),
         inspect=inspect,
+        backend=backend,
+        batching=source.batching,
     )
     return ChildWorker(what, observer)
 

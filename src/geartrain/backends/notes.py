@@ -1,0 +1,10 @@
+"""What a backend tells the operator of a load that went well: it comes into the log of the model's setup."""
+
+from __future__ import annotations
+
+import sys
+
+
+def note(sentence: str) -> None:
+    """Write one line to the log."""
+    sys.stderr.write(f"{sentence}\n")

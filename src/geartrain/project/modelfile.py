@@ -1,0 +1,125 @@
+"""Finding the model file of a folder, or taking the one that somebody names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from geartrain.project import formats
+from geartrain.project.config import CONFIG_NAME
+from geartrain.project.errors import ProjectError
+from geartrain.project.settings import SETTINGS_NAME, Settings
+
+_OWN = frozenset({CONFIG_NAME, SETTINGS_NAME})
+_USUAL_NAME = "model"
+_BESIDE = frozenset({".md", ".py", ".rst", ".yaml", ".yml", ".pbtxt"})  # what may lie beside a model's one file
+
+
+class ModelFile(NamedTuple):
+    """A model without code: its file, or its folder, and the backend that runs it."""
+
+    path: Path
+    backend: str
+
+
+def file_named(path: Path, settings: Settings) -> ModelFile:
+    """Return the model file that the operator has named; raises ProjectError if it is none that can be served."""
+    backend = settings.chosen_backend or _format_of(path)
+    if backend is not None:
+        return ModelFile(path, backend)
+    refusal = formats.refusal(path)
+    if refusal is not None:
+        raise refusal
+    known = ", ".join(formats.known_suffixes())
+    raise ProjectError(
+        f"{path.name} is no Python file, and no model file that is known ({known}); give a model's folder or its "
+        f"run.py, or write a line such as `backend: onnx` into {path.parent / SETTINGS_NAME}"
+    )
+
+
+def file_in(folder: Path, settings: Settings) -> ModelFile | None:
+    """Return the model file of a folder, which may be the folder itself; None if there is none.
+
+    `settings` come first: they may name the file or its backend. Raises ProjectError when there are several, when it
+    cannot be served, and when what the settings name is not there.
+    """
+    if settings.file is not None:
+        path = folder / settings.file
+        if not path.exists():
+            raise ProjectError(f"{folder / SETTINGS_NAME}: `file` is {settings.file}, and there is none in {folder}")
+        return file_named(path, settings)
+    wanted = settings.chosen_backend
+    own = formats.backend_of(folder)
+    if own is not None and wanted in {None, own}:
+        return ModelFile(folder, own)
+    found = [each for each in _files(folder) if wanted in {None, each.backend}]
+    if not found and wanted is not None:
+        found = [ModelFile(path, wanted) for path in _entries(folder) if path.is_file() and path.suffix not in _BESIDE]
+        if not found:
+            raise ProjectError(f"{folder}: no file here for the backend {wanted!r}")
+    if len(found) > 1:
+        raise _several([each.path.name for each in found], folder)
+    if not found:
+        _refuse(folder)
+        return None
+    return found[0]
+
+
+def seen_file(folder: Path) -> str | None:
+    """Return the name of a model file in a folder, or of the folder if it is one; None if there is none.
+
+    There may be more of them, and it may be one that cannot be served: what is wrong is told by `file_in`.
+    """
+    if formats.backend_of(folder) is not None:
+        return folder.name
+    refused = (path.name for path in _entries(folder) if formats.refusal(path) is not None)
+    return next((each.path.name for each in _files(folder)), None) or next(refused, None)
+
+
+def _format_of(path: Path) -> str | None:
+    named = formats.named_format(path)
+    return formats.backend_of(path) if named is None else named.backend
+
+
+def _files(folder: Path) -> list[ModelFile]:
+    """Return what in a folder is a model; a folder in it is one only if it is called so, as in `model.savedmodel`."""
+    found = []
+    for path in _entries(folder):
+        if path.suffix and (backend := formats.backend_of(path)) is not None:
+            named = formats.named_format(path)
+            if not path.is_dir() or (named is not None and path.suffix in named.suffixes):
+                found.append(ModelFile(path, backend))
+    return found or _usually_named(folder)
+
+
+def _usually_named(folder: Path) -> list[ModelFile]:
+    """Return the files that are models by their name, `model.json`, though their content does not look like it.
+
+    One that is cut, or foreign, is then told as such, and not passed over.
+    """
+    named = [(path, formats.named_format(path)) for path in _entries(folder) if path.stem == _USUAL_NAME]
+    return [ModelFile(path, each.backend) for path, each in named if each is not None and path.is_file()]
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        names = [entry.name for entry in os.scandir(folder)]
+    except OSError:
+        return []  # gone, or not to be read: there is nothing to be found
+    return [folder / name for name in sorted(names) if name[0] not in "._" and name not in _OWN]
+
+
+def _refuse(folder: Path) -> None:
+    for path in _entries(folder):
+        refusal = formats.refusal(path)
+        if refusal is not None:
+            raise refusal
+
+
+def _several(names: list[str], folder: Path) -> ProjectError:
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    return ProjectError(
+        f"{folder}: {len(names)} model files, {listed}; keep one, "
+        f"or name it with a line such as `file: {names[0]}` in {folder / SETTINGS_NAME}"
+    )
