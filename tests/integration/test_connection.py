@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from geartrain.transport.http.connection import IdleSweep
+from geartrain.transport.http.connection import Connection, IdleSweep
+from geartrain.transport.http.heads import KnownHead, KnownHeads
 from geartrain.transport.http.lanes import EXPRESS_LIMIT
 from tests.integration.conftest import LiveServer, Serve
+from tests.integration.wire import connection
 
 ECHO = """
     class Runner:
@@ -98,6 +100,88 @@ async def test_an_error_on_the_lane_leaves_the_connection_usable(serve: Serve) -
         )
         answers = await exchange(server, broken, post("fine"))
         assert [status for status, _, _ in answers] == [400, 200]
+
+
+async def test_heads_that_come_again_are_known_and_all_else_is_parsed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever follows a known head on its connection: another body, another length, half of one, two, or nonsense."""
+    served: list[bytes] = []
+    original = Connection._serve_known
+
+    def note(self: Connection, known: KnownHead, body: bytes) -> bool:
+        served.append(body)
+        return original(self, known, body)
+
+    monkeypatch.setattr(Connection, "_serve_known", note)
+    async with serve(ECHO) as server, connection(server.url) as line:
+
+        async def ask(*pieces: bytes) -> Any:
+            for piece in pieces[:-1]:
+                await line.send(piece)
+                await asyncio.sleep(0)
+            return (await line.ask(pieces[-1])).json()["output"]
+
+        assert await ask(post("one")) == "one"
+        assert served == []
+        assert await ask(post("two")) == "two"
+        assert len(served) == 1
+        assert await ask(post("longer")) == "longer"
+        assert await ask(post("other")) == "other"
+        assert await ask(post("six")) == "six"
+        assert len(served) == 2
+        request = post("cut")
+        assert await ask(request[:-5], request[-5:]) == "cut"
+        assert await ask(post("a") + post("b")) == "a"
+        assert (await line.answer()).json()["output"] == "b"
+        served.clear()
+        assert (await line.ask(HEALTH)).json()["status"] == "READY"
+        assert await ask(post("end")) == "end"
+        assert len(served) == 1
+        assert (await line.ask(post("x").replace(b'{"input', b"{!input"))).status == 400
+        await line.send(post("abc")[:60] + b"\0\r\n\r\n")
+        assert (await line.answer()).status == 400
+        assert await line.at_end()
+        assert len(served) == 1
+
+
+async def test_a_known_head_of_a_connection_that_closes_is_none(serve: Serve) -> None:
+    async with serve(ECHO) as server:
+        for _ in range(2):
+            async with connection(server.url) as line:
+                answer = await line.ask(post("last", more="Connection: close\r\n"))
+                assert answer.headers["connection"] == "close"
+                assert await line.at_end()
+
+
+async def test_a_known_head_finds_the_model_of_now(serve: Serve) -> None:
+    """Also one that is busy, and one that is gone: the head is known, not the answer."""
+    async with serve(ECHO) as server, connection(server.url) as line:
+        for _ in range(2):
+            assert (await line.ask(post("one"))).status == 200
+        permit = server.model.permits.acquire()
+        assert permit is not None
+        assert (await line.ask(post("two"))).status == 409
+        server.model.permits.release(permit)
+        server.service.close()
+        assert (await line.ask(post("two"))).status == 503
+
+
+def test_heads_are_kept_within_bounds() -> None:
+    heads = KnownHeads()
+    lane: Any = object()
+    head = b"POST /%d HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
+    for number in range(2000):
+        heads.learn(head % number + b"{}", KnownHead(lane, b"/", [], 2))
+    assert len(heads._known) <= 512
+    assert heads.find(head % 1999 + b"[]") == (KnownHead(lane, b"/", [], 2), b"[]")
+    assert heads.find(head % 1999 + b"[] ") is None
+    assert heads.find(head % 1999) is None
+    assert heads.find(b"") is None
+    heads.learn(b"POST / HTTP/1.1\r\nx: " + b"y" * 3000 + b"\r\n\r\n{}", KnownHead(lane, b"/", [], 2))
+    assert max(map(len, heads._known)) < 2049
+    heads.learn(b"POST /two HTTP/1.1\r\n\r\n{}POST", KnownHead(lane, b"/", [], 2))
+    assert heads.find(b"POST /two HTTP/1.1\r\n\r\n{}") is None
 
 
 class _Connection:

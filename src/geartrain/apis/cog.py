@@ -151,6 +151,9 @@ def timestamp(at: float) -> str:
     return f"{_second(second)}.{microseconds:06d}+00:00"
 
 
+_moment = lru_cache(maxsize=64)(timestamp)  # of a batch: all of it begins and ends at one
+
+
 def encode_prediction(prediction: Prediction) -> bytes:
     """Return the prediction as it stands now, as JSON."""
     output = _output_so_far(prediction)
@@ -178,10 +181,10 @@ def _encode_snapshot(prediction: Prediction, echo: bytes, output: bytes | None) 
     if prediction.started_at is not None:
         # Mostly the same moment: a prediction that had nothing to wait for.
         same = prediction.started_at == prediction.created_at
-        started_at = created_at if same else timestamp(prediction.started_at)
+        started_at = created_at if same else _moment(prediction.started_at)
     return _encode_sorted(
         PredictionBody(
-            completed_at=unset if prediction.completed_at is None else timestamp(prediction.completed_at),
+            completed_at=unset if prediction.completed_at is None else _moment(prediction.completed_at),
             created_at=created_at,
             error=unset if prediction.error is None else prediction.error,
             id=prediction.id,

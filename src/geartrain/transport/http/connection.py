@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import Completed, Event
+from geartrain.transport.http.heads import KnownHead
 from geartrain.transport.http.lanes import JSON, Answer, Call, Lane
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from geartrain.domain.tensors import Buffer
+    from geartrain.transport.http.heads import KnownHeads
 
 logger = logging.getLogger(__name__)
 
@@ -130,10 +132,20 @@ _NO_EVENT: Final = _NoEvent()
 class _Express:
     """What uvicorn's protocol wants to know of the request at hand, for one that never becomes an ASGI call."""
 
-    __slots__ = ("body", "call", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
+    __slots__ = (
+        "body",
+        "call",
+        "disconnected",
+        "keep_alive",
+        "lane",
+        "message_event",
+        "more_body",
+        "response_complete",
+    )
 
-    def __init__(self, call: Call, *, keep_alive: bool) -> None:
+    def __init__(self, call: Call, lane: Lane, *, keep_alive: bool) -> None:
         self.call: Call | None = call  # until it is answered: it may hold something large
+        self.lane = lane
         self.keep_alive = keep_alive
         self.body = b""
         self.more_body = True
@@ -145,13 +157,16 @@ class _Express:
 class Connection(HttpToolsProtocol):
     """One client."""
 
-    def __init__(self, lanes: Sequence[Lane], sweep: IdleSweep, **options: Any) -> None:
+    def __init__(self, lanes: Sequence[Lane], sweep: IdleSweep, heads: KnownHeads, **options: Any) -> None:
         super().__init__(**options)
         self._sweep = sweep
         self._lanes = lanes
         self._express: _Express | None = None  # a plain request whose body is still coming
         self._awaited: _Express | None = None  # one whose prediction is running
         self._corked: CorkedTransport | None = None
+        self._heads = heads
+        self._is_between = True  # two requests, as the parser sees it
+        self._whole: bytes | None = None  # what has come at once since it was
 
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -166,11 +181,44 @@ class Connection(HttpToolsProtocol):
         if awaited is not None and awaited.call is not None:
             awaited.call.abandon()
 
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`. A request whose head is known does without the parser."""
+        self._whole = None
+        if self._is_between and self._is_idle():
+            found = self._heads.find(data)
+            if found is not None and self._serve_known(*found):
+                return
+            self._whole = data
+        super().data_received(data)
+
+    def _is_idle(self) -> bool:
+        """Whether nothing is being answered."""
+        before: Any = self.cycle  # None at first, whatever uvicorn's annotation says
+        return before is None or before.response_complete
+
+    def _serve_known(self, known: KnownHead, body: bytes) -> bool:
+        """Serve a request as the parser and its callbacks would; return whether that was possible."""
+        call = known.lane.enter(known.url, known.headers)
+        if call is None:
+            return False
+        self._sweep.remove(self)
+        self._unset_keepalive_if_required()
+        cycle = _Express(call, known.lane, keep_alive=True)
+        cycle.body = body
+        cycle.more_body = False
+        self.cycle = cast("RequestResponseCycle", cycle)
+        self._serve(cycle, call)
+        return True
+
     def on_message_complete(self) -> None:
         """The parser has come to the end of a request."""
         super().on_message_complete()
+        self._is_between = True
+        whole, self._whole = self._whole, None
         cycle, self._express = self._express, None
         if cycle is not None and cycle.call is not None:
+            if whole is not None and cycle.keep_alive:
+                self._heads.learn(whole, KnownHead(cycle.lane, self.url, self.headers, len(cycle.body)))
             self._serve(cycle, cycle.call)
 
     def shutdown(self) -> None:
@@ -184,28 +232,28 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The parser has met a request. What only the ASGI road needs is made when that road is taken."""
         self._sweep.remove(self)
+        self._is_between = False
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
 
     def on_headers_complete(self) -> None:
         """The parser has come to the end of a request's head."""
-        before: Any = self.cycle  # None at first, whatever uvicorn's annotation says
-        idle = before is None or before.response_complete  # else it waits in the pipeline, and takes the road
-        call = self._enter() if idle and self.parser.get_method() == b"POST" else None
-        if call is None:
+        # While another one is being answered it waits in the pipeline, and takes the road.
+        express = self._enter() if self._is_idle() and self.parser.get_method() == b"POST" else None
+        if express is None:
             self._take_the_road()
         else:
-            self._express = _Express(call, keep_alive=self.parser.should_keep_alive())
-            self.cycle = cast("RequestResponseCycle", self._express)
+            self._express = express
+            self.cycle = cast("RequestResponseCycle", express)
 
-    def _enter(self) -> Call | None:
+    def _enter(self) -> _Express | None:
         if self.expect_100_continue or self.parser.get_http_version() != "1.1":
             return None
         for lane in self._lanes:
             call = lane.enter(self.url, self.headers)
             if call is not None:
-                return call
+                return _Express(call, lane, keep_alive=self.parser.should_keep_alive())
         return None
 
     def _take_the_road(self) -> None:
