@@ -434,10 +434,10 @@ async def test_d1_permit_and_id_are_back_before_the_log_says_so(bench: OpenBench
             if isinstance(event, Completed):
                 following.append(b.create(["give", 2], prediction_id="same"))
 
-        for last in (["give", 1], ["raise", "no"]):
-            prediction = b.create(["wait", b.gate()], last, prediction_id="same")
+        for gate, last in (("first", ["give", 1]), ("second", ["raise", "no"])):
+            prediction = b.create(["wait", b.gate(gate)], last, prediction_id="same")
             prediction.log.listen(on_event)
-            b.gates["gate"].open()
+            b.gates[gate].open()
             await b.ended(prediction)
             assert (await b.ended(following.pop())).output == b"[2]"
 

@@ -92,14 +92,21 @@ class HandWorker:
         signature: Signature = BY_ITEM,
         shared: tuple[str, ...] = ("kind",),
         slots: int = 1,
+        takes_singles: bool = False,
     ) -> None:
+        self.singles: list[tuple[Job, JobListener]] = []
         self.calls: list[Call] = []
         self.running: dict[int, Call] = {}
         self.unstarted: list[Call] = []  # that it died before
         self.discarded: list[FileRef] = []
         self.killed: str | None = None
         self._observer = observer
-        batching = Batching(policy, by_rows=signature is BY_ROWS, shared=shared if signature is BY_ITEM else ())
+        batching = Batching(
+            policy,
+            by_rows=signature is BY_ROWS,
+            shared=shared if signature is BY_ITEM else (),
+            takes_singles=takes_singles,
+        )
         self._info = WorkerInfo(signature, slots, is_async=slots > 1, has_healthcheck=False, batching=batching)
 
     async def start(self) -> WorkerInfo:
@@ -108,17 +115,22 @@ class HandWorker:
 
     def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
         """Keep a batch until the test ends it."""
-        assert isinstance(job, BatchJob), "a model that takes batches gets nothing else"
+        if isinstance(job, Job):
+            assert self._info.batching is not None
+            assert self._info.batching.takes_singles, "a model that takes batches gets nothing else"
+            self.singles.append((job, listener))
+            return
         running = self._current(slot)
         call = Call(job, cast("BatchListener", listener))
+        self.calls.append(call)
         if running is None:
             self.running[slot] = call
+            call.listener.on_begin()
         else:
             assert job.ahead, f"slot {slot} is in use"
             assert running.next is None, "one batch lies ready, not more"
             assert not self._info.is_async
             running.next = call
-        self.calls.append(call)
 
     def _current(self, slot: int) -> Call | None:
         call = self.running.get(slot)

@@ -99,6 +99,9 @@ class Listener:
         self._heard = heard
         self._who = who
 
+    def on_begin(self) -> None:
+        self._heard.append("begin")
+
     def item(self, index: int) -> Listener:
         return Listener(self._heard, index)
 

@@ -107,6 +107,20 @@ def test_a_full_batch_of_one_kind_does_not_wait_for_another_kind() -> None:
     assert queue.take(0.0) == [1, 2]
 
 
+def test_a_lone_client_is_known_and_looked_beside_of_now_and_then() -> None:
+    queue = _queue()
+    seen = []
+    for number in range(20):
+        seen.append(queue.is_lone())
+        queue.add(number, "key", 1, now=0.0)
+        assert queue.take(0.0) == [number]
+        queue.has_ended(1, now=0.0)
+    assert seen == [number % 8 != 0 for number in range(20)]
+    queue.add(30, "key", 1, now=0.0)
+    queue.has_ended(1, now=0.0)
+    assert not queue.is_lone()
+
+
 class _Model:
     """What the queue has to be like, kept in the plainest way."""
 
@@ -144,7 +158,12 @@ def test_any_sequence(steps: list[tuple[str, Any, int]], max_size: int, preferre
     now, free_since, count = 0.0, -10.0, 0
     for step, value, rows in steps:
         if step == "add":
-            queue.add(count, value, rows, now=now)
+            before = queue.take(now) if delay else []
+            if before:  # so that nothing can be run before it comes
+                _check_taken(before, model, policy, since=since, now=now, free_since=free_since)
+                continue
+            if not queue.add(count, value, rows, now=now):
+                assert queue.take(now) == []
             model.waiting.append((count, value, rows))
             since[count] = now
             count += 1

@@ -20,7 +20,7 @@ from geartrain.domain.lifecycle import Health, Status
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.signature import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors import Tensor
-from geartrain.domain.work import FileRef, ItemOutcome, Succeeded
+from geartrain.domain.work import Canceled, Failed, FileRef, ItemOutcome, Succeeded
 from geartrain.service.model import Model
 from geartrain.service.predictions import Limits, NewPrediction, PredictionService
 from geartrain.service.restarts import RestartPolicy, Restarts
@@ -450,6 +450,60 @@ async def test_a_delay_is_waited_out_by_a_timer() -> None:
         while len(bench.calls) < 2:  # noqa: ASYNC110 - its timer
             await asyncio.sleep(0)
     assert bench.calls[1].texts == ["b", "c", "d"]
+
+
+# alone
+
+
+async def _lone(bench: Bench) -> Bench:
+    """Ask so often, one after the other, that the next one is taken for a lone client's."""
+    bench.workers = [HandWorker(bench.model, policy=BatchPolicy(), takes_singles=True)]
+    await bench.start()
+    for text in "xy":
+        bench.ask(text)
+        for call in bench.open_calls:
+            call.answer()
+        for _, listener in bench.workers[0].singles:
+            listener.on_end(Succeeded(b"1", 0.5), (), idle=True)
+        bench.workers[0].singles.clear()
+    return bench
+
+
+async def test_a_lone_request_is_run_without_a_batch() -> None:
+    bench = await _lone(Bench())
+    prediction = bench.ask("a")
+    ((job, listener),) = bench.workers[0].singles
+    assert json.loads(job.input)["text"] == "a"
+    assert (prediction.status, bench.service.waiting, bench.model.permits.idle) == ("processing", 0, 0)
+    late = bench.ask("b")
+    listener.on_log("stdout", "on it\n")
+    listener.on_end(Succeeded(b'"A"', 0.5), (), idle=True)
+    assert (prediction.output, prediction.logs, prediction.metrics) == (b'"A"', "on it\n", {"batch_size": 1})
+    assert late.status == "processing"
+    bench.open_calls[0].answer()
+    statistics = bench.service.counts.statistics("m", "1")
+    assert (statistics.execution_count, statistics.inference_count) == (4, 4)
+    assert [(each.size, each.compute_infer.count) for each in statistics.batches] == [(1, 4)]
+    assert bench.service.live == {}
+
+
+async def test_a_lone_request_can_be_canceled_and_crash() -> None:
+    bench = await _lone(Bench())
+    one = bench.ask("a")
+    bench.service.cancel(one.id)
+    assert one.status == "processing"
+    ((_, listener),) = bench.workers[0].singles
+    listener.on_end(Canceled(), (), idle=False)
+    assert one.status is Status.CANCELED
+    assert bench.model.permits.idle == 0
+    late = bench.ask("b")
+    listener.on_idle()
+    assert late.status == "processing"
+    bench.open_calls[0].answer()
+    last = bench.ask("c")
+    bench.workers[0].singles[-1][1].on_end(Failed("Worker crashed: gone"), (), idle=False)
+    assert (last.status, last.error) == ("failed", "Worker crashed: gone")
+    assert bench.service.waiting == 0
 
 
 # rows

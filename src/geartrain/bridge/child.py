@@ -35,8 +35,9 @@ from geartrain.bridge.messages import (
 )
 from geartrain.bridge.parcels import message_of, new_probe
 from geartrain.bridge.process import WorkerProcess, describe_exit
-from geartrain.bridge.slots import SlotChannel, stop_accepting
+from geartrain.bridge.slots import SlotChannel, may_spin, stop_accepting
 from geartrain.bridge.spills import Spills
+from geartrain.bridge.vigil import Vigil
 from geartrain.domain import work
 from geartrain.domain.events import LogSource
 
@@ -136,6 +137,8 @@ class ChildWorker:
             self._close_probe()
         self._pipes.drain()  # what setup wrote past Python is setup's
         self._setting_up = False
+        for channel in self._slots.values() if may_spin and not ready.is_async else ():
+            channel.vigil = Vigil(loop)
         return work.WorkerInfo(
             signature=ready.signature,
             slots=len(ready.slots),
@@ -151,7 +154,7 @@ class ChildWorker:
         if self._death is not None:
             listener.on_end(work.Failed(self._death), (), idle=False)
             return
-        alone = self._is_idle()
+        alone = self._is_idle() and (not isinstance(job, work.BatchJob) or job.lone)
         serial = channel.occupy(job.id, listener)
         message = message_of(job, serial, channel.parcels, outputs=self._folder.outputs)
         if message is None:

@@ -35,13 +35,15 @@ from geartrain.bridge.messages import (
     encode,
 )
 from geartrain.bridge.parcels import Parcels
+from geartrain.bridge.vigil import Vigil
 from geartrain.domain import work
 
 logger = logging.getLogger(__name__)
 
 _CHUNK = 65_536  # bytes
-_BRIEFLY = 200e-6  # seconds
-_may_spin = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1
+_SWIFT = 350e-6  # seconds; after a run as short as that the next one is awaited on the spot
+_BRIEFLY = 500e-6  # seconds; for so long
+may_spin = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1
 
 
 class _Kept(NamedTuple):
@@ -82,6 +84,7 @@ class SlotChannel(asyncio.Protocol):
         self._files: list[work.FileRef] = []  # of the output that comes next
         self._originals: list[str] = []  # the job's own temporary files, as `FileOutput` has them
         self.parcels = Parcels()
+        self.vigil: Vigil | None = None  # where runs come one at a time
         self.serial = 0  # of the job that runs
         self._last_serial = 0
         self._ahead: _Kept | None = None  # what runs next
@@ -152,8 +155,13 @@ class SlotChannel(asyncio.Protocol):
             return
         self._sent_at = time.perf_counter()
         self._write(self._transport, frame(encode(message)))
+        if message.id == self.job_id:
+            if self.vigil is not None:
+                self.vigil.begin()
+            if type(message) is PredictBatch:
+                cast("work.BatchListener", self.listener).on_begin()
         # Not for one that begins where another ends, or a queue of them would end one inside the other.
-        if alone and self._is_swift and type(message) is Predict and not SlotChannel.receiving:
+        if alone and self._is_swift and not SlotChannel.receiving:
             self._await_briefly()
 
     def take_listener(self) -> work.JobListener | None:
@@ -172,6 +180,8 @@ class SlotChannel(asyncio.Protocol):
         """Drop the connection, also one that is still to be made."""
         self._is_closed = True
         self.parcels.close()
+        if self.vigil is not None:
+            self.vigil.close()
         if self._transport is not None:
             self._transport.close()
             self._forget()
@@ -229,7 +239,7 @@ class SlotChannel(asyncio.Protocol):
     def _end(self, job_id: str, outcome: work.Outcome) -> None:
         if self.listener is None or job_id != self.job_id:
             return
-        self._is_swift = _may_spin and time.perf_counter() - self._sent_at < _BRIEFLY
+        self._stop_clock(outcome.predict_time if isinstance(outcome, work.Succeeded) else None)
         self._before_end()
         files = self._take_files()
         self._originals.clear()
@@ -238,6 +248,12 @@ class SlotChannel(asyncio.Protocol):
             listener.on_end(outcome, files, idle=True)
         if self.is_last and self.is_free():
             self.close()
+
+    def _stop_clock(self, predict_time: float | None) -> None:
+        took = time.perf_counter() - self._sent_at if predict_time is None else predict_time
+        self._is_swift = may_spin and took < _SWIFT
+        if self.vigil is not None:
+            self.vigil.end()
 
     def _end_items(self, message: Ended) -> None:
         outcomes = self._outcomes(message)  # also of a batch that nobody waits for: what it left has to go
@@ -248,6 +264,7 @@ class SlotChannel(asyncio.Protocol):
             return
         self._before_end()
         if message.last:
+            self._stop_clock(message.predict_time)
             self._originals.clear()
             self.take_listener()
             self.begin_next()
@@ -260,6 +277,8 @@ class SlotChannel(asyncio.Protocol):
         kept, self._ahead = self._ahead, None
         if kept is not None:
             self.serial, self.job_id, self.listener = kept
+            if self.vigil is not None:
+                self.vigil.begin()
             cast("work.BatchListener", kept.listener).on_begin()
 
     def holds(self, listener: work.JobListener) -> bool:

@@ -10,6 +10,8 @@ from geartrain.domain.batching import BatchPolicy
 
 T = TypeVar("T", bound=Hashable)
 
+_LOOK_UP = 8  # batches
+
 
 class _Group(Generic[T]):
     """Those that can share a batch, in the order in which they came; each with its rows and when it came."""
@@ -45,6 +47,7 @@ class BatchQueue(Generic[T]):
         self._rows = 0
         self._crowd = 1  # rows that were on their way when a batch ended
         self._ended_at = -inf
+        self._lone = 0  # batches in a row at whose ends nobody waited
 
     def __len__(self) -> int:
         return len(self._group_of)
@@ -55,8 +58,12 @@ class BatchQueue(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(tuple(self._group_of))
 
-    def add(self, item: T, key: Hashable, rows: int, *, now: float) -> None:
-        """It waits from now on. Only those with equal keys share a batch."""
+    def add(self, item: T, key: Hashable, rows: int, *, now: float) -> bool:
+        """It waits from now on. Only those with equal keys share a batch.
+
+        Return whether `take` may give more than it would have before: with a delay, most of those who come change
+        nothing.
+        """
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group(key)
@@ -64,6 +71,8 @@ class BatchQueue(Generic[T]):
         group.rows += rows
         self._group_of[item] = group
         self._rows += rows
+        largest = self._policy.max_size
+        return self._policy.max_delay <= 0 or self._rows >= min(self._crowd, largest) or group.rows >= largest
 
     def remove(self, item: T) -> bool:
         """It waits no longer; return whether it did."""
@@ -81,6 +90,14 @@ class BatchQueue(Generic[T]):
         """A batch of so many rows has ended: those who asked for them may soon ask again."""
         self._crowd = rows + self._rows
         self._ended_at = now
+        self._lone = 0 if self._group_of else self._lone + 1
+
+    def is_lone(self) -> bool:
+        """Whether nobody else seems to ask: nobody has waited when the last batches ended.
+
+        Now and then the answer is no all the same, since who looks at nothing else meanwhile would never see others.
+        """
+        return self._lone % _LOOK_UP != 0
 
     def take(self, now: float) -> list[T]:
         """Return what is to be run now, if anything: it no longer waits here."""

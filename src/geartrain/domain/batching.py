@@ -36,9 +36,11 @@ class Batching(msgspec.Struct, frozen=True, omit_defaults=True):
     `by_rows`: it has tensor inputs. Their first dimension is the batch, which a client sees too: a request may bring
     several rows, and the lists among its inputs and outputs have an element for each. Otherwise a request is one item,
     and clients see neither dimension nor list. `shared` are the inputs that a whole batch has in common: only requests
-    in which they are equal are run together.
+    in which they are equal are run together. `takes_singles`: a request by itself may come as a plain prediction, since
+    `run()` does nothing else with a batch of one.
     """
 
     policy: BatchPolicy
     by_rows: bool = False
     shared: tuple[str, ...] = ()
+    takes_singles: bool = False

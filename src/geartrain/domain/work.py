@@ -34,13 +34,15 @@ class Job(msgspec.Struct, frozen=True):
 class BatchJob(msgspec.Struct, frozen=True):
     """Several jobs in one call of the runner; `sizes` are their rows (`domain.batching`).
 
-    `ahead`: the slot is not free yet; the batch lies ready for when it is.
+    `ahead`: the slot is not free yet; the batch lies ready for when it is. `lone`: nobody else asks at present, so that
+    nothing gathers while it runs.
     """
 
     id: str
     jobs: tuple[Job, ...]
     sizes: tuple[int, ...]
     ahead: bool = False
+    lone: bool = False
 
 
 class FileRef(msgspec.Struct, frozen=True):
@@ -109,10 +111,10 @@ class BatchListener(JobListener, Protocol):
     """Hears what a worker reports of a batch: of a single job by its index, and as a `JobListener` of all that run."""
 
     def on_begin(self) -> None:
-        """A batch that came before its slot was free is run now."""
+        """The batch is run now: comes before all else, at once or when the slot that it lay ready for is free."""
 
     def on_unstarted(self) -> None:
-        """The worker has died, and a batch that came before its slot was free had not begun: nothing of it has run."""
+        """The worker has died, and the batch had not begun: nothing of it has run."""
 
     def item(self, index: int) -> JobListener:
         """The listener of one job; its end comes with `on_item_ends`, never here."""

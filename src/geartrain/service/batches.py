@@ -1,4 +1,4 @@
-"""Batches: requests gathered into one call of the model, and what becomes of each."""
+"""Batches: predictions gathered into calls of the model, and how each of them waits, joins and leaves."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from geartrain.domain.batch_items import BatchItems
 from geartrain.domain.batch_queue import BatchQueue
 from geartrain.domain.batching import Batching
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.events import LogSource, MetricMode
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.signature import Signature
 from geartrain.domain.tensors import Tensor
-from geartrain.domain.work import BatchJob, Canceled, Failed, FileRef, ItemOutcome, Job, JobListener, Outcome, Succeeded
+from geartrain.domain.work import Canceled, Failed, ItemOutcome, Job, Outcome, Succeeded
+from geartrain.service.batch_run import Batch
 from geartrain.service.execution import Execution
 from geartrain.service.permits import Permit
 from geartrain.service.ports import WorkerPort
@@ -53,8 +53,19 @@ class Batcher:
         if model.health not in {Health.READY, Health.STARTING}:
             execution.refuse(model.not_ready())
             return
-        self._queue.add(execution, execution.key, execution.rows, now=time.monotonic())
-        self.serve()
+        may_run = self._queue.add(execution, execution.key, execution.rows, now=time.monotonic())
+        if may_run or self._timer is None:
+            self.serve()
+
+    def run_alone(self, execution: BatchedExecution, now: float) -> bool:
+        """Run a request at once and by itself, if the model takes that and nobody else seems to ask."""
+        if not self.batching.takes_singles or self._queue or not self._queue.is_lone():
+            return False
+        permit = self.service.model.permits.acquire()
+        if permit is None or permit.worker is None:
+            return False
+        execution.begin_alone(permit, permit.worker, now)
+        return True
 
     def leave(self, execution: BatchedExecution) -> bool:
         """It no longer waits; return whether it did."""
@@ -75,11 +86,11 @@ class Batcher:
                 self._wait()
                 return
             permit = model.permits.acquire()
-            if permit is None:
+            if permit is None or permit.worker is None:
                 msg = "an idle slot could not be had"
                 raise RuntimeError(msg)
             batch = self._running[permit] = self._new_batch(permit, members)
-            batch.run()
+            batch.run(lone=len(members) == 1 and self._queue.is_lone())
         if self._can_run_ahead and self._queue:
             self._lay_ahead()
 
@@ -200,9 +211,24 @@ class BatchedExecution(Execution):
         self.prediction.start(at)
         self.prediction.add_metric(SIZE_METRIC, rows, "replace")
 
+    def begin_alone(self, permit: Permit, worker: WorkerPort, at: float) -> None:
+        """It is run now, by itself."""
+        self._permit = permit
+        self._batcher.waiting += 1
+        self.begin_in_batch(worker, at, rows=self.rows)
+        worker.run(permit.slot, self._job, self)
+
+    def end_in_batch(self, end: ItemOutcome, at: float) -> None:
+        """Its part of the run is over, at the same moment as those of the others."""
+        self._ended_at = at
+        self.on_end(end.outcome, end.files, idle=False)
+        self._ended_at = 0.0  # what is still on its way takes longer
+
     def cancel(self) -> None:
         """Ask for its end. The others of its batch go on."""
-        if self._batch is not None and self._worker is not None:
+        if self._permit is not None:
+            super().cancel()
+        elif self._batch is not None and self._worker is not None:
             if self._deliveries is not None and self._deliveries.cut():
                 self._cut = True
             if not self._is_over:
@@ -220,172 +246,9 @@ class BatchedExecution(Execution):
     def _finish(self, outcome: Outcome, *, idle: bool) -> None:
         if self._worker is None:
             self._batcher.waiting -= 1
+        elif self._permit is not None:
+            took = self._service.clock() - self._began_at
+            predict_time = outcome.predict_time if isinstance(outcome, Succeeded) else None
+            self._service.counts.add_batch(self.rows, took, predict_time=predict_time)
+            self._batcher.has_ended(self.rows)
         super()._finish(outcome, idle=idle)
-
-
-class Batch:
-    """One call for several predictions: hears the worker (`BatchListener`), and tells each member its part."""
-
-    def __init__(self, batch_id: str, batcher: Batcher, permit: Permit, *, members: list[BatchedExecution]) -> None:
-        if permit.worker is None:
-            msg = "the permit is of no worker"
-            raise RuntimeError(msg)
-        self.successor: Batch | None = None  # what lies ready for the same slot
-        self._id = batch_id
-        self._batcher = batcher
-        self._service = batcher.service
-        self._permit = permit
-        self._worker = permit.worker
-        self._sizes = tuple([member.rows for member in members])
-        self._rows = sum(self._sizes)
-        self._members: list[BatchedExecution | None] = [*members]  # None: it has ended
-        self._nobody = _Nobody(self._worker)
-        self._began_at: float | None = None
-        self._predict_time: float | None = None  # of the run, once an item has told
-        self._overdue: asyncio.TimerHandle | None = None
-        for member in members:
-            member.join(self)
-
-    def run(self) -> None:
-        """Have it run."""
-        self._worker.run(self._permit.slot, self._job(ahead=False), self)
-        if self._members:  # else it was dead, and they wait again
-            self.on_begin()
-
-    def lie_ahead(self) -> None:
-        """Have it lie ready for when the batch before it has ended."""
-        self._worker.run(self._permit.slot, self._job(ahead=True), self)
-
-    def _job(self, *, ahead: bool) -> BatchJob:
-        jobs = [member.job for member in self._members if member is not None]
-        return BatchJob(self._id, tuple(jobs), self._sizes, ahead=ahead)
-
-    def forget(self, member: BatchedExecution) -> None:
-        """It does not wait any longer for this batch, which has not begun."""
-        self._members[self._members.index(member)] = None
-
-    def drop(self, member: BatchedExecution) -> None:
-        """It is canceled; when no other one is left, so is the run."""
-        self._members[self._members.index(member)] = None
-        member.on_end(Canceled(), (), idle=False)
-        self._stop_if_left()
-
-    def _stop_if_left(self) -> None:
-        grace = self._service.cancel_grace
-        if not any(self._members) and self._overdue is None:
-            self._worker.cancel(self._permit.slot, self._id)
-            if grace is not None:
-                self._overdue = asyncio.get_running_loop().call_later(grace, self._kill, grace)
-
-    def _kill(self, grace: float) -> None:
-        self._worker.kill(f"killed, because a canceled batch had not ended after {grace:g} seconds")
-
-    # the worker's reports
-
-    def on_begin(self) -> None:
-        """See `BatchListener`."""
-        at = self._began_at = self._service.clock()
-        for member in self._members:
-            if member is not None:
-                member.begin_in_batch(self._worker, at, rows=self._rows)
-        self._stop_if_left()
-
-    def on_unstarted(self) -> None:
-        """See `BatchListener`: its members wait again."""
-        members, self._members = self._members, []
-        self._batcher.has_gone(self._permit)
-        for member in members:
-            if member is not None:
-                member.join(None)
-                self._batcher.add(member)
-
-    def item(self, index: int) -> JobListener:
-        """See `BatchListener`."""
-        return self._members[index] or self._nobody
-
-    def on_item_ends(self, ends: Sequence[ItemOutcome], *, idle: bool) -> None:
-        """See `BatchListener`."""
-        for end in ends:
-            if isinstance(end.outcome, Succeeded):
-                self._predict_time = end.outcome.predict_time
-        if idle:
-            self._end()  # before the members hear of it: the next batch runs while they answer
-        for end in ends:
-            member, self._members[end.index] = self._members[end.index], None
-            if member is not None:
-                member.on_end(end.outcome, end.files, idle=False)
-            elif end.files:
-                self._worker.discard(end.files)
-
-    def on_output(self, chunk: bytes, files: tuple[FileRef, ...]) -> None:
-        """See `JobListener`: what has no index is of no member."""
-        self._nobody.on_output(chunk, files)
-
-    def on_log(self, source: LogSource, data: str) -> None:
-        """See `JobListener`."""
-        for member in self._members:
-            if member is not None:
-                member.on_log(source, data)
-
-    def on_metric(self, name: str, value: Any, mode: MetricMode) -> None:
-        """See `JobListener`."""
-        for member in self._members:
-            if member is not None:
-                member.on_metric(name, value, mode)
-
-    def on_end(self, outcome: Outcome, files: tuple[FileRef, ...], *, idle: bool) -> None:
-        """See `JobListener`: all that have not ended do so for the same reason."""
-        if self._began_at is None:
-            self.on_unstarted()
-            return
-        members, self._members = self._members, [None] * len(self._members)
-        if idle:
-            self._end()
-        else:
-            self._batcher.has_gone(self._permit)
-            self._count()
-        for member in members:
-            if member is not None:
-                member.on_end(outcome, (), idle=False)
-        self._worker.discard(files)
-
-    def on_idle(self) -> None:
-        """See `JobListener`."""
-        self._give_back()
-
-    def _end(self) -> None:
-        self._count()
-        self._batcher.has_ended(self._rows)
-        self._give_back()
-
-    def _give_back(self) -> None:
-        if self._overdue is not None:
-            self._overdue.cancel()
-        self._batcher.give_back(self, self._permit)
-
-    def _count(self) -> None:
-        took = self._service.clock() - (self._began_at or 0.0)
-        self._service.counts.add_batch(self._rows, took, predict_time=self._predict_time)
-
-
-class _Nobody:
-    """Hears what is of a member that has ended."""
-
-    def __init__(self, worker: WorkerPort) -> None:
-        self._worker = worker
-
-    def on_output(self, _chunk: bytes, files: tuple[FileRef, ...]) -> None:
-        if files:
-            self._worker.discard(files)
-
-    def on_log(self, source: LogSource, data: str) -> None:
-        """Nobody reads it."""
-
-    def on_metric(self, name: str, value: Any, mode: MetricMode) -> None:
-        """Nobody reads it."""
-
-    def on_end(self, outcome: Outcome, files: tuple[FileRef, ...], *, idle: bool) -> None:
-        """It has ended before."""
-
-    def on_idle(self) -> None:
-        """It has no slot."""

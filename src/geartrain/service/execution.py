@@ -39,6 +39,7 @@ class Execution:
         "_cut",
         "_deliveries",
         "_delivery_error",
+        "_ended_at",
         "_folder",
         "_is_fetching",
         "_is_over",
@@ -77,6 +78,7 @@ class Execution:
         self._behind: deque[Step] | None = None  # what waits behind a delivery
         self._deliveries: Deliveries | None = None
         self._delivery_error: str | None = None
+        self._ended_at = 0.0  # when it ended, where that is known already
         self._is_over = False  # the run; what it gave may still be on its way
         self._cut = False  # a cancel has stopped what was on its way
         self._folder: FolderPort | None = None
@@ -305,7 +307,7 @@ class Execution:
             # Before the log says so: whoever reads of the end may use the slot at once.
             self._stop_clock()
             service.give_back(self._permit)
-        at = service.clock()
+        at = self._ended_at or service.clock()
         if self._delivery_error is not None:
             outcome = Failed(self._delivery_error)
         elif self._killed or self._cut:

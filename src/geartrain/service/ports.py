@@ -20,7 +20,8 @@ class WorkerPort(Protocol):
     def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
         """Run a job on an idle slot; `listener` hears of it until its end.
 
-        A model that takes batches (`WorkerInfo.batching`) gets nothing else, each with a `BatchListener`. If its run is
+        A model that takes batches (`WorkerInfo.batching`) gets nothing else, each with a `BatchListener`, unless it
+        `takes_singles`. If its run is
         not async, one batch that is `ahead` may be given to a slot that is not idle yet; it is to be small.
         """
 

@@ -273,7 +273,8 @@ class PredictionService:
         parts = self._parts(new, prediction_id, now)
         execution = BatchedExecution(batcher, *parts, values=values, key=key, rows=rows)
         self._enter(execution, new, now)
-        execution.enter(new.patience)
+        if values is not None or not batcher.run_alone(execution, now):
+            execution.enter(new.patience)
         return execution
 
     def _parts(self, new: NewPrediction, prediction_id: str, now: float) -> tuple[Prediction, Job]:

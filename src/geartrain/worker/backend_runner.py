@@ -141,4 +141,4 @@ def _batching(backend: Backend, file: str, given: Mapping[str, Any] | None) -> B
         raise LoadError(f"{file}: `batching` in geartrain.yaml: {error}") from None
     if backend.most_rows is not None and backend.most_rows <= policy.max_size:
         policy = msgspec.structs.replace(policy, max_size=backend.most_rows, refuse_larger=True)
-    return Batching(policy, by_rows=True)
+    return Batching(policy, by_rows=True, takes_singles=not policy.pad_to)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -98,7 +99,12 @@ class _Session:
             if init.backend is not None:
                 from geartrain.worker.backend_runner import load_backend
 
-                return load_backend(init.backend, init.batching)
+                runner = load_backend(init.backend, init.batching)
+                # What a library has made stays: to look through it again and again holds up requests by 50 ms. Objects
+                # of an author's may well be meant to go, so there it is not ours to decide.
+                gc.collect()
+                gc.freeze()
+                return runner
             return load(init.predictor_ref, Path(init.root), init.mode, batching=init.batching)
         except LoadError as error:
             raise _SetupFailedError(str(error)) from error
