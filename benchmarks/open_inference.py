@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import http.client
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -24,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 
+import peer_servers
 from report import conditions, output, peers_environment, table, version_of
 from servers import HERE, Running, Server, running
 
@@ -163,52 +163,12 @@ def geartrain(folder: pathlib.Path, *, connections: int) -> Server:
 
 def triton(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
     """The binary of the PyTriton package, with its Python backend."""
-    venv = peers_environment("triton")
-    packages = next(venv.glob("lib/python3*/site-packages"))
-    home = packages / "pytriton/tritonserver"
-    backend = folder / "backends/python"
-    shutil.copytree(home / "backends/python", backend)
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    shutil.copy(home / "python_backend_stubs" / version / "triton_python_backend_stub", backend)
-    python = output([sys.executable, "-c", "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"])
-    libraries = (packages / "nvidia_pytriton.libs", home / "external_libs", home / "lib", python)
-    options = {
-        "model-repository": HERE / "peers/triton",
-        "backend-directory": backend.parent,
-        "http-address": "127.0.0.1",
-        "http-port": "{port}",
-        "grpc-address": "127.0.0.1",
-        "grpc-port": "{grpc}",
-        "allow-metrics": "false",
-        "log-info": "false",
-    }
-    return Server(
-        name="triton",
-        command=(str(home / "bin/tritonserver"), *(f"--{name}={value}" for name, value in options.items())),
-        environment={
-            "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
-            "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(packages),
-        },
-        ready="/v2/health/ready",
-    )
+    return peer_servers.triton(folder, model="echo")
 
 
 def mlserver(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
     """With its own defaults: one process for HTTP and gRPC, one for the model."""
-    return Server(
-        name="mlserver",
-        command=(str(peers_environment("mlserver") / "bin/mlserver"), "start", "."),
-        folder=HERE / "peers/mlserver",
-        environment={
-            "MLSERVER_HOST": "127.0.0.1",
-            "MLSERVER_HTTP_PORT": "{port}",
-            "MLSERVER_GRPC_PORT": "{grpc}",
-            "MLSERVER_METRICS_PORT": "{metrics}",
-            "MLSERVER_DEBUG": "false",
-        },
-        ready="/v2/models/echo/ready",
-    )
+    return peer_servers.mlserver(HERE / "peers/mlserver", model="echo")
 
 
 def kserve(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
