@@ -115,10 +115,16 @@ def test_a_lone_client_is_known_and_looked_beside_of_now_and_then() -> None:
         queue.add(number, "key", 1, now=0.0)
         assert queue.take(0.0) == [number]
         queue.has_ended(1, now=0.0)
-    assert seen == [number % 8 != 0 for number in range(20)]
+    assert seen == [number > 2 and number % 8 != 0 for number in range(20)]
+    queue.has_ended(2, requests=2, now=0.0)
+    assert not queue.is_lone(), "there are two"
+    for _ in range(3):
+        assert not queue.is_lone()
+        queue.has_ended(2, requests=1, now=0.0)
+    assert queue.is_lone()
     queue.add(30, "key", 1, now=0.0)
     queue.has_ended(1, now=0.0)
-    assert not queue.is_lone()
+    assert not queue.is_lone(), "another one waits"
 
 
 class _Model:

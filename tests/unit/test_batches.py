@@ -459,7 +459,7 @@ async def _lone(bench: Bench) -> Bench:
     """Ask so often, one after the other, that the next one is taken for a lone client's."""
     bench.workers = [HandWorker(bench.model, policy=BatchPolicy(), takes_singles=True)]
     await bench.start()
-    for text in "xy":
+    for text in "xyz":
         bench.ask(text)
         for call in bench.open_calls:
             call.answer()
@@ -482,8 +482,8 @@ async def test_a_lone_request_is_run_without_a_batch() -> None:
     assert late.status == "processing"
     bench.open_calls[0].answer()
     statistics = bench.service.counts.statistics("m", "1")
-    assert (statistics.execution_count, statistics.inference_count) == (4, 4)
-    assert [(each.size, each.compute_infer.count) for each in statistics.batches] == [(1, 4)]
+    assert (statistics.execution_count, statistics.inference_count) == (5, 5)
+    assert [(each.size, each.compute_infer.count) for each in statistics.batches] == [(1, 5)]
     assert bench.service.live == {}
 
 

@@ -205,6 +205,7 @@ class SlotChannel(asyncio.Protocol):
             try:
                 data = os.read(self._fd, _CHUNK)
             except OSError:
+                os.sched_yield()  # whoever else has something to do on this core goes first
                 continue
             if not data:  # the end: the transport will see it too
                 return

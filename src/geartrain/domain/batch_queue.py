@@ -10,6 +10,7 @@ from geartrain.domain.batching import BatchPolicy
 
 T = TypeVar("T", bound=Hashable)
 
+_SURE = 3  # batches
 _LOOK_UP = 8  # batches
 
 
@@ -47,7 +48,7 @@ class BatchQueue(Generic[T]):
         self._rows = 0
         self._crowd = 1  # rows that were on their way when a batch ended
         self._ended_at = -inf
-        self._lone = 0  # batches in a row at whose ends nobody waited
+        self._lone = 0  # batches in a row that were of one request, and at whose ends nobody waited
 
     def __len__(self) -> int:
         return len(self._group_of)
@@ -86,18 +87,18 @@ class BatchQueue(Generic[T]):
             del self._groups[group.key]
         return True
 
-    def has_ended(self, rows: int, *, now: float) -> None:
-        """A batch of so many rows has ended: those who asked for them may soon ask again."""
+    def has_ended(self, rows: int, *, requests: int = 1, now: float) -> None:
+        """A batch of so many rows, and requests, has ended: those who asked for them may soon ask again."""
         self._crowd = rows + self._rows
         self._ended_at = now
-        self._lone = 0 if self._group_of else self._lone + 1
+        self._lone = 0 if self._group_of or requests > 1 else self._lone + 1
 
     def is_lone(self) -> bool:
         """Whether nobody else seems to ask: nobody has waited when the last batches ended.
 
         Now and then the answer is no all the same, since who looks at nothing else meanwhile would never see others.
         """
-        return self._lone % _LOOK_UP != 0
+        return self._lone >= _SURE and self._lone % _LOOK_UP != 0
 
     def take(self, now: float) -> list[T]:
         """Return what is to be run now, if anything: it no longer waits here."""

@@ -146,7 +146,7 @@ class Batch:
 
     def _end(self) -> None:
         self._count()
-        self._batcher.has_ended(self._rows)
+        self._batcher.has_ended(self._rows, requests=len(self._sizes))
         self._give_back()
 
     def _give_back(self) -> None:

@@ -127,9 +127,9 @@ class Batcher:
         """The worker of a slot is gone."""
         self._running.pop(permit, None)
 
-    def has_ended(self, rows: int) -> None:
+    def has_ended(self, rows: int, *, requests: int = 1) -> None:
         """A batch of so many rows has ended."""
-        self._queue.has_ended(rows, now=time.monotonic())
+        self._queue.has_ended(rows, requests=requests, now=time.monotonic())
 
     def _wait(self) -> None:
         """Look again when the oldest one has waited as long as it may."""
