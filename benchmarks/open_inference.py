@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import math
 import pathlib
 import re
 import shutil
@@ -24,6 +25,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 
 import peer_servers
+from load import Load
+from load import drive as drive_by_wrk
 from report import conditions, output, peers_environment, table, version_of
 from servers import HERE, Running, Server, running
 
@@ -57,21 +60,6 @@ class Case:
     request: Callable[[], Request]
     connections: tuple[int, ...]
     servers: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Load:
-    """What one run of the load generator saw. Times in seconds."""
-
-    good: int
-    bad: int
-    seconds: float
-    p50: float
-
-    @property
-    def rate(self) -> float:
-        """Good answers per second."""
-        return self.good / self.seconds
 
 
 # requests
@@ -197,16 +185,7 @@ def drive(server: Running, request: Request, body: pathlib.Path, *, connections:
     if request.is_grpc:
         return _h2load(server.grpc_port, body, connections=connections, seconds=seconds)
     arguments = [str(body), request.content_type, *([] if request.header is None else [str(request.header)])]
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s"]
-    done = subprocess.run(
-        [*command, "-s", str(HERE / "infer.lua"), f"http://127.0.0.1:{server.port}{PATH}", "--", *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=seconds + 30,
-    )
-    seen = json.loads(done.stdout.splitlines()[-1])
-    return Load(seen["good"], seen["bad"], seen["seconds"], seen["p50"])
+    return drive_by_wrk(server, PATH, "infer.lua", arguments, connections=connections, seconds=seconds)
 
 
 def _h2load(port: int, body: pathlib.Path, *, connections: int, seconds: int) -> Load:
@@ -228,7 +207,7 @@ def _h2load(port: int, body: pathlib.Path, *, connections: int, seconds: int) ->
     if int(data[1]) < int(counts[1]) * (body.stat().st_size // 2):
         raise RuntimeError("the answers are too small to be tensors")
     unit = {"us": 1e-6, "ms": 1e-3, "s": 1.0}[mean[2]]
-    return Load(int(counts[1]), int(counts[2]) + int(counts[3]), seconds, float(mean[1]) * unit)
+    return Load(int(counts[1]), int(counts[2]) + int(counts[3]), seconds, p50=float(mean[1]) * unit, p99=math.nan)
 
 
 def check(name: str, server: Running, request: Request) -> None:

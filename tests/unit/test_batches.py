@@ -240,6 +240,20 @@ async def test_a_run_that_does_not_heed_its_cancel_is_killed() -> None:
     assert "canceled batch" in (bench.workers[0].killed or "")
 
 
+async def test_a_run_that_cleans_up_after_its_cancel_gives_its_slot_back_then() -> None:
+    bench = await Bench(slots=2).start()
+    prediction = bench.ask("a")
+    bench.service.cancel(prediction.id)
+    call = bench.calls[0]
+    assert call.was_canceled
+    call.is_over = True
+    call.listener.on_end(Canceled(), (), idle=False)
+    assert bench.model.permits.idle == 1
+    call.listener.on_idle()
+    assert bench.model.permits.idle == 2
+    assert bench.service.counts.runs == 1
+
+
 async def test_files_of_a_canceled_item_are_let_go() -> None:
     bench = await Bench().start()
     bench.ask("first")

@@ -18,7 +18,6 @@ from geartrain.domain.tensors import VARIABLE, TensorSpec
 from geartrain.domain.tensorview import TensorView
 
 SERVER: Final = "geartrain"
-PLATFORM: Final = "python"  # none of those that the document lists; what Triton says of its Python models
 _SHARED_MEMORY: Final = "system_shared_memory"
 _EXTENSIONS: Final = (
     "model_repository",
@@ -44,7 +43,7 @@ def server_metadata(version: str, *, shared_memory: bool) -> bytes:
     return _encode({"name": SERVER, "version": version, "extensions": names})
 
 
-def model_metadata(name: str, versions: Sequence[str], view: TensorView, *, platform: str = PLATFORM) -> bytes:
+def model_metadata(name: str, versions: Sequence[str], view: TensorView, *, platform: str) -> bytes:
     """Return the body of `GET v2/models/{name}`."""
     return _encode(
         {
@@ -82,9 +81,7 @@ def backend_of(platform: str) -> str:
     return platform.partition("_")[0]
 
 
-def model_config(
-    name: str, view: TensorView, slots: int, *, platform: str = PLATFORM, batching: Batching | None = None
-) -> bytes:
+def model_config(name: str, view: TensorView, slots: int, *, platform: str, batching: Batching | None) -> bytes:
     """Return the body of `GET v2/models/{name}/config`: how it is served, in the words of Triton's configuration."""
     largest = max_batch(view, batching)
     return _encode(

@@ -145,7 +145,7 @@ class ChildWorker:
             is_async=ready.is_async,
             has_healthcheck=ready.has_healthcheck,
             batching=ready.batching,
-            platform=ready.platform,
+            platform=ready.platform or work.PYTHON,
         )
 
     def run(self, slot: int, job: work.Job | work.BatchJob, listener: work.JobListener) -> None:

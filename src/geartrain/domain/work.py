@@ -6,7 +6,7 @@ The service and the bridge both speak these words, so neither needs to know the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -15,6 +15,9 @@ from geartrain.domain.events import LogSource, MetricMode
 from geartrain.domain.inference import Parameters
 from geartrain.domain.signature import Signature
 from geartrain.domain.tensors import Tensor
+
+PYTHON: Final = "python"
+"""The platform of a model that is code: the document lists none for it, and Triton says this of its Python models."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -141,7 +144,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     is_async: bool
     has_healthcheck: bool
     batching: Batching | None = None
-    platform: str = ""  # what runs it, as the Open Inference Protocol calls it; empty for a Python class
+    platform: str = PYTHON  # what runs it, as the Open Inference Protocol calls it
 
 
 class HealthVerdict(msgspec.Struct, frozen=True):

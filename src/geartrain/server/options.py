@@ -10,8 +10,7 @@ from geartrain.domain.events import DEFAULT_CAPACITY
 from geartrain.outbound.webhooks import Retries
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
-from geartrain.service.inference import DEFAULT_QUEUE
-from geartrain.service.predictions import Limits
+from geartrain.service.predictions import DEFAULT_QUEUE, Limits
 from geartrain.service.restarts import RestartPolicy
 from geartrain.service.webhooks import DEFAULT_INTERVAL
 from geartrain.transport.grpc.options import GrpcOptions

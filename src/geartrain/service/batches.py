@@ -120,11 +120,11 @@ class Batcher:
             self._running[permit] = batch.successor
             self.serve()
             return
-        del self._running[permit]
+        self.has_gone(permit)  # unless its end came before: while it still cleaned up
         self.service.give_back(permit)
 
     def has_gone(self, permit: Permit) -> None:
-        """The worker of a slot is gone."""
+        """Nothing runs on a slot, or nothing that can still be told of."""
         self._running.pop(permit, None)
 
     def has_ended(self, rows: int, *, requests: int = 1) -> None:
@@ -204,19 +204,21 @@ class BatchedExecution(Execution):
     def begin_in_batch(self, worker: WorkerPort, at: float, *, rows: int) -> None:
         """It is run now, in a batch of so many rows."""
         self._batcher.waiting -= 1
-        self._worker = worker
-        self._began_at = at
         if self._patience is not None:
             self._patience.cancel()
-        self.prediction.start(at)
-        self.prediction.add_metric(SIZE_METRIC, rows, "replace")
+        self._start(worker, at, rows=rows)
 
     def begin_alone(self, permit: Permit, worker: WorkerPort, at: float) -> None:
-        """It is run now, by itself."""
+        """It is run now, by itself, and has not waited."""
         self._permit = permit
-        self._batcher.waiting += 1
-        self.begin_in_batch(worker, at, rows=self.rows)
+        self._start(worker, at, rows=self.rows)
         worker.run(permit.slot, self._job, self)
+
+    def _start(self, worker: WorkerPort, at: float, *, rows: int) -> None:
+        self._worker = worker
+        self._began_at = at
+        self.prediction.start(at)
+        self.prediction.add_metric(SIZE_METRIC, rows, "replace")
 
     def end_in_batch(self, end: ItemOutcome, at: float) -> None:
         """Its part of the run is over, at the same moment as those of the others."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.inference import InferRequest, InferResponse, Parameters
 from geartrain.domain.lifecycle import Status
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.tensors import Tensor
-from geartrain.service.predictions import NewPrediction, PredictionService
-
-DEFAULT_QUEUE: Final = 1024  # requests that may wait for a slot
+from geartrain.service.predictions import DEFAULT_QUEUE, NewPrediction, PredictionService
 
 
 class Inference:

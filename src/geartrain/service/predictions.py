@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 SECRET_ECHO = "**********"  # noqa: S105 - what is shown in place of a secret
 MAX_ID = 1024  # characters
+DEFAULT_QUEUE: Final = 1024  # requests that may wait, where requests do
 
 
 class NewPrediction(msgspec.Struct, frozen=True):
@@ -58,8 +59,9 @@ class NewPrediction(msgspec.Struct, frozen=True):
 class Limits(msgspec.Struct, frozen=True):
     """What an operator allows. Times in seconds."""
 
-    queue: int = 0  # predictions that may wait for a slot; without a place, the answer is "at capacity"
-    batch_queue: int = 1024  # the same of a model that takes batches, if `queue` is 0
+    # Predictions that may wait for a slot; without a place, the answer is "at capacity". 0: none, but for a model that
+    # takes batches `DEFAULT_QUEUE`.
+    queue: int = 0
     keep: float = 300.0  # how long a finished prediction can still be looked up
     cancel_grace: float | None = 60.0  # how long a run may ignore a cancel before its worker is killed; None: for ever
 
@@ -89,7 +91,7 @@ class PredictionService:
         self.history = history
         self.cancel_grace = limits.cancel_grace
         self._queue_size = limits.queue
-        self._batch_room = limits.queue or limits.batch_queue
+        self._batch_room = limits.queue or DEFAULT_QUEUE
         self._queue: deque[Execution] = deque()
         self._batcher: Batcher | None = None  # of a model that takes batches
         self.live: dict[str, Execution] = {}

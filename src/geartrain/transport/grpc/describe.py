@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from geartrain.apis.open_inference_info import PLATFORM, backend_of, config_type, max_batch
+from geartrain.apis.open_inference_info import backend_of, config_type, max_batch
 from geartrain.domain.batching import BatchPolicy
 from geartrain.domain.statistics import Duration, ModelStatistics
 from geartrain.domain.tensors import TensorSpec
@@ -23,7 +23,7 @@ def metadata(inference: Inference, versions: tuple[str, ...]) -> pb.ModelMetadat
     return pb.ModelMetadataResponse(
         name=model.name,
         versions=versions,
-        platform=model.info.platform or PLATFORM,
+        platform=model.info.platform,
         inputs=map(_metadata, view.inputs),
         outputs=map(_metadata, view.outputs),
     )
@@ -33,7 +33,7 @@ def config(inference: Inference) -> pb.ModelConfig:
     """Describe how a model version is served; raise `NOT_READY` while its inputs are not known."""
     model = inference.service.model
     view, batching = model.view, model.info.batching
-    platform = model.info.platform or PLATFORM
+    platform = model.info.platform
     largest = max_batch(view, batching)
     first = 1 if largest else 0  # of the dimensions that are told
     return pb.ModelConfig(

@@ -152,11 +152,7 @@ class OpenInferenceEndpoints:
     async def _metadata(self, request: _Request) -> Answer:
         model = self._catalogue.find(request.name, request.version).service.model
         versions = (model.version,) if request.version else self._catalogue.versions(request.name)
-        return _json(
-            open_inference_info.model_metadata(
-                model.name, versions, model.view, platform=model.info.platform or open_inference_info.PLATFORM
-            )
-        )
+        return _json(open_inference_info.model_metadata(model.name, versions, model.view, platform=model.info.platform))
 
     async def _config(self, request: _Request) -> Answer:
         model = self._catalogue.find(request.name, request.version).service.model
@@ -165,7 +161,7 @@ class OpenInferenceEndpoints:
                 model.name,
                 model.view,
                 model.permits.size,
-                platform=model.info.platform or open_inference_info.PLATFORM,
+                platform=model.info.platform,
                 batching=model.info.batching,
             )
         )
