@@ -19,9 +19,18 @@ GOOD = "from geartrain import BaseRunner\nclass Runner(BaseRunner):\n    def run
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(scope="session")
+def optimized(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder for `PYTHONPATH` with which any interpreter says that it was built for speed."""
+    folder = tmp_path_factory.mktemp("optimized")
+    claim = "import sysconfig\nsysconfig.get_config_vars().update(CONFIG_ARGS='--enable-optimizations', Py_DEBUG=0)\n"
+    (folder / "sitecustomize.py").write_text(claim)
+    return str(folder)
+
+
 @pytest.fixture
-def geartrain(tmp_path: Path) -> Command:
-    """Run the command in the folder above the model's; no port of this machine shall matter."""
+def geartrain(tmp_path: Path, optimized: str) -> Command:
+    """Run the command in the folder above the model's; neither ports nor the Python of this machine shall matter."""
 
     def start(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         with socket.create_server(("", 0)) as unused:
@@ -32,7 +41,7 @@ def geartrain(tmp_path: Path) -> Command:
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "PORT": str(port), **environ},
+            env={**os.environ, "PORT": str(port), "PYTHONPATH": optimized, **environ},
         )
 
     return start
@@ -218,6 +227,19 @@ def test_port_and_machine_are_looked_at_without_a_model(geartrain: Command, tmp_
         f"✗ port {port}: something else listens there (Address already in use)",
         "3 errors.",
     ]
+
+
+def test_interpreter_that_was_not_built_for_speed_is_told(geartrain: Command, tmp_path: Path, optimized: str) -> None:
+    claim = Path(optimized, "sitecustomize.py").read_text().replace("Py_DEBUG=0", "Py_DEBUG=1")
+    (tmp_path / "sitecustomize.py").write_text(claim)
+    write_model(tmp_path / "model", GOOD, cog_yaml="run: run.py:Runner\n")
+    done = geartrain("doctor", "model", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0
+    line, fix, total = told(done)
+    assert line.startswith("! Python 3.")
+    assert " is a debug build: " in line
+    assert fix.startswith("  → make geartrain's environment with a release build")
+    assert total == "1 warning."
 
 
 def test_folder_without_a_model_is_told(geartrain: Command, tmp_path: Path) -> None:

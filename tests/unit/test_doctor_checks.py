@@ -6,6 +6,7 @@ import errno
 import shutil
 import socket
 import sys
+import sysconfig
 import tempfile
 import textwrap
 from importlib import metadata
@@ -263,6 +264,94 @@ def test_python_is_compared_as_far_as_it_is_written(tmp_path: Path) -> None:
 
 
 # the machine
+
+PLAIN = {  # what an interpreter says that was built by ./configure && make
+    "CONFIG_ARGS": "'--prefix=/home/ada/.pyenv/versions/3.11.7' '--enable-shared' 'CPPFLAGS=-I/home/ada/include'",
+    "PGO_PROF_GEN_FLAG": "-fprofile-generate",
+    "PGO_PROF_USE_FLAG": "-fprofile-use -fprofile-correction",
+    "PROFILE_TASK": "-m test --pgo --timeout=1200",
+    "PY_CORE_CFLAGS": "-Wsign-compare -DNDEBUG -g -fwrapv -O3 -Wall -std=c11 -fPIC -DPy_BUILD_CORE",
+    "Py_DEBUG": 0,
+    "installed_base": "/home/ada/.pyenv/versions/3.11.7",
+    "py_version": "3.11.7",
+}
+CLANG = {"PGO_PROF_USE_FLAG": "-fprofile-instr-use=code.profclangd"}
+SLOW = warning(
+    "Python 3.11.7 was configured without --enable-optimizations: what runs in it takes up to a third longer",
+    "make geartrain's environment with a distribution's Python, or build this one with --enable-optimizations",
+)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param({}, id="pyenv"),
+        pytest.param({"CONFIG_ARGS": "", "installed_base": "/usr/local"}, id="plain configure"),
+        pytest.param(CLANG, id="pyenv on a Mac"),
+        pytest.param({"CONFIG_ARGS": "'--with-lto'", "installed_base": "/opt/python"}, id="LTO alone"),
+    ],
+)
+def test_interpreter_without_optimizations_is_told(build: dict[str, object]) -> None:
+    assert machine.check_interpreter(PLAIN | build) == [SLOW]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(
+            {
+                "CONFIG_ARGS": "'--enable-shared' '--prefix=/usr' '--with-computed-gotos' 'CC=x86_64-linux-gnu-gcc'",
+                "PGO_PROF_USE_FLAG": "",
+                "installed_base": "/usr",
+            },
+            id="Debian, Ubuntu",
+        ),
+        pytest.param(
+            {"CONFIG_ARGS": "'--prefix=/usr' '--enable-optimizations'", "installed_base": "/usr"}, id="Fedora"
+        ),
+        pytest.param({"CONFIG_ARGS": "'--prefix=/usr'", "installed_base": "/usr"}, id="make profile-opt, in a package"),
+        pytest.param({"installed_base": "/usr/drte/python"}, id="somebody's package"),
+        pytest.param(
+            {
+                "CONFIG_ARGS": "'--build=x86_64-linux-gnu' '--enable-optimizations' '--with-lto'",
+                "installed_base": "/usr/local",
+            },
+            id="docker",
+        ),
+        pytest.param({"CONFIG_ARGS": "'--prefix=/install' '--enable-optimizations' '--with-lto'"} | CLANG, id="uv"),
+        pytest.param({"CONFIG_ARGS": "'--enable-framework' '--enable-optimizations'"} | CLANG, id="python.org"),
+        pytest.param({"PGO_PROF_USE_FLAG": " ", "installed_base": "/opt/conda"}, id="conda takes the flags away"),
+        pytest.param({"CONFIG_ARGS": "'--enable-bolt'"}, id="BOLT"),
+        pytest.param({"CONFIG_ARGS": "'PROFILE_TASK=-m test --pgo'"}, id="a profile was meant"),
+        pytest.param({"PY_CORE_CFLAGS": "-O3 -fprofile-use -fprofile-correction"}, id="GCC's flag"),
+        pytest.param({"CFLAGS": "-O3 -fprofile-instr-use=code.profclangd"} | CLANG, id="Clang's flag"),
+        pytest.param({"CONFIG_ARGS": None}, id="no arguments known"),
+        pytest.param({"PGO_PROF_USE_FLAG": None}, id="no flag known"),
+    ],
+)
+def test_interpreter_that_may_be_optimized_is_not_accused(build: dict[str, object]) -> None:
+    known = {name: value for name, value in (PLAIN | build).items() if value is not None}
+    assert machine.check_interpreter(known) == []
+
+
+def test_debug_build_is_told_once() -> None:
+    assert machine.check_interpreter(PLAIN | {"Py_DEBUG": 1}) == [
+        warning(
+            "Python 3.11.7 is a debug build: it checks itself at every step, and whatever runs in it is much slower",
+            "make geartrain's environment with a release build, such as a distribution's Python",
+        )
+    ]
+
+
+def test_interpreter_that_says_nothing_of_its_build_is_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = {"EXT_SUFFIX": ".cp311-win_amd64.pyd", "installed_base": "C:\\Python311", "py_version": "3.11.7"}
+    assert machine.check_interpreter(windows) == []
+
+    def missing() -> dict[str, object]:
+        raise ModuleNotFoundError("No module named '_sysconfigdata__linux_x86_64-linux-gnu'")
+
+    monkeypatch.setattr(sysconfig, "get_config_vars", missing)
+    assert machine.check_interpreter(machine.build_variables()) == []
 
 
 def test_temporary_folder_is_tried(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def _findings(target: str | None, port: int | None) -> Iterator[Finding]:
         yield from _about_model(target, root)
         yield check_python(root)
         yield from check_packages(root)
+    yield from machine.check_interpreter(machine.build_variables())
     yield machine.check_temporary_folder(os.environ)
     yield machine.check_port(port, os.environ)
 

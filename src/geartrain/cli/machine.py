@@ -1,10 +1,11 @@
-"""What geartrain needs of the machine: a folder for temporary files, and a port."""
+"""What geartrain needs of the machine: a fast interpreter, a folder for temporary files, and a port."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import socket
+import sysconfig
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,6 +30,30 @@ _OURS: Final = frozenset(
         "COG_WEIGHTS",
     }
 )
+_PROFILED: Final = ("enable-optimizations", "enable-bolt", "PROFILE_TASK")  # to `configure`, by who wants a profile
+_PROFILE_USED: Final = ("-fprofile-use", "-fprofile-instr-use", "-fauto-profile", "-prof-use")  # to the compiler
+_USE_FLAG: Final = "PGO_PROF_USE_FLAG"  # what `make profile-opt` would add; says nothing about whether it ran
+
+
+def build_variables() -> Mapping[str, object]:
+    """Return what is known of how the interpreter was built; some images leave it out."""
+    try:
+        return sysconfig.get_config_vars()
+    except ImportError:
+        return {}
+
+
+def check_interpreter(build: Mapping[str, object]) -> list[Finding]:
+    """See whether Python itself was built for speed, by its `build` variables; where these are silent, so are we."""
+    name = f"Python {build.get('py_version', '')}".rstrip()
+    if build.get("Py_DEBUG"):
+        text = f"{name} is a debug build: it checks itself at every step, and whatever runs in it is much slower"
+        return [warning(text, "make geartrain's environment with a release build, such as a distribution's Python")]
+    if _without_profile(build):
+        text = f"{name} was configured without --enable-optimizations: what runs in it takes up to a third longer"
+        fix = "make geartrain's environment with a distribution's Python, or build this one with --enable-optimizations"
+        return [warning(text, fix)]
+    return []
 
 
 def check_temporary_folder(environ: Mapping[str, str]) -> Finding:
@@ -74,6 +99,24 @@ def check_variables(environ: Mapping[str, str], model: Mapping[str, str]) -> lis
         if name in _OURS | {"PORT", "LOG_FORMAT", "RUST_LOG"}
     ]
     return mistyped + out_of_place
+
+
+def _without_profile(build: Mapping[str, object]) -> bool:
+    """Whether nothing at all hints at profile-guided optimization; a wrong accusation is worse than none."""
+    arguments = build.get("CONFIG_ARGS")  # none on Windows and of other interpreters; empty after a plain ./configure
+    if not isinstance(arguments, str) or any(word in arguments for word in _PROFILED):
+        return False
+    # A distribution may call `make profile-opt` itself, which leaves no trace. Debian does, and blanks the flag.
+    if not str(build.get(_USE_FLAG, "")).strip() or _packaged(str(build.get("installed_base", ""))):
+        return False
+    flags = " ".join(str(value) for name, value in build.items() if name != _USE_FLAG)
+    return not any(option in flags for option in _PROFILE_USED)
+
+
+def _packaged(prefix: str) -> bool:
+    """Whether an interpreter lies where a distribution's does."""
+    path = Path(prefix)
+    return path.is_relative_to("/usr") and not path.is_relative_to("/usr/local")
 
 
 def _meant(name: str) -> str | None:
