@@ -109,9 +109,9 @@ async def test_heads_that_come_again_are_known_and_all_else_is_parsed(
     served: list[bytes] = []
     original = Connection._serve_known
 
-    def note(self: Connection, known: KnownHead, body: bytes) -> bool:
+    def note(self: Connection, known: KnownHead, body: bytes) -> None:
         served.append(body)
-        return original(self, known, body)
+        original(self, known, body)
 
     monkeypatch.setattr(Connection, "_serve_known", note)
     async with serve(ECHO) as server, connection(server.url) as line:
@@ -169,18 +169,18 @@ async def test_a_known_head_finds_the_model_of_now(serve: Serve) -> None:
 
 def test_heads_are_kept_within_bounds() -> None:
     heads = KnownHeads()
-    lane: Any = object()
+    new_call: Any = object()
     head = b"POST /%d HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
     for number in range(2000):
-        heads.learn(head % number + b"{}", KnownHead(lane, b"/", [], 2))
+        heads.learn(head % number + b"{}", KnownHead(new_call, 2))
     assert len(heads._known) <= 512
-    assert heads.find(head % 1999 + b"[]") == (KnownHead(lane, b"/", [], 2), b"[]")
+    assert heads.find(head % 1999 + b"[]") == (KnownHead(new_call, 2), b"[]")
     assert heads.find(head % 1999 + b"[] ") is None
     assert heads.find(head % 1999) is None
     assert heads.find(b"") is None
-    heads.learn(b"POST / HTTP/1.1\r\nx: " + b"y" * 3000 + b"\r\n\r\n{}", KnownHead(lane, b"/", [], 2))
+    heads.learn(b"POST / HTTP/1.1\r\nx: " + b"y" * 3000 + b"\r\n\r\n{}", KnownHead(new_call, 2))
     assert max(map(len, heads._known)) < 2049
-    heads.learn(b"POST /two HTTP/1.1\r\n\r\n{}POST", KnownHead(lane, b"/", [], 2))
+    heads.learn(b"POST /two HTTP/1.1\r\n\r\n{}POST", KnownHead(new_call, 2))
     assert heads.find(b"POST /two HTTP/1.1\r\n\r\n{}") is None
 
 

@@ -78,22 +78,22 @@ def read_request(
     """
     if json_size == 0:
         return InferRequest((_raw_input(body, view.inputs),)), Reply(binary=True)
-    text, rest = body, memoryview(b"")
+    text, tail = body, _NO_TAIL
     if json_size is not None:
         if not 0 < json_size <= len(body):
             msg = f"inference header size should be in range (0, {len(body)}), got: {json_size}"
             raise GeartrainError(Code.INVALID_INPUT, msg)
         whole = memoryview(body)
-        text, rest = bytes(whole[:json_size]), whole[json_size:]
+        text, tail = bytes(whole[:json_size]), _Tail(whole[json_size:])
     arrays = tensor_json.arrays() if len(text) >= tensor_json.LARGE else None
     if arrays is not None:
         try:
             request, data = infer_json.convert(*arrays.parse(text))
-            return _request(request, data, _Tail(rest), fetch=fetch, view=view)
+            return _request(request, data, tail, fetch=fetch, view=view)
         except arrays.SlowRoadError:
             pass
     request = infer_json.decode(text)
-    return _request(request, [one.data for one in request.inputs], _Tail(rest), fetch=fetch, view=view)
+    return _request(request, [one.data for one in request.inputs], tail, fetch=fetch, view=view)
 
 
 class _Tail:
@@ -116,6 +116,9 @@ class _Tail:
     def check_end(self) -> None:
         if len(self._data):
             raise tensor_error(f"unexpected additional input data: {len(self._data)} bytes that no input has announced")
+
+
+_NO_TAIL: Final = _Tail(memoryview(b""))
 
 
 def _request(
@@ -191,10 +194,12 @@ def _reply(outputs: list[OutputJson], *, binary: bool) -> Reply:
 def _check_forms(view: TensorView, names: tuple[str, ...] | None, reply: Reply) -> None:
     """Refuse before the run what could not be answered after it."""
     for spec in view.outputs:
+        if spec.datatype not in tensor_json.BINARY_ONLY:
+            continue
         name = spec.name
         is_wanted = names is None or name in names
         has_form = reply.is_binary(name) or name in reply.places
-        if spec.datatype in tensor_json.BINARY_ONLY and is_wanted and not has_form:
+        if is_wanted and not has_form:
             raise tensor_json.binary_only("output", spec.name, spec.datatype)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from geartrain.domain.tensors import Tensor, count_of, join_bytes, split_bytes, tensor_error
+from geartrain.domain.tensors import SIZES, Tensor, count_of, join_bytes, split_bytes, tensor_error
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -214,9 +214,8 @@ def encode(tensor: Tensor) -> bytes:
     data = tensor.data
     if datatype == "BOOL":
         return _encode([byte != 0 for byte in bytes(data)])
-    code = _CODES[datatype]
-    count = len(data) // struct.calcsize(code)
-    text = _encode(struct.unpack(f"<{count}{code}", data))
+    count = len(data) // SIZES[datatype]
+    text = _encode(struct.unpack(f"<{count}{_CODES[datatype]}", data))
     if datatype in _FLOATS and b"null" in text:
         raise not_finite(tensor)
     return text

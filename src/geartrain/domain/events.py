@@ -1,15 +1,13 @@
 """What can happen to a prediction, and the append-only log that keeps it.
 
 Every way of answering is a reader of this log. A reader holds no queue of its own: it remembers the index it has read
-up to, so a slow one costs nothing and stalls nobody. The log is a ring: it keeps the newest `capacity` events and
-knows how many it has dropped.
+up to, so a slow one costs nothing and stalls nobody. The log keeps the newest `capacity` events and knows how many
+it has dropped.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, Literal, final
 
 import msgspec
@@ -69,39 +67,54 @@ class EventsDroppedError(LookupError):
 class EventLog:
     """The events of one prediction, in order. Indices count from 0 over the whole life of the prediction."""
 
-    __slots__ = ("_events", "_listeners", "next_index")
+    __slots__ = ("_capacity", "_enders", "_events", "_listeners", "next_index")
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        self._events: deque[Event] = deque(maxlen=capacity)
+        self._capacity = capacity
+        # A list that is cut now and then: of the many predictions with three events none pays for a ring.
+        self._events: list[Event] = []
         self._listeners: tuple[Callable[[Event], None], ...] = ()  # replaced, so that one may go while all are told
+        self._enders: tuple[Callable[[], None], ...] = ()
         self.next_index = 0
 
     @property
     def first_index(self) -> int:
         """The index of the oldest event still held."""
-        return self.next_index - len(self._events)
+        return max(0, self.next_index - self._capacity)
 
     def append(self, event: Event) -> None:
         """Add an event and tell the listeners. A listener must not block or raise."""
-        self._events.append(event)
+        events = self._events
+        events.append(event)
         self.next_index += 1
+        if len(events) > 2 * self._capacity:
+            del events[: len(events) - self._capacity]
         for listener in self._listeners:
             listener(event)
 
+    def end(self, event: Completed) -> None:
+        """Add the last event of all, and tell everybody."""
+        self.append(event)
+        enders = self._enders
+        # Who listens often knows the prediction: kept, they would hold each other.
+        self._listeners = self._enders = ()
+        for ender in enders:
+            ender()
+
     def read(self, start: int) -> list[Event]:
-        """Return the events from index `start` on; raise `EventsDroppedError` if the ring has lost some of them."""
+        """Return the events from index `start` on; raise `EventsDroppedError` if some are no longer held."""
         first = self.first_index
         if start < first:
             raise EventsDroppedError(first - start)
-        return list(islice(self._events, start - first, None))
+        return self._events[start - self.next_index :] if start < self.next_index else []
 
     def listen(self, listener: Callable[[Event], None]) -> None:
         """Call `listener` with each event appended from now on."""
         self._listeners = (*self._listeners, listener)
 
-    def close(self) -> None:
-        """Nothing more will be appended. Who listens often knows the prediction: kept, they would hold each other."""
-        self._listeners = ()
+    def listen_for_end(self, ender: Callable[[], None]) -> None:
+        """Call `ender` after the last event: most who wait for a prediction want to know no more."""
+        self._enders = (*self._enders, ender)
 
     def unlisten(self, listener: Callable[[Event], None]) -> None:
         """Stop calling `listener`; one that is not listening is ignored."""

@@ -13,6 +13,9 @@ from geartrain.domain.events import MetricMode
 
 def apply_metric(metrics: dict[str, Any], name: str, value: Any, *, mode: MetricMode) -> None:
     """Fold one recorded value into `metrics`; the dots of `name` nest objects. Source: observed Cog, section 10."""
+    if mode == "replace" and "." not in name:  # nearly always
+        metrics[name] = value
+        return
     *parents, leaf = name.split(".")
     for parent in parents:
         child = metrics.get(parent)

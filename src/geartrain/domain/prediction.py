@@ -95,8 +95,12 @@ class Prediction:
 
     def add_metric(self, name: str, value: Any, mode: MetricMode) -> None:
         """The runner recorded a metric under a dotted `name`."""
-        apply_metric(self.metrics, name, value, mode=mode)
-        self.log.append(Metric(name, value, mode))
+        self.record(Metric(name, value, mode))
+
+    def record(self, metric: Metric) -> None:
+        """As `add_metric`, of an event that is made already."""
+        apply_metric(self.metrics, metric.name, metric.value, mode=metric.mode)
+        self.log.append(metric)
 
     def succeed(
         self, output: bytes | None, *, at: float, predict_time: float | None = None, packed: bool = False
@@ -130,8 +134,7 @@ class Prediction:
         if predict_time is None:
             predict_time = at - (self.started_at or self.created_at)
         self.predict_time = predict_time
-        self.log.append(_COMPLETED[status])
-        self.log.close()
+        self.log.end(_COMPLETED[status])
 
 
 def json_array(items: Sequence[bytes]) -> bytes:

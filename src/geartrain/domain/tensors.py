@@ -123,16 +123,22 @@ def check_type(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
     """As `check`, of a tensor whose contents are not there yet."""
     if datatype != spec.datatype:
         raise tensor_error(f"input '{spec.name}' has datatype {datatype}; the model expects {spec.datatype}")
-    fits = spec.variadic or len(shape) == len(spec.shape)
-    if fits and not spec.variadic:
-        fits = all(size >= 0 and wanted in {size, VARIABLE} for size, wanted in zip(shape, spec.shape, strict=True))
-    if not fits or any(size < 0 for size in shape):
+    if not (spec.variadic or len(shape) == len(spec.shape)) or not _fits(spec, shape):
         wanted = "any shape" if spec.variadic else f"{list(spec.shape)}"
         raise tensor_error(f"unexpected shape for input '{spec.name}'. Expected {wanted}, got {list(shape)}")
 
 
+def _fits(spec: TensorSpec, shape: Sequence[int]) -> bool:
+    for size, wanted in zip(shape, shape if spec.variadic else spec.shape, strict=True):
+        if size < 0 or wanted not in (size, VARIABLE):
+            return False
+    return True
+
+
 def check_shape(name: str, shape: Sequence[int]) -> None:
     """Check that array packages could make something of a shape, with or without elements; raise `INVALID_TENSOR`."""
+    if len(shape) <= MAX_RANK and 0 < math.prod(shape) <= MAX_ELEMENTS:
+        return
     if len(shape) > MAX_RANK:
         raise tensor_error(f"input '{name}' has {len(shape)} dimensions; at most {MAX_RANK} are accepted")
     if math.prod(shape) > MAX_ELEMENTS or (0 in shape and math.prod(filter(None, shape)) > MAX_ELEMENTS):

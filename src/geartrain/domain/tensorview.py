@@ -18,7 +18,6 @@ import binascii
 import math
 import struct
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -134,6 +133,11 @@ class TensorView:
             else:
                 check_type(spec, tensor.datatype, tensor.shape)
                 values[name] = port.value(tensor)
+        if len(seen) < len(self._specs):
+            self._check_required(seen)
+        return Bound(_encode(values) if values else _NO_INPUT, tuple(passed))
+
+    def _check_required(self, seen: set[str]) -> None:
         missing = [name for name in self._required if name not in seen]
         if missing:
             msg = (
@@ -141,7 +145,6 @@ class TensorView:
                 "Please provide all required inputs."
             )
             raise tensor_error(msg)
-        return Bound(_encode(values) if values else _NO_INPUT, tuple(passed))
 
     def _expected(self) -> str:
         least, most = len(self._required), len(self._specs)
@@ -288,7 +291,9 @@ class _Outputs:
         if not self.has_tensors:
             return list(self._plain(_decode(chunk)))
         json, tensors = unpack(chunk)
-        given = {tensor.name: tensor for tensor in chain(tensors, self._plain(_decode(json)))}
+        given = {tensor.name: tensor for tensor in tensors}
+        if self._ports:
+            given |= {tensor.name: tensor for tensor in self._plain(_decode(json))}
         return [given[spec.name] for spec in self.specs if spec.name in given]
 
     def _plain(self, value: Any) -> list[Tensor]:

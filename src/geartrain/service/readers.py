@@ -149,9 +149,9 @@ def completion(prediction: Prediction) -> asyncio.Future[None]:
         done.set_result(None)
         return done
 
-    def on_event(event: Event) -> None:
-        if type(event) is Completed and not done.done():
+    def on_end() -> None:
+        if not done.done():
             done.set_result(None)
 
-    prediction.log.listen(on_event)
+    prediction.log.listen_for_end(on_end)
     return done

@@ -11,15 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.events import Completed, Event
-from geartrain.transport.http.heads import KnownHead
-from geartrain.transport.http.lanes import JSON, Answer, Call, Lane
+from geartrain.transport.http.heads import AnswerHeads, KnownHead
+from geartrain.transport.http.lanes import JSON, Answer, Call, Lane, NewCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CORK: Final = 65_536  # bytes
-_JSON_HEAD: Final = b"content-type: application/json\r\ncontent-length: %d\r\n%b\r\n%b"
-_HEAD: Final = b"%bcontent-length: %d\r\n%b\r\n%b"
+_WHOLE: Final = b"%b%d\r\n%b\r\n%b"  # an answer: its head, the length of its body, one more header, its body
 _CLOSE: Final = b"connection: close\r\n"
 _BUG: Final = GeartrainError(Code.INTERNAL, "Internal server error")
 
@@ -137,15 +134,15 @@ class _Express:
         "call",
         "disconnected",
         "keep_alive",
-        "lane",
         "message_event",
         "more_body",
+        "new_call",
         "response_complete",
     )
 
-    def __init__(self, call: Call, lane: Lane, *, keep_alive: bool) -> None:
-        self.call: Call | None = call  # until it is answered: it may hold something large
-        self.lane = lane
+    def __init__(self, new_call: NewCall, *, keep_alive: bool) -> None:
+        self.new_call = new_call
+        self.call: Call | None = new_call()  # until it is answered: it may hold something large
         self.keep_alive = keep_alive
         self.body = b""
         self.more_body = True
@@ -157,7 +154,9 @@ class _Express:
 class Connection(HttpToolsProtocol):
     """One client."""
 
-    def __init__(self, lanes: Sequence[Lane], sweep: IdleSweep, heads: KnownHeads, **options: Any) -> None:
+    def __init__(
+        self, lanes: Sequence[Lane], sweep: IdleSweep, *, heads: KnownHeads, answers: AnswerHeads, **options: Any
+    ) -> None:
         super().__init__(**options)
         self._sweep = sweep
         self._lanes = lanes
@@ -165,6 +164,7 @@ class Connection(HttpToolsProtocol):
         self._awaited: _Express | None = None  # one whose prediction is running
         self._corked: CorkedTransport | None = None
         self._heads = heads
+        self._answers = answers
         self._is_between = True  # two requests, as the parser sees it
         self._whole: bytes | None = None  # what has come at once since it was
 
@@ -186,7 +186,8 @@ class Connection(HttpToolsProtocol):
         self._whole = None
         if self._is_between and self._is_idle():
             found = self._heads.find(data)
-            if found is not None and self._serve_known(*found):
+            if found is not None:
+                self._serve_known(*found)
                 return
             self._whole = data
         super().data_received(data)
@@ -196,19 +197,15 @@ class Connection(HttpToolsProtocol):
         before: Any = self.cycle  # None at first, whatever uvicorn's annotation says
         return before is None or before.response_complete
 
-    def _serve_known(self, known: KnownHead, body: bytes) -> bool:
-        """Serve a request as the parser and its callbacks would; return whether that was possible."""
-        call = known.lane.enter(known.url, known.headers)
-        if call is None:
-            return False
+    def _serve_known(self, known: KnownHead, body: bytes) -> None:
+        """Serve a request as the parser and its callbacks would."""
         self._sweep.remove(self)
         self._unset_keepalive_if_required()
-        cycle = _Express(call, known.lane, keep_alive=True)
+        cycle = _Express(known.new_call, keep_alive=True)
         cycle.body = body
         cycle.more_body = False
         self.cycle = cast("RequestResponseCycle", cycle)
-        self._serve(cycle, call)
-        return True
+        self._serve(cycle)
 
     def on_message_complete(self) -> None:
         """The parser has come to the end of a request."""
@@ -216,10 +213,10 @@ class Connection(HttpToolsProtocol):
         self._is_between = True
         whole, self._whole = self._whole, None
         cycle, self._express = self._express, None
-        if cycle is not None and cycle.call is not None:
+        if cycle is not None:
             if whole is not None and cycle.keep_alive:
-                self._heads.learn(whole, KnownHead(cycle.lane, self.url, self.headers, len(cycle.body)))
-            self._serve(cycle, cycle.call)
+                self._heads.learn(whole, KnownHead(cycle.new_call, len(cycle.body)))
+            self._serve(cycle)
 
     def shutdown(self) -> None:
         """See uvicorn. A request that is not whole yet would only be refused: nobody waits for the rest of it."""
@@ -251,9 +248,9 @@ class Connection(HttpToolsProtocol):
         if self.expect_100_continue or self.parser.get_http_version() != "1.1":
             return None
         for lane in self._lanes:
-            call = lane.enter(self.url, self.headers)
-            if call is not None:
-                return _Express(call, lane, keep_alive=self.parser.should_keep_alive())
+            new_call = lane.enter(self.url, self.headers)
+            if new_call is not None:
+                return _Express(new_call, keep_alive=self.parser.should_keep_alive())
         return None
 
     def _take_the_road(self) -> None:
@@ -263,7 +260,10 @@ class Connection(HttpToolsProtocol):
         self.headers += headers  # in place: the scope has that list
         super().on_headers_complete()
 
-    def _serve(self, cycle: _Express, call: Call) -> None:
+    def _serve(self, cycle: _Express) -> None:
+        call = cycle.call
+        if call is None:
+            return
         try:
             prediction = call.admit(cycle.body)
         except GeartrainError as error:
@@ -272,18 +272,18 @@ class Connection(HttpToolsProtocol):
             logger.exception("an endpoint failed")
             self._answer(cycle, call.refuse(_BUG))
         else:
+            self._awaited = cycle
             if prediction.is_terminal:
-                self._finish(cycle, call)
+                self._on_end()
             else:
-                self._awaited = cycle
-                prediction.log.listen(partial(self._on_event, cycle, call))
+                prediction.log.listen_for_end(self._on_end)
 
-    def _on_event(self, cycle: _Express, call: Call, event: Event) -> None:
-        if type(event) is Completed and self._awaited is cycle:
-            self._awaited = None
-            self._finish(cycle, call)
-
-    def _finish(self, cycle: _Express, call: Call) -> None:
+    def _on_end(self) -> None:
+        """The prediction that is awaited is over; there is never more than one."""
+        cycle, self._awaited = self._awaited, None
+        if cycle is None or cycle.call is None:  # the client has gone
+            return
+        call = cycle.call
         try:
             answer = call.answer()
         except Exception:
@@ -300,17 +300,14 @@ class Connection(HttpToolsProtocol):
         size = len(first) + sum(map(len, more)) if more else len(first)
         if more and size <= _CORK:
             first, more = b"".join(answer.parts), []
-        head = [STATUS_LINE[answer.status]]
-        for name, value in self.server_state.default_headers:
-            head += (name, b": ", value, b"\r\n")
-        closing = b"" if cycle.keep_alive else _CLOSE
+        common = self.server_state.default_headers
         if answer.headers is JSON:
-            head.append(_JSON_HEAD % (size, closing, first))
+            head = self._answers.of_json(answer.status, common)
         else:
-            lines = b"".join([b"%b: %b\r\n" % header for header in answer.headers])
-            head.append(_HEAD % (lines, size, closing, first))
+            head = self._answers.of(answer.status, common, answer.headers)
         if self._corked is not None:
-            self._corked.write_through(b"".join(head))
+            closing = b"" if cycle.keep_alive else _CLOSE
+            self._corked.write_through(_WHOLE % (head, size, closing, first))
             for part in more:
                 self._corked.write_through(part)
         if not cycle.keep_alive:
@@ -319,5 +316,6 @@ class Connection(HttpToolsProtocol):
             self.on_response_complete()
         else:  # the same, but for its timer
             self.server_state.total_requests += 1
-            self.flow.resume_reading()
+            if self.flow.read_paused:
+                self.flow.resume_reading()
             self._sweep.add(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.errors import OPEN_INFERENCE_HTTP_STATUS
 from geartrain.transport.http import compression
 from geartrain.transport.http.hangup import HangupWatch
-from geartrain.transport.http.lanes import EXPRESS_LIMIT, JSON, Answer, Call, Headers
+from geartrain.transport.http.lanes import EXPRESS_LIMIT, JSON, Answer, Headers, NewCall
 from geartrain.transport.http.wire import ClientGoneError, read_body, send_answer, too_large
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class InferEndpoint:
         self._hangups = HangupWatch()
         self._loading: asyncio.Future[None] | None = None
 
-    def enter(self, url: bytes, headers: Headers) -> Call | None:
+    def enter(self, url: bytes, headers: Headers) -> NewCall | None:
         """See `Lane`: a body as it is, for a model whose name needs no decoding."""
         if not url.startswith(_MODELS) or not url.endswith(_INFER) or b"%" in url or not url.isascii():
             return None
@@ -96,7 +97,7 @@ class InferEndpoint:
         head = _Head(headers)
         if not name or version is None or head.encoding or not 0 < head.length <= EXPRESS_LIMIT or "?" in name:
             return None
-        return InferCall(self, name, version, head=head)
+        return partial(InferCall, self, name, version, head=head)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, *, name: str, version: str) -> None:
         """Answer a request for this model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -42,8 +43,14 @@ class Call(Protocol):
         """The client has hung up."""
 
 
+NewCall = Callable[[], Call]
+
+
 class Lane(Protocol):
     """One endpoint that can do without ASGI."""
 
-    def enter(self, url: bytes, headers: Headers) -> Call | None:
-        """Take a POST whose body is announced and has at most `EXPRESS_LIMIT` bytes, or leave it to the ASGI road."""
+    def enter(self, url: bytes, headers: Headers) -> NewCall | None:
+        """Take a POST whose body is announced and has at most `EXPRESS_LIMIT` bytes, or leave it to the ASGI road.
+
+        What it gives serves all requests of exactly that head, whatever becomes of the model meanwhile.
+        """

@@ -16,7 +16,7 @@ from geartrain.service.predictions import NewPrediction, PredictionService
 from geartrain.service.readers import completion
 from geartrain.transport.errors import HTTP_STATUS
 from geartrain.transport.http.hangup import HangupWatch
-from geartrain.transport.http.lanes import EXPRESS_LIMIT, Answer, Call, Headers
+from geartrain.transport.http.lanes import EXPRESS_LIMIT, Answer, Headers, NewCall
 from geartrain.transport.http.streams import QUIET, EventStreams
 from geartrain.transport.http.wire import INTERNAL_ERROR, ClientGoneError, read_body, send_json, send_parts, too_large
 
@@ -110,14 +110,14 @@ class PredictionEndpoints:
 
     # the same without ASGI
 
-    def enter(self, url: bytes, headers: Headers) -> Call | None:
+    def enter(self, url: bytes, headers: Headers) -> NewCall | None:
         """See `Lane`: a POST of a JSON body that asks for nothing but a JSON answer."""
         if url != b"/predictions":
             return None
         head = _Head(headers)
         is_plain = head.has_json and not head.respond_async and not head.event_stream
         if is_plain and 0 < head.length <= EXPRESS_LIMIT:
-            return _PlainCall(self._service, headers, self._max_body_bytes)
+            return lambda: _PlainCall(self._service, headers, self._max_body_bytes)
         return None
 
     # the ASGI road

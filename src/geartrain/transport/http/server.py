@@ -19,7 +19,7 @@ from geartrain.service.shared_memory import SharedRegions
 from geartrain.service.trainings import Trainings
 from geartrain.transport.http.app import make_app
 from geartrain.transport.http.connection import Connection, IdleSweep
-from geartrain.transport.http.heads import KnownHeads
+from geartrain.transport.http.heads import AnswerHeads, KnownHeads
 from geartrain.transport.http.lanes import Lane
 from geartrain.transport.http.metrics import MetricsEndpoint
 from geartrain.transport.http.models import Doors
@@ -107,7 +107,10 @@ def make_http_server(
     app = make_app(root.endpoints, root.routes, others)
     config = uvicorn.Config(
         app,
-        http=cast("Any", partial(Connection, lanes, IdleSweep(_KEEP_ALIVE), KnownHeads())),
+        http=cast(
+            "Any",
+            partial(Connection, lanes, IdleSweep(_KEEP_ALIVE), heads=KnownHeads(), answers=AnswerHeads()),
+        ),
         ws="none",
         lifespan="off",
         interface="asgi3",
