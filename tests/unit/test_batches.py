@@ -21,6 +21,7 @@ from geartrain.domain.prediction import Prediction
 from geartrain.domain.signature import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors import Tensor
 from geartrain.domain.work import Canceled, Failed, FileRef, ItemOutcome, Succeeded
+from geartrain.service.batches import Batcher
 from geartrain.service.model import Model
 from geartrain.service.predictions import Limits, NewPrediction, PredictionService
 from geartrain.service.restarts import RestartPolicy, Restarts
@@ -56,8 +57,16 @@ class Bench:
     """A model that takes batches, with workers that a test moves by hand."""
 
     def __init__(
-        self, *, replicas: int = 1, slots: int = 1, queue: int = 0, signature: Signature = BY_ITEM, **policy: Any
+        self,
+        *,
+        replicas: int = 1,
+        slots: int = 1,
+        queue: int = 0,
+        signature: Signature = BY_ITEM,
+        by_turns: bool = False,
+        **policy: Any,
     ) -> None:
+        """`by_turns`: as in a server, requests of one turn of the loop share a batch; else each is one by itself."""
         self.model = Model("m", replicas=replicas)
         self.workers = [
             HandWorker(replica, policy=BatchPolicy(**policy), signature=signature, slots=slots)
@@ -71,9 +80,13 @@ class Bench:
             input_files=lambda: self.files,
             new_folder=lambda: self.files,
         )
+        self.by_turns = by_turns
 
     async def start(self) -> Bench:
         await self.model.start(*self.workers)
+        self.service._prepare()
+        if not self.by_turns and isinstance(self.service._batcher, Batcher):
+            self.service._batcher.end_of_turn = lambda callback: callback()  # type: ignore[method-assign]
         return self
 
     def ask(self, text: str, kind: str = "a", **settings: Any) -> Prediction:
@@ -106,6 +119,32 @@ async def test_the_first_goes_at_once_and_the_next_batch_gathers_meanwhile() -> 
     assert {each.predict_time for each in predictions} == {0.25}
     assert bench.service.waiting == 0
     assert bench.service.live == {}
+
+
+async def test_those_who_ask_in_one_turn_of_the_loop_share_a_batch() -> None:
+    bench = await Bench(by_turns=True, max_size=4).start()
+    for text in "abc":
+        bench.ask(text)
+    assert not bench.calls
+    await asyncio.sleep(0)
+    assert bench.calls[0].texts == ["a", "b", "c"]
+    bench.calls[0].answer()
+    for text in "defgh":
+        bench.ask(text)
+    assert bench.calls[1].texts == ["d", "e", "f", "g"], "a full batch waits for nobody"
+    await asyncio.sleep(0)
+    bench.calls[1].answer()
+    assert bench.calls[2].texts == ["h"]
+
+
+async def test_a_client_that_is_alone_waits_for_no_turn() -> None:
+    bench = await Bench(by_turns=True).start()
+    for text in "abc":
+        bench.ask(text)
+        await asyncio.sleep(0)
+        bench.calls[-1].answer()
+    bench.ask("d")
+    assert bench.calls[-1].texts == ["d"]
 
 
 async def test_the_next_batch_is_under_way_before_anybody_hears_of_the_last_one() -> None:
@@ -619,13 +658,15 @@ _STEPS = st.lists(
     steps=_STEPS,
     replicas=st.integers(1, 3),
     slots=st.integers(1, 2),
-    max_size=st.integers(1, 5),
-    preferred=st.sampled_from([(), (2,), (3, 4)]),
+    policy=st.fixed_dictionaries(
+        {"max_size": st.integers(1, 5), "preferred_sizes": st.sampled_from([(), (2,), (3, 4)])}
+    ),
+    by_turns=st.booleans(),
 )
 async def test_everybody_gets_exactly_their_own_answer(
-    steps: list[tuple[str, int]], replicas: int, slots: int, max_size: int, preferred: tuple[int, ...]
+    steps: list[tuple[str, int]], replicas: int, slots: int, *, policy: dict[str, Any], by_turns: bool
 ) -> None:
-    bench = await Bench(replicas=replicas, slots=slots, max_size=max_size, preferred_sizes=preferred).start()
+    bench = await Bench(replicas=replicas, slots=slots, by_turns=by_turns, **policy).start()
     asked: dict[str, Prediction] = {}
     bad: set[str] = set()
     canceled: set[str] = set()
@@ -634,8 +675,10 @@ async def test_everybody_gets_exactly_their_own_answer(
     for step, number in steps:
         calls = bench.open_calls
         if step == "ask" and alive:
-            text = next(names)
-            asked[text] = bench.ask(text, kind="ab"[number % 2])
+            for _ in range(1 + number % 3 if by_turns else 1):
+                text = next(names)
+                asked[text] = bench.ask(text, kind="ab"[number % 2])
+            await asyncio.sleep(0)
         elif step in {"answer", "some"} and calls:
             call = calls[number % len(calls)]
             if call.was_canceled:

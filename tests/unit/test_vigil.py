@@ -75,7 +75,7 @@ def test_runs_that_follow_each_other_find_the_loop_awake_at_their_end(clock: Clo
         watch.begin()
         awake = clock.move(0.005)
         assert awake[-1] == (turn > 0)
-        assert not any(awake[:35])
+        assert not any(awake[:28])
         watch.end()
         assert clock.move(0.0003)[-1] == (turn > 0)
     assert not any(clock.move(1.0)[10:])

@@ -45,7 +45,7 @@ class BatchQueue(Generic[T]):
         self._policy = policy
         self._groups: dict[Hashable, _Group[T]] = {}
         self._group_of: dict[T, _Group[T]] = {}
-        self._rows = 0
+        self.rows = 0  # that wait, of all together
         self._crowd = 1  # rows that were on their way when a batch ended
         self._ended_at = -inf
         self._lone = 0  # batches in a row that were of one request, and at whose ends nobody waited
@@ -71,9 +71,9 @@ class BatchQueue(Generic[T]):
         group.items[item] = rows, now
         group.rows += rows
         self._group_of[item] = group
-        self._rows += rows
+        self.rows += rows
         largest = self._policy.max_size
-        return self._policy.max_delay <= 0 or self._rows >= min(self._crowd, largest) or group.rows >= largest
+        return self._policy.max_delay <= 0 or self.rows >= min(self._crowd, largest) or group.rows >= largest
 
     def remove(self, item: T) -> bool:
         """It waits no longer; return whether it did."""
@@ -82,14 +82,14 @@ class BatchQueue(Generic[T]):
             return False
         rows, _ = group.items.pop(item)
         group.rows -= rows
-        self._rows -= rows
+        self.rows -= rows
         if not group.items:
             del self._groups[group.key]
         return True
 
     def has_ended(self, rows: int, *, requests: int = 1, now: float) -> None:
         """A batch of so many rows, and requests, has ended: those who asked for them may soon ask again."""
-        self._crowd = rows + self._rows
+        self._crowd = rows + self.rows
         self._ended_at = now
         self._lone = 0 if self._group_of or requests > 1 else self._lone + 1
 
@@ -110,7 +110,7 @@ class BatchQueue(Generic[T]):
 
         `only`: if this holds for the one that has waited longest.
         """
-        if self._rows < self._policy.max_size:
+        if self.rows < self._policy.max_size:
             return []
         group = min(self._groups.values(), key=_since)
         return self._cut(group) if group.rows >= self._policy.max_size and only(next(iter(group.items))) else []
@@ -124,7 +124,7 @@ class BatchQueue(Generic[T]):
     def _next(self, now: float) -> _Group[T] | None:
         groups = list(self._groups.values())
         policy = self._policy
-        if policy.max_delay > 0 and self._rows < min(self._crowd, policy.max_size):
+        if policy.max_delay > 0 and self.rows < min(self._crowd, policy.max_size):
             begin = now - policy.max_delay  # of the waiting that is over
             if begin < self._ended_at:
                 groups = [each for each in groups if each.rows >= policy.max_size]
@@ -139,6 +139,8 @@ class BatchQueue(Generic[T]):
         limit = self._policy.max_size
         if group.rows < limit:
             limit = max((size for size in self._policy.preferred_sizes if size <= group.rows), default=limit)
+        if group.rows <= limit:
+            return self._empty(group)
         taken: list[T] = []
         total = 0
         for item, (rows, _) in group.items.items():
@@ -149,6 +151,14 @@ class BatchQueue(Generic[T]):
         for item in taken:
             self.remove(item)
         return taken
+
+    def _empty(self, group: _Group[T]) -> list[T]:
+        """Take all of a group."""
+        del self._groups[group.key]
+        self.rows -= group.rows
+        for item in group.items:
+            del self._group_of[item]
+        return list(group.items)
 
 
 def _since(group: _Group[T]) -> float:

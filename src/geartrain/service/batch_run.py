@@ -6,13 +6,21 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from geartrain.domain.events import LogSource, MetricMode
+from geartrain.domain.events import LogSource, Metric, MetricMode
 from geartrain.domain.work import BatchJob, Canceled, FileRef, ItemOutcome, JobListener, Outcome, Succeeded
 from geartrain.service.permits import Permit
 from geartrain.service.ports import WorkerPort
 
 if TYPE_CHECKING:
     from geartrain.service.batches import BatchedExecution, Batcher
+
+
+SIZE_METRIC = "batch_size"
+
+
+def size_metric(rows: int) -> Metric:
+    """What each prediction of a batch of so many rows is told of it."""
+    return Metric(SIZE_METRIC, rows, "replace")
 
 
 class Batch:
@@ -75,9 +83,10 @@ class Batch:
     def on_begin(self) -> None:
         """See `BatchListener`."""
         at = self._began_at = self._service.clock()
+        size = size_metric(self._rows)
         for member in self._members:
             if member is not None:
-                member.begin_in_batch(self._worker, at, rows=self._rows)
+                member.begin_in_batch(self._worker, at, size)
         self._stop_if_left()
 
     def on_unstarted(self) -> None:

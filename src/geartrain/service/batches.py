@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from geartrain.domain.batch_items import BatchItems
 from geartrain.domain.batch_queue import BatchQueue
 from geartrain.domain.batching import Batching
 from geartrain.domain.errors import GeartrainError
+from geartrain.domain.events import Metric
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.signature import Signature
 from geartrain.domain.tensors import Tensor
 from geartrain.domain.work import Canceled, Failed, ItemOutcome, Job, Outcome, Succeeded
-from geartrain.service.batch_run import Batch
+from geartrain.service.batch_run import Batch, size_metric
 from geartrain.service.execution import Execution
 from geartrain.service.permits import Permit
 from geartrain.service.ports import WorkerPort
@@ -24,7 +25,6 @@ from geartrain.service.ports import WorkerPort
 if TYPE_CHECKING:
     from geartrain.service.predictions import PredictionService
 
-SIZE_METRIC = "batch_size"
 _LIGHT = 128 * 1024  # bytes of a batch that may lie ready in its worker's socket
 
 
@@ -38,6 +38,7 @@ class Batcher:
         self._items = BatchItems(signature, batching)
         self._queue: BatchQueue[BatchedExecution] = BatchQueue(batching.policy)
         self._timer: asyncio.TimerHandle | None = None
+        self._will_serve = False  # at the end of this turn of the loop
         self._last_id = 0
         self._running: dict[Permit, Batch] = {}
         # With replicas another one might be free before; and an async run would begin at once.
@@ -53,9 +54,23 @@ class Batcher:
         if model.health not in {Health.READY, Health.STARTING}:
             execution.refuse(model.not_ready())
             return
-        may_run = self._queue.add(execution, execution.key, execution.rows, now=time.monotonic())
-        if may_run or self._timer is None:
+        queue = self._queue
+        may_run = queue.add(execution, execution.key, execution.rows, now=time.monotonic())
+        if queue.is_lone() or queue.rows >= self.batching.policy.max_size:
             self.serve()
+        elif (may_run or self._timer is None) and not self._will_serve:
+            self._will_serve = True
+            self.end_of_turn(self._serve_turn)
+
+    @staticmethod
+    def end_of_turn(callback: Callable[[], None]) -> None:
+        """Call something at the end of this turn of the loop."""
+        asyncio.get_running_loop().call_soon(callback)
+
+    def _serve_turn(self) -> None:
+        """At the end of a turn of the loop: who has come in the same one shares a batch."""
+        self._will_serve = False
+        self.serve()
 
     def run_alone(self, execution: BatchedExecution, now: float) -> bool:
         """Run a request at once and by itself, if the model takes that and nobody else seems to ask."""
@@ -201,30 +216,33 @@ class BatchedExecution(Execution):
         """It is in a batch, which has not begun yet; None: and no longer."""
         self._batch = batch
 
-    def begin_in_batch(self, worker: WorkerPort, at: float, *, rows: int) -> None:
-        """It is run now, in a batch of so many rows."""
+    def begin_in_batch(self, worker: WorkerPort, at: float, size: Metric) -> None:
+        """It is run now, in a batch whose size it is told."""
         self._batcher.waiting -= 1
         if self._patience is not None:
             self._patience.cancel()
-        self._start(worker, at, rows=rows)
+        self._start(worker, at, size)
 
     def begin_alone(self, permit: Permit, worker: WorkerPort, at: float) -> None:
         """It is run now, by itself, and has not waited."""
         self._permit = permit
-        self._start(worker, at, rows=self.rows)
+        self._start(worker, at, size_metric(self.rows))
         worker.run(permit.slot, self._job, self)
 
-    def _start(self, worker: WorkerPort, at: float, *, rows: int) -> None:
+    def _start(self, worker: WorkerPort, at: float, size: Metric) -> None:
         self._worker = worker
         self._began_at = at
         self.prediction.start(at)
-        self.prediction.add_metric(SIZE_METRIC, rows, "replace")
+        self.prediction.record(size)
 
     def end_in_batch(self, end: ItemOutcome, at: float) -> None:
         """Its part of the run is over, at the same moment as those of the others."""
         self._ended_at = at
-        self.on_end(end.outcome, end.files, idle=False)
-        self._ended_at = 0.0  # what is still on its way takes longer
+        if end.files or self._folder is not None or self._behind is not None:
+            self.on_end(end.outcome, end.files, idle=False)
+            self._ended_at = 0.0  # what is still on its way takes longer
+        else:
+            self._finish(end.outcome, idle=False)
 
     def cancel(self) -> None:
         """Ask for its end. The others of its batch go on."""
