@@ -104,7 +104,7 @@ def geartrain(model: str, delay: float) -> Callable[[pathlib.Path], Server]:
 def triton_gathering(*settings: str) -> Callable[[pathlib.Path], Server]:
     """Triton with these settings of its dynamic batcher."""
     text = f"dynamic_batching {{ {' '.join(settings)} }}\n"
-    return lambda folder: triton(folder, model="doubler", settings=text)
+    return lambda folder: triton(folder, model="doubler", settle=lambda config: config + text)
 
 
 CONTENDERS = (

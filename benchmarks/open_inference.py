@@ -32,7 +32,8 @@ from servers import HERE, Running, Server, running
 
 WARM_UP = 1  # seconds of load before the first round
 PEERS = {"triton": "nvidia-pytriton", "mlserver": "mlserver", "kserve": "kserve"}
-SERVERS = ("geartrain", *PEERS, "floor")
+BATCHED = ("geartrain, batched", "triton, batched")  # where several clients ask at once
+SERVERS = ("geartrain", *PEERS, "floor", *BATCHED)
 PATH = "/v2/models/echo/infer"
 GRPC_PATH = "/inference.GRPCInferenceService/ModelInfer"
 _MANY = 150_000  # elements: 600 kB of FP32, and as JSON the 1.5 MB of numbers with some digits
@@ -128,11 +129,11 @@ def _varint(number: int) -> bytes:
 
 _EVERY = ("geartrain", "triton", "mlserver")
 CASES = (
-    Case("JSON, 4 numbers", small_json, (1, 16), (*_EVERY, "kserve")),
+    Case("JSON, 4 numbers", small_json, (1, 16), (*_EVERY, "kserve", *BATCHED)),
     Case("JSON, 150,000 numbers (1.3 MB)", large_json, (1,), _EVERY),
     # MLServer 1.7.1 answers a binary request with 500: today's FastAPI takes the body for text.
     Case("binary tensor, 600 kB both ways", large_binary, (1, 16), ("geartrain", "triton")),
-    Case("gRPC, 4 numbers", small_grpc, (1, 16), (*_EVERY, "floor")),
+    Case("gRPC, 4 numbers", small_grpc, (1, 16), (*_EVERY, "floor", *BATCHED)),
     Case("gRPC, 600 kB both ways", large_grpc, (1, 16), (*_EVERY, "floor")),
 )
 
@@ -142,8 +143,17 @@ CASES = (
 
 def geartrain(folder: pathlib.Path, *, connections: int) -> Server:
     """The server of this work tree: a plain `run()` for one client, an async one for many."""
+    return _geartrain(folder, "tensor" if connections == 1 else "tensor_async")
+
+
+def geartrain_batched(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
+    """The same with a `@batched` model."""
+    return _geartrain(folder, "tensor_batched")
+
+
+def _geartrain(folder: pathlib.Path, name: str) -> Server:
     model = folder / "echo"
-    shutil.copytree(HERE / "models" / ("tensor" if connections == 1 else "tensor_async"), model)
+    shutil.copytree(HERE / "models" / name, model)
     script = pathlib.Path(sys.executable).with_name("geartrain")
     address = ("--host", "127.0.0.1", "--port", "{port}", "--grpc-port", "{grpc}")
     return Server(name="geartrain", command=(str(script), "serve", str(model), *address))
@@ -152,6 +162,15 @@ def geartrain(folder: pathlib.Path, *, connections: int) -> Server:
 def triton(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
     """The binary of the PyTriton package, with its Python backend."""
     return peer_servers.triton(folder, model="echo")
+
+
+def triton_batched(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
+    """The same with its dynamic batcher, which does not wait."""
+
+    def settle(config: str) -> str:
+        return f"{config.replace('[-1,-1]', '[-1]').replace('size: 0', 'size: 64')}dynamic_batching {{ }}\n"
+
+    return peer_servers.triton(folder, model="echo", settle=settle)
 
 
 def mlserver(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
@@ -174,7 +193,15 @@ def grpc_floor(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: AR
     return Server(name="floor", command=(sys.executable, str(HERE / "grpc_floor.py"), "{port}", "{grpc}"), ready="/")
 
 
-MAKERS = {"geartrain": geartrain, "triton": triton, "mlserver": mlserver, "kserve": kserve, "floor": grpc_floor}
+MAKERS = {
+    "geartrain": geartrain,
+    "triton": triton,
+    "mlserver": mlserver,
+    "kserve": kserve,
+    "floor": grpc_floor,
+    "geartrain, batched": geartrain_batched,
+    "triton, batched": triton_batched,
+}
 
 
 # load
@@ -246,8 +273,8 @@ def measure(case: Case, *, names: Sequence[str], rounds: int, seconds: int) -> s
             body.write_bytes(request.body)
             started: dict[str, Running] = {}
             for name in case.servers:
-                if name in names:
-                    own = folder / name
+                if name in names and (connections > 1 or name not in BATCHED):
+                    own = folder / name.replace(", ", "-")  # Triton takes no blank in a path
                     own.mkdir()
                     started[name] = stack.enter_context(running(MAKERS[name](own, connections=connections)))
                     if name != "floor":
@@ -274,21 +301,25 @@ def _turns(
     for _ in range(rounds):
         for name, server in started.items():
             loads[name].append(drive(server, request, body, connections=connections, seconds=seconds))
-    rows = [_row(name, measured, loads.get("geartrain", [])) for name, measured in loads.items()]
+    ours = [name for name in loads if name.startswith("geartrain")]
+    rows = [_row(name, measured, [loads[own] for own in ours]) for name, measured in loads.items()]
     # h2load tells the mean where wrk tells the median.
     times = "mean ms" if request.is_grpc else "p50 ms"
     many = "1 connection" if connections == 1 else f"{connections} connections"
-    return f"### {case.title}, {many}\n\n{table(['server', 'good/s', times, 'bad', 'geartrain: good/s'], rows)}"
+    head = ["server", "good/s", times, "bad", *[f"{own}: good/s" for own in ours]]
+    return f"### {case.title}, {many}\n\n{table(head, rows)}"
 
 
-def _row(name: str, measured: Sequence[Load], ours: Sequence[Load]) -> list[str]:
+def _row(name: str, measured: Sequence[Load], ours: Sequence[Sequence[Load]]) -> list[str]:
     rate = statistics.median(load.rate for load in measured)
     time = statistics.median(load.p50 for load in measured)
     row = [name, f"{rate:,.0f}", f"{time * 1000:.3f}", str(sum(load.bad for load in measured))]
-    if not ours or measured is ours:
-        return [*row, ""]
-    ratios = [mine.rate / theirs.rate for mine, theirs in zip(ours, measured, strict=True) if theirs.rate]
-    return [*row, f"{statistics.median(ratios):.2f} ×"]
+    return [*row, *["" if own is measured else _ratio(own, measured) for own in ours]]
+
+
+def _ratio(ours: Sequence[Load], theirs: Sequence[Load]) -> str:
+    ratios = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True) if other.rate]
+    return f"{statistics.median(ratios):.2f} ×"
 
 
 def main() -> None:

@@ -6,15 +6,16 @@ import os
 import pathlib
 import shutil
 import sys
+from collections.abc import Callable
 
 from report import output, peers_environment
 from servers import HERE, Server
 
 
-def triton(folder: pathlib.Path, *, model: str, settings: str | None = None) -> Server:
+def triton(folder: pathlib.Path, *, model: str, settle: Callable[[str], str] = str) -> Server:
     """The binary of the PyTriton package with its Python backend, and a model of `peers/triton`.
 
-    `settings` are put behind those of its `config.pbtxt`. What it needs to be written goes into `folder`.
+    `settle` makes the text of its `config.pbtxt` of the one that is there. What has to be written goes into `folder`.
     """
     venv = peers_environment("triton")
     packages = next(venv.glob("lib/python3*/site-packages"))
@@ -24,9 +25,8 @@ def triton(folder: pathlib.Path, *, model: str, settings: str | None = None) -> 
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copy(home / "python_backend_stubs" / version / "triton_python_backend_stub", backend)
     shutil.copytree(HERE / "peers/triton" / model, folder / "models" / model)
-    if settings is not None:
-        with (folder / "models" / model / "config.pbtxt").open("a") as config:
-            config.write(settings)
+    config = folder / "models" / model / "config.pbtxt"
+    config.write_text(settle(config.read_text()))
     python = output([sys.executable, "-c", "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"])
     libraries = (packages / "nvidia_pytriton.libs", home / "external_libs", home / "lib", python)
     options = {
