@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from geartrain.bridge import messages as m
 from geartrain.bridge.arena import LARGEST, Arena
 from geartrain.bridge.framing import INLINE_LIMIT
 from geartrain.domain.tensors import Tensor, join_bytes
+from geartrain.worker.batch_call import BatchCall
 from tests.unit.batch_worker import Answers, Item, Worker, nested, packed_input, rows, tensor, texts
 
 Nd = np.ndarray
@@ -491,6 +493,61 @@ def test_the_authors_temporary_files_are_gone_before_the_first_end(tmp_path: Pla
     assert not any(path.exists() for path in made)
     for index in range(2):
         assert PlainPath(answers.files[index][0].filename).read_text() == made[index].name
+
+
+def test_plain_outputs_of_any_kind_go_in_one_message() -> None:
+    values = ["text", 1.5, None, [1, 2.5], {"b": [1], "a": {}}, [["x"], {"y": None}]]
+
+    def run(texts: list[str]):  # type: ignore[no-untyped-def] # noqa: ANN202 - any value
+        return tuple(values)
+
+    answers = Worker(batched(run)).ask(texts(*"abcdef"))
+    assert answers.outputs == dict(enumerate(values))
+    assert answers.ends[4].output == b'{"a":{},"b":[1]}'
+    assert answers.lasts == [True]
+
+
+def test_half_a_character_fails_its_request() -> None:
+    def run(texts: list[str]) -> list[str]:
+        return ["a", "\ud800", "c"]
+
+    answers = Worker(batched(run)).ask(texts(*"abc"))
+    assert answers.outputs == {0: "a", 2: "c"}
+    assert "half a character" in answers.errors[1]
+
+
+class Shapes(NamedTuple):
+    wide: jt.Float32[Nd, "batch n"]
+    more: jt.Bool[Nd, "batch"]
+
+
+def test_tensors_of_the_same_shapes_and_of_others_in_one_batch_after_the_other() -> None:
+    def run(x: jt.Float32[Nd, "batch 1"]) -> Shapes:
+        return Shapes(np.repeat(x, int(x[0, 0]), axis=1), x[:, 0] > 1)
+
+    a, b, c = (np.array(values, np.float32)[:, None] for values in ([1], [2, 3], [3]))
+    worker = Worker(batched(run))
+    for arrays in ([a, b], [a, b], [b, c], [b, b], [c], [a, c, b, c], [c, a]):
+        answers = worker.ask(rows(*arrays))
+        for index, array in enumerate(arrays):
+            assert_same(answers.outputs[index]["wide"], np.repeat(array, int(arrays[0][0, 0]), axis=1))
+            assert_same(answers.outputs[index]["more"], array[:, 0] > 1)
+
+
+@pytest.mark.parametrize(("run", "items"), [(shout, texts("a", "b")), (double, rows(ONE, TWO))])
+def test_nothing_of_a_batch_waits_for_the_garbage_collection(run: Callable[..., Any], items: list[Item]) -> None:
+    def calls() -> set[int]:
+        return {id(each) for each in gc.get_objects() if type(each) is BatchCall}
+
+    worker = Worker(batched(run))
+    gc.collect()
+    gc.disable()
+    try:
+        before = calls()
+        worker.ask(items)
+        assert not calls() - before
+    finally:
+        gc.enable()
 
 
 def test_batches_one_after_the_other() -> None:

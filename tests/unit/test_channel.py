@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -110,3 +111,43 @@ def test_receive_ends_with_the_parent(ends: Ends) -> None:
     ends.theirs.close()
     assert ends.channel.receive() is None
     assert ends.channel.receive_ready() is None
+
+
+# waiting awake
+
+
+def test_what_comes_while_it_waits_awake_is_read(ends: Ends) -> None:
+    thread = threading.Thread(target=ends.theirs.sendall, args=(b"data",))
+    thread.start()
+    assert ends.channel._spin(time.perf_counter() + 10) == b"data"
+    thread.join()
+
+
+def test_it_does_not_wait_awake_for_longer_than_it_should(ends: Ends) -> None:
+    assert ends.channel._spin(time.perf_counter()) is None
+    assert ends.channel._spin(time.perf_counter() + 1e-4) is None
+
+
+def test_a_parent_that_is_gone_ends_the_waiting(ends: Ends) -> None:
+    ends.theirs.close()
+    assert ends.channel._spin(time.perf_counter() + 10) == b""
+
+
+def test_a_parent_that_has_left_something_unread_ends_the_waiting(ends: Ends) -> None:
+    ends.channel.send(chunk(1))
+    ends.theirs.close()  # which resets the connection
+    assert ends.channel._spin(time.perf_counter() + 10) == b""
+
+
+def test_nothing_there_after_all_is_waited_for_on(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Poll:
+        asked = 0
+
+        def poll(self, _timeout: int) -> list[tuple[int, int]]:
+            self.asked += 1
+            if self.asked == 2:
+                ends.theirs.sendall(b"data")
+            return [(0, 0)]
+
+    monkeypatch.setattr(ends.channel, "_poll", Poll())
+    assert ends.channel._spin(time.perf_counter() + 10) == b"data"

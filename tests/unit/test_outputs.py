@@ -6,9 +6,11 @@ import array
 import dataclasses
 import datetime
 import enum
+import functools
 import json
 import math
 import pathlib
+import re
 import types
 import uuid
 from collections import ChainMap, OrderedDict, defaultdict, deque
@@ -375,3 +377,85 @@ def test_a_number_that_json_cannot_carry_is_always_found(values: list[Any]) -> N
         assert fault(values).startswith(f"output[{wrong[0]}] is ")
     else:
         assert json.loads(encoded(values)) == values
+
+
+# Plain values, at once
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["text", 1.5, None, 2**70, [], {}, [1.5, None, "a"], {"a": [1, [2.5, {"b": True}]], "0": {}}, [[1.0] * 9] * 9],
+    ids=short,
+)
+def test_what_is_plain_is_encoded_at_once(value: Any) -> None:
+    encoder = OutputEncoder(OPAQUE)
+    plain = encoder.encode(value, no_files).json
+    assert encoder.encode_plain(value) == plain
+    assert encoder.encode_all_plain([value, 1, value]) == [plain, b"1", plain]
+
+
+ITSELF: list[Any] = [1]
+ITSELF += [ITSELF] * 1000
+DEEP: Any = functools.reduce(lambda inner, _: [inner], range(100), list[Any]())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.nan,
+        (1,),
+        [1, math.inf],
+        [1, [2], math.nan],
+        {"a": -math.inf, "b": []},
+        {"a": {"b": [math.nan]}},
+        {1: 2},
+        {Name.ADA: 1},
+        {"a": {1: 2}},
+        {"a": Name.ADA},
+        [np.float64(1)],
+        OrderedDict(a=1),
+        [b"bytes"],
+        [datetime.date(2026, 1, 1)],
+        [1, ValueError()],
+        ITSELF,
+        DEEP,
+        [0] * 100_000,
+    ],
+    ids=short,
+)
+def test_what_is_not_plain_or_too_much_is_left_to_the_walk(value: Any) -> None:
+    assert OutputEncoder(OPAQUE).encode_plain(value) is None
+    assert OutputEncoder(OPAQUE).encode_all_plain([1, value]) is None
+
+
+def test_half_a_character_among_plain_values() -> None:
+    encoder = OutputEncoder(OPAQUE)
+    with pytest.raises(OutputError, match=re.escape("output.a[1] holds half a character")):
+        encoder.encode_plain({"a": [1, "\ud800"]})
+    assert encoder.encode_all_plain(["fine", "\ud800"]) is None
+
+
+def test_what_would_be_wrapped_is_not_plain() -> None:
+    encoder = OutputEncoder(LIST)
+    assert encoder.encode_plain(["a"]) == b'["a"]'
+    assert encoder.encode_all_plain([["a"], []]) == [b'["a"]', b"[]"]
+    assert encoder.encode_plain("a") is encoder.encode_plain(None) is None
+    assert encoder.encode_all_plain([["a"], "b"]) is None
+
+
+any_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary(max_size=1),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=20,
+)
+
+
+@given(st.lists(any_values), st.sampled_from([OPAQUE, LIST]))
+def test_all_at_once_is_as_one_by_one(values: list[Any], spec: OutputSpec) -> None:
+    encoder = OutputEncoder(spec)
+    at_once = encoder.encode_all_plain(values)
+    if at_once is not None:
+        assert at_once == [encoder.encode(value, no_files).json for value in values]
+    for value in values:
+        plain = encoder.encode_plain(value)
+        assert plain is None or plain == encoder.encode(value, no_files).json

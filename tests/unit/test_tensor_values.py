@@ -27,6 +27,7 @@ from geartrain.worker.arguments import ArgumentBinder, ArgumentError
 from geartrain.worker.faults import OutputError
 from geartrain.worker.introspect import read_parameters, read_signature
 from geartrain.worker.outputs import Encoded, OutputEncoder
+from geartrain.worker.packed_heads import PackedHeads
 
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 ml_dtypes: Any = importlib.import_module("ml_dtypes") if importlib.util.find_spec("ml_dtypes") else None
@@ -471,3 +472,12 @@ def test_no_contents_are_copied_on_the_way_out() -> None:
     array[0] = 7
     assert bytes(tensor.data[:4]) == struct.pack("<f", 7)
     assert split_bytes("x", join_bytes([b"a"])) == [b"a"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(tensors(), min_size=1, max_size=3, unique_by=lambda each: each.datatype), max_size=70))
+def test_heads_that_are_kept_are_those_of_any_output(outputs: list[list[Tensor]]) -> None:
+    heads = PackedHeads()
+    for output in outputs + outputs[::-1]:
+        named = [msgspec.structs.replace(each, name=each.datatype) for each in output]
+        assert b"".join(heads.pack(named)) == b"".join(pack(b"{}", named))

@@ -35,6 +35,11 @@ class ArgumentBinder:
                 self._prepare_default(parameter)
         self._files = tuple(each.field.name for each in parameters if holds_file(each.field.type))
 
+    @property
+    def takes_as_given(self) -> bool:
+        """Whether `bind_values` gives its values back as they are."""
+        return not (self._converters or self._makers or self._constants)
+
     def _prepare_default(self, parameter: Parameter) -> None:
         """Keep an immutable default as it is; of any other, every prediction gets a copy of its own."""
         name, convert = parameter.field.name, parameter.convert

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from geartrain.domain.tensors import ARRAY_NAMES, VARIABLE, Buffer, Tensor, join
 BFLOAT: Final = "BF16"
 NAMES: Final[dict[str, str]] = {name: datatype for datatype, name in ARRAY_NAMES.items()}
 """The datatype of each array type's name, which numpy, torch and jaxtyping share."""
+_TYPES: Final = {datatype: np.dtype(name) for datatype, name in ARRAY_NAMES.items() if datatype != BFLOAT}
+_DATATYPES: Final = {kind: datatype for datatype, kind in _TYPES.items()}  # to ask for a type's name takes a while
+_SMALL: Final = 2048  # bytes; so many are copied faster than looked at in place
 
 
 class WrongArrayError(ValueError):
@@ -26,7 +29,7 @@ class WrongArrayError(ValueError):
 def numpy_type(datatype: str) -> Any:
     """The numpy type of a datatype other than BYTES; that of BF16 is of the package ml_dtypes."""
     if datatype != BFLOAT:
-        return np.dtype(ARRAY_NAMES[datatype])
+        return _TYPES[datatype]
     return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
 
 
@@ -91,7 +94,7 @@ def array_of(value: Any, datatype: str) -> Any:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise WrongArrayError(f"is of type {type(value).__name__}, which is no array: {error}") from None
-    given = NAMES.get(array.dtype.name, "")
+    given = _DATATYPES.get(array.dtype) or NAMES.get(array.dtype.name, "")
     if given == BFLOAT:
         array = array.view(np.uint16)
         return array if datatype == BFLOAT else _cast(_widened(array), BFLOAT, datatype)
@@ -125,15 +128,18 @@ def _cast(array: Any, given: str, datatype: str) -> Any:
 
 def check_shape(found: Sequence[int], shape: Sequence[int], *, variadic: bool) -> None:
     """Raise `WrongArrayError` if a shape is not the declared one."""
-    same = variadic or (
-        len(found) == len(shape) and all(want in {VARIABLE, size} for size, want in zip(found, shape, strict=True))
-    )
+    same = variadic or len(found) == len(shape)
+    if same and not variadic:
+        for size, want in zip(found, shape, strict=True):
+            same = same and want in (VARIABLE, size)
     if not same:
         raise WrongArrayError(f"has the shape {list(found)}, and {list(shape)} is declared")
 
 
 def contents_of(array: Any) -> Buffer:
-    """The bytes of a numpy array in row-major order, without a copy if they lie so."""
+    """The bytes of a numpy array in row-major order, without a copy if they lie so and are many."""
+    if array.nbytes <= _SMALL:
+        return cast("bytes", array.tobytes())
     flat: Any = np.ascontiguousarray(array).reshape(-1)
     return memoryview(flat.view(np.uint8))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 from geartrain.bridge.messages import ItemEnd, Log, PredictBatch
@@ -49,12 +48,14 @@ class Batch:
         self.own = tools.batch
         self.left = set(range(len(message.items)))  # whose end has not been told
         self.given: set[int] = set()  # those that have had an output of a stream
-        self.waiting: deque[tuple[int, ...]] = deque()  # the items of each call that is to follow
+        self.waiting: list[Sequence[int]] = []  # the items of each call that is to follow
         self.ends = EndSender(message.id, channel)
         self._input: Buffer | None = None
 
     def input(self) -> Buffer:
         """The input of all items, packed."""
+        if self._input is None:
+            self._input = self.message.input
         if self._input is None:
             self._input = read_input(self.message, self.tools.memory_of(self.channel))
         return self._input
@@ -62,6 +63,12 @@ class Batch:
     def is_over(self) -> bool:
         """Whether nothing is left to be run."""
         return not self.left
+
+    def give_small(self, items: Sequence[int], outputs: Sequence[bytes]) -> None:
+        """End items with outputs that fit into one message; a call is over."""
+        self.left.difference_update(items)
+        self._close_if_over()
+        self.ends.send_small(items, outputs, last=self.is_over())
 
     def give(self, packets: Mapping[int, Packet], failures: Mapping[int, BaseException], sender: OutputSender) -> None:
         """End items with their outputs, and others with what made them fail; a call is over."""

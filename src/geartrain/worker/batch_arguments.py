@@ -22,11 +22,12 @@ _decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 class Bound(NamedTuple):
     """The arguments of one call, and what its caller has to know of them.
 
-    `size` is how many rows or elements the call has, those included that only fill it up. If there are `refused`
-    requests, whose values the author's own classes do not take, there are no arguments.
+    `sizes` are those of its requests. `size` is how many rows or elements the call has, those included that only fill
+    it up. If there are `refused` requests, whose values the author's own classes do not take, there are no arguments.
     """
 
     arguments: dict[str, Any]
+    sizes: Sequence[int]
     size: int
     refused: dict[int, ArgumentError]
 
@@ -53,27 +54,31 @@ class BatchBinder:
         its arguments.
         """
         json, tensors = unpack(raw)
-        size = sum([items[index].size for index in chosen])
-        whole = len(chosen) == len(items) and all(item.packed for item in items)
+        sizes = [items[index].size for index in chosen]
+        size = sum(sizes)
+        packed = [item.packed for item in items]
+        whole = len(chosen) == len(items) and all(packed)
         if whole and self._is_tensors_only:
             arguments = self._whole(tensors)
         else:
             values = _decode(json)
             stacked = self._whole(tensors) if whole else self._nested(items, values, chosen)
-            if stacked is None:
+            if stacked is None and tensors:
                 _deal(tensors, items, values)
             bound, refused = self._bind_each(values, chosen)
             if refused:
                 for one in bound:
                     self.release(one)
-                return Bound({}, 0, refused)
-            arguments = {**self._join(bound), **(stacked or {})}
+                return Bound({}, sizes, 0, refused)
+            arguments = self._join(bound)
+            if stacked is not None:
+                arguments.update(stacked)
         padded = self._padded(size)
         if padded > size:
             for name in (*self._tensors, *self._lists):
                 if arguments[name] is not None:
                     arguments[name] = _filled(arguments[name], padded - size)
-        return Bound(arguments, padded, {})
+        return Bound(arguments, sizes, padded, {})
 
     def release(self, arguments: dict[str, Any]) -> None:
         """Close the files that `bind` has opened."""
@@ -102,6 +107,8 @@ class BatchBinder:
     def _bind_each(
         self, values: Sequence[dict[str, Any]], chosen: Sequence[int]
     ) -> tuple[list[dict[str, Any]], dict[int, ArgumentError]]:
+        if self._binder.takes_as_given and not self._shared:
+            return [values[index] for index in chosen], {}
         bound: list[dict[str, Any]] = []
         refused: dict[int, ArgumentError] = {}
         for index in chosen:
@@ -130,6 +137,8 @@ class BatchBinder:
         return arguments
 
     def _padded(self, size: int) -> int:
+        if not self._pad_to:
+            return size
         return next((fixed for fixed in self._pad_to if fixed >= size), size) if size else 0
 
 

@@ -5,25 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Token
-from typing import Any
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 from geartrain.authoring.batches import ItemError
 from geartrain.authoring.scope import Scope, reset_scope, set_scope
 from geartrain.bridge.arena import WORTHWHILE
 from geartrain.bridge.framing import INLINE_LIMIT
-from geartrain.bridge.messages import ALL, Log, Output, WorkerLog
+from geartrain.bridge.messages import ALL, Log, Output, PredictBatch, WorkerLog
 from geartrain.worker.batch import Batch
 from geartrain.worker.batch_items import ItemScopes, Places, scope_of, scope_of_all
+from geartrain.worker.channel import Channel
 from geartrain.worker.faults import OutputError
-from geartrain.worker.job import describe_error, format_error
-from geartrain.worker.jobfiles import JobFiles
+from geartrain.worker.job import JobTools, describe_error, format_error
 from geartrain.worker.joblog import JobLog
-from geartrain.worker.sending import Packet
+from geartrain.worker.sending import OutputSender, Packet
 from geartrain.worker.streams import LineWriter
 
 
 class _NobodyLeftError(Exception):
     """All predictions of the call have ended before its end."""
+
+
+class _Outputs(NamedTuple):
+    """The outputs of a call: all of them, if they fit into one message, or else packets, and who has none and why."""
+
+    small: Sequence[bytes] | None
+    packets: Mapping[int, Packet] = {}
+    failures: Mapping[int, BaseException] = {}
+
+
+_NOWHERE: Final = Places((), (), 0)
+
+
+def first_of(message: PredictBatch, channel: Channel, tools: JobTools) -> BatchCall:
+    """The first call for a batch: of all its items."""
+    return BatchCall(Batch(message, channel, tools), range(len(message.items)))
 
 
 class BatchCall:
@@ -32,7 +49,6 @@ class BatchCall:
     __slots__ = (
         "_arguments",
         "_batch",
-        "_files",
         "_items",
         "_log",
         "_own",
@@ -53,10 +69,9 @@ class BatchCall:
         self._batch = batch
         self._own = batch.own
         self._items = list(items)
-        self._files = JobFiles(message.output_dir, channel, tools.temporary)
-        self._sender = tools.sender(channel, self._files, message.memory)
+        self._sender = None if tools.temporary is None else tools.sender(channel, message)
         self._log = JobLog(channel, items[0] if len(items) == 1 else ALL)
-        self._places = Places((), (), 0)
+        self._places = _NOWHERE
         self._arguments: dict[str, Any] = {}
         self._scope: Scope | None = None
         self._scope_token: Token[Scope | None] | None = None
@@ -73,12 +88,13 @@ class BatchCall:
 
     def __exit__(self, *_: object) -> None:
         """From here on they are nobody's; the author's files are closed."""
-        tools, elapsed = self._batch.tools, self._batch.ends.elapsed
+        batch, tools = self._batch, self._batch.tools
         if self._scopes is not None:
-            self._scopes.end(tools.control, elapsed)
+            self._scopes.end(tools.control, batch.ends.elapsed)
         if self._writer is not None:
             tools.router.end(self._writer)
-        self._log.end(tools.control, elapsed)
+        if self._log.dropped:
+            self._log.end(tools.control, batch.ends.elapsed)
         if self._scope_token is not None:
             reset_scope(self._scope_token)
         self._own.binder.release(self._arguments)
@@ -92,7 +108,7 @@ class BatchCall:
             if not bound.refused:
                 break
             self._drop(bound.refused)
-        self._places = Places(self._items, [items[item].size for item in self._items], bound.size)
+        self._places = Places(self._items, bound.sizes, bound.size)
         self._arguments = bound.arguments
         return bound.arguments
 
@@ -122,22 +138,27 @@ class BatchCall:
     def succeed(self, value: object) -> None:
         """Report the returned value, its part to each, and their end."""
         try:
-            packets, failures = self._encode(value)
+            outputs = self._encode(value)
         except OutputError as error:
             self._fail_all(error)
             return
-        self._files.end_claim()
-        self._batch.give(packets, failures, self._sender)
-        self._files.close()
+        if self._sender is not None:
+            self._sender.files.end_claim()
+        if outputs.small is not None:
+            self._batch.give_small(self._places.items, outputs.small)
+        else:
+            self._batch.give(outputs.packets, outputs.failures, self._outputs())
+        self._close_files()
+        self._scope = None  # it refers to this call: without the circle, all of it is gone at once
 
     def succeed_stream(self) -> None:
         """Report the end of a stream of chunks."""
-        self._files.close()
+        self._close_files()
         self._batch.end_stream(self._items)
 
     def fail(self, error: BaseException) -> None:
         """Report what was raised: for whom the error is; the others are run again where that is possible."""
-        self._files.close()
+        self._close_files()
         blamed = self._blamed(error) if isinstance(error, ItemError) else {}
         is_final = len(self._items) == 1 or isinstance(error, (OutputError, _NobodyLeftError))
         if blamed:
@@ -155,18 +176,18 @@ class BatchCall:
 
     def cancelled(self) -> None:
         """Report that the batch was stopped on request."""
-        self._files.close()
+        self._close_files()
         self._batch.cancel()
 
     def close(self) -> None:
         """Delete what the batch leaves behind, and make no further call."""
-        self._files.close()
+        self._close_files()
         self._batch.close()
 
     def follow_up(self) -> BatchCall | None:
         """The next call, once this one is reported."""
         waiting = self._batch.waiting
-        return BatchCall(self._batch, waiting.popleft()) if waiting else None
+        return BatchCall(self._batch, waiting.pop(0)) if waiting else None
 
     # outputs
 
@@ -177,30 +198,54 @@ class BatchCall:
         if plain is not None and len(plain) <= INLINE_LIMIT:
             outputs.append(Output(plain, item=item))
             return
-        packet = self._sender.encode(part, apart=batch.message.items[item].packed)
+        sender = self._outputs()
+        packet = sender.packet(part, plain, apart=batch.message.items[item].packed)
         if packet.size <= WORTHWHILE and not packet.files:
             outputs.append(Output(b"".join(packet.parts), item=item))
         else:
-            self._sender.send(packet, lambda output, shared: Output(output, shared, item))
+            sender.send(packet, lambda output, shared: Output(output, shared, item))
 
-    def _encode(self, value: object) -> tuple[dict[int, Packet], dict[int, BaseException]]:
+    def _encode(self, value: object) -> _Outputs:
         """The outputs of the items, and what is wrong with those that have none. Raises `OutputError`."""
         places, items, packer = self._places, self._batch.message.items, self._own.packer
-        if packer is not None and all(items[item].packed for item in places.items):
+        if packer is not None and False not in [items[item].packed for item in places.items]:
             packed = packer.pack(value, places.sizes, places.size)
             if packed is not None:
-                return dict(zip(places.items, packed, strict=True)), {}
-        outputs: dict[int, Packet] = {}
+                if sum(map(len, chain(*packed))) <= WORTHWHILE:
+                    return _Outputs(list(map(b"".join, packed)))
+                packets = [Packet(parts, sum(map(len, parts)), packed=True) for parts in packed]
+                return _Outputs(None, dict(zip(places.items, packets, strict=True)))
+        parts = self._own.splitter.split(value, places.sizes, places.size)
+        plain = self._batch.tools.encoder.encode_all_plain(parts)
+        if plain is None:
+            return self._encode_each(parts)
+        if sum(map(len, plain)) <= INLINE_LIMIT:
+            return _Outputs(plain)
+        return _Outputs(None, {item: Packet([text], len(text)) for item, text in zip(places.items, plain, strict=True)})
+
+    def _encode_each(self, parts: Sequence[Any]) -> _Outputs:
+        sender, items = self._outputs(), self._batch.message.items
+        packets: dict[int, Packet] = {}
         failures: dict[int, BaseException] = {}
-        for item, part in zip(places.items, self._own.splitter.split(value, places.sizes, places.size), strict=True):
+        for item, part in zip(self._places.items, parts, strict=True):
             if isinstance(part, BaseException):
                 failures[item] = part
                 continue
             try:
-                outputs[item] = self._sender.encode(part, apart=items[item].packed)
+                packets[item] = sender.encode(part, apart=items[item].packed)
             except Exception as error:  # noqa: BLE001 - the author's objects may raise anything
                 failures[item] = error
-        return outputs, failures
+        return _Outputs(None, packets, failures)
+
+    def _outputs(self) -> OutputSender:
+        """What sends the outputs that take more; made for the first of them."""
+        if self._sender is None:
+            self._sender = self._batch.tools.sender(self._batch.channel, self._batch.message)
+        return self._sender
+
+    def _close_files(self) -> None:
+        if self._sender is not None:
+            self._sender.files.close()
 
     # failures
 
@@ -235,7 +280,7 @@ class BatchCall:
         for scope in (self._scope, self._scopes):
             if scope is not None:
                 scope.forget_metrics()
-        batch.waiting.extend([(item,) for item in again] if singly else [tuple(again)])
+        batch.waiting.extend([[item] for item in again] if singly else [again])
 
     def _fail_all(self, error: BaseException) -> None:
         """Fail the items that are left."""
@@ -251,7 +296,9 @@ class BatchCall:
         if len(self._items) == 1:
             item = self._items[0]
             return scope_of(items[item], batch.channel, item, open_item=self._open_item)
-        return scope_of_all(self.id, [items[item] for item in self._items], batch.channel, open_item=self._open_item)
+        if len(self._items) < len(items):
+            items = tuple([items[item] for item in self._items])
+        return scope_of_all(self.id, items, batch.channel, open_item=self._open_item)
 
     def _open_item(self, place: int) -> AbstractContextManager[Scope]:
         if self._scopes is None:

@@ -26,6 +26,10 @@ class EndSender:
         """Seconds since the batch came."""
         return time.perf_counter() - self._began
 
+    def send_small(self, items: Sequence[int], outputs: Sequence[bytes], *, last: bool) -> None:
+        """Send the outputs of some items, which fit into one message."""
+        self._channel.send(self._ended(tuple(map(ItemEnd, items, outputs)), last=last))
+
     def send_outputs(
         self, packets: Mapping[int, Packet], others: Sequence[ItemEnd], sender: OutputSender, *, last: bool
     ) -> None:

@@ -23,7 +23,14 @@ class Places:
         self.items = items
         self.sizes = sizes
         self.size = size
-        self._ends = list(accumulate(sizes))
+        self._known_ends: list[int] | None = None
+
+    @property
+    def _ends(self) -> list[int]:
+        """Where those of each item end; seldom asked for."""
+        if self._known_ends is None:
+            self._known_ends = list(accumulate(self.sizes))
+        return self._known_ends
 
     def owner(self, place: int) -> int | None:
         """The item at a place; None for one that only fills the call up. Raises `IndexError`."""
@@ -116,11 +123,15 @@ def scope_of(item: BatchItem, channel: Channel, index: int, *, open_item: OpenIt
 
 def scope_of_all(batch_id: str, items: Sequence[BatchItem], channel: Channel, *, open_item: OpenItem) -> Scope:
     """The scope of several items: with the context and the parameters that all of them have."""
-    first = items[0]
+    context, parameters = items[0].context, items[0].parameters
+    if context is not None and any(item.context != context for item in items):
+        context = None
+    if parameters is not None and any(item.parameters != parameters for item in items):
+        parameters = None
     return Scope(
         prediction_id=batch_id,
-        context=first.context if all(item.context == first.context for item in items) else None,
-        parameters=first.parameters if all(item.parameters == first.parameters for item in items) else None,
+        context=context,
+        parameters=parameters,
         emit=lambda name, value, mode: channel.send(Metric(name, value, mode)),
         open_item=open_item,
     )

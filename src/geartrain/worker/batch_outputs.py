@@ -29,12 +29,13 @@ class Splitter:
         """
         if value is None and self._nullable:
             return [None] * len(sizes)
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor):
-            value = value.detach().cpu()  # once for all
-        fields = _fields_of(value)
-        if fields is not None:
-            return self._split_record(fields, sizes, total)
+        if type(value) is not list:
+            torch = sys.modules.get("torch")
+            if torch is not None and isinstance(value, torch.Tensor):
+                value = value.detach().cpu()  # once for all
+            fields = _fields_of(value)
+            if fields is not None:
+                return self._split_record(fields, sizes, total)
         count = _count(value)
         if count != total:
             is_none = f"is of type {type(value).__name__}"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from geartrain.authoring.scope import Scope, reset_scope, set_scope
 from geartrain.bridge.framing import INLINE_LIMIT
-from geartrain.bridge.messages import Cancelled, Done, Failed, Log, Metric, Output, Predict, SlotMemory
+from geartrain.bridge.messages import Cancelled, Done, Failed, Log, Metric, Output, Predict, PredictBatch
 from geartrain.domain.events import MetricMode
-from geartrain.domain.tensors import unpack
+from geartrain.domain.tensors import Buffer, unpack
 from geartrain.worker.arguments import ArgumentBinder
 from geartrain.worker.channel import Channel
 from geartrain.worker.jobfiles import JobFiles
@@ -55,11 +55,18 @@ class JobTools:
 
     def memory_of(self, slot: Channel) -> SharedMemory:
         """What a slot shares with the parent."""
-        return self._memory.setdefault(slot, SharedMemory())
+        memory = self._memory.get(slot)
+        if memory is None:
+            memory = self._memory[slot] = SharedMemory()
+        return memory
 
-    def sender(self, slot: Channel, files: JobFiles, memory: SlotMemory | None) -> OutputSender:
-        """What sends the outputs of one call on a slot."""
-        return OutputSender(slot, self.encoder, files, memory=memory, shared=self.memory_of(slot))
+    def sender(self, slot: Channel, message: Predict | PredictBatch) -> OutputSender:
+        """What sends the outputs of one call for a message that came on a slot.
+
+        Where the author's temporary files are deleted, it has to be there before the call.
+        """
+        files = JobFiles(message.output_dir, slot, self.temporary)
+        return OutputSender(slot, self.encoder, files, memory=message.memory, shared=self.memory_of(slot))
 
 
 class Runnable(Protocol):
@@ -111,7 +118,6 @@ class Job:
         "_arguments",
         "_began",
         "_channel",
-        "_files",
         "_log",
         "_message",
         "_scope",
@@ -128,8 +134,7 @@ class Job:
         self._message = message
         self._channel = channel
         self._tools = tools
-        self._files = JobFiles(message.output_dir, channel, tools.temporary)
-        self._sender = tools.sender(channel, self._files, message.memory)
+        self._sender = None if tools.temporary is None else tools.sender(channel, message)
         self._began = time.perf_counter()
         self._log = JobLog(channel)
         self._arguments: dict[str, Any] | None = None
@@ -149,7 +154,8 @@ class Job:
         """From here on they are nobody's; the author's files are closed."""
         if self._writer is not None:
             self._tools.router.end(self._writer)
-        self._log.end(self._tools.control, self._elapsed())
+        if self._log.dropped:
+            self._log.end(self._tools.control, self._elapsed())
         if self._scope is not None:
             reset_scope(self._scope)
         if self._arguments is not None:
@@ -157,9 +163,11 @@ class Job:
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for `run()`."""
-        binder = self._tools.binder
-        raw = read_input(self._message, self._tools.memory_of(self._channel))
-        self._arguments = binder.bind(*unpack(raw)) if self._message.packed else binder.bind(bytes(raw))
+        message, binder = self._message, self._tools.binder
+        raw: Buffer | None = message.input
+        if raw is None:
+            raw = read_input(message, self._tools.memory_of(self._channel))
+        self._arguments = binder.bind(*unpack(raw)) if message.packed else binder.bind(bytes(raw))
         return self._arguments
 
     def send_chunk(self, value: object, *, may_wait: bool = False) -> None:
@@ -168,17 +176,17 @@ class Job:
         if plain is not None and len(plain) <= INLINE_LIMIT:
             self._channel.send(Output(plain), may_wait=may_wait)
         else:
-            packet = self._sender.encode(value, apart=self._message.packed)
-            self._sender.send(packet, Output, may_wait=may_wait)
+            sender = self._outputs()
+            sender.send(sender.packet(value, plain, apart=self._message.packed), Output, may_wait=may_wait)
 
     def succeed(self, value: object) -> None:
         """Report the returned value and the end."""
-
-        def done(output: bytes, shared: int) -> Done:
-            self.close()
-            return Done(self.id, output, self._elapsed(), is_stream=False, shared=shared)
-
-        self._sender.send(self._sender.encode(value, apart=self._message.packed), done)
+        plain = self._tools.encoder.encode_plain(value)
+        if plain is not None and len(plain) <= INLINE_LIMIT:
+            self._channel.send(self._done(plain, 0))
+        else:
+            sender = self._outputs()
+            sender.send(sender.packet(value, plain, apart=self._message.packed), self._done)
 
     def succeed_stream(self) -> None:
         """Report the end of a stream of chunks."""
@@ -198,11 +206,21 @@ class Job:
 
     def close(self) -> None:
         """Delete what the run leaves behind: every report of an end does, so that the files are gone before it."""
-        self._files.close()
+        if self._sender is not None:
+            self._sender.files.close()
         remove_input(self._message)
 
     def follow_up(self) -> None:
         """A prediction is one call."""
+
+    def _done(self, output: bytes, shared: int) -> Done:
+        self.close()
+        return Done(self.id, output, self._elapsed(), is_stream=False, shared=shared)
+
+    def _outputs(self) -> OutputSender:
+        if self._sender is None:
+            self._sender = self._tools.sender(self._channel, self._message)
+        return self._sender
 
     def _metric(self, name: str, value: Any, mode: MetricMode) -> None:
         self._channel.send(Metric(name, value, mode))

@@ -6,10 +6,11 @@ What is plain JSON already goes straight to msgspec; only the rest is walked. A 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from math import isfinite, isnan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,14 +19,22 @@ from geartrain.domain.tensors import Tensor
 from geartrain.worker.faults import OutputError
 from geartrain.worker.objects import Simplifier, key_text, simplifier_of
 from geartrain.worker.outfiles import FileCollector, OutputFile, is_file
+from geartrain.worker.packed_heads import PackedHeads
 from geartrain.worker.tensor_outputs import tensor_outputs
 
 __all__ = ["Encoded", "OutputEncoder", "OutputError"]
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
+NO_MORE: Final = b"{}"
+"""The JSON beside the tensors of a value that has nothing else."""
+
 _SAFE = frozenset({str, int, bool, type(None)})  # JSON as they are, whatever the value
+_SCALARS = _SAFE | {float}
+_NESTED = frozenset({list, dict})
 _TEXT = frozenset({str})
+_LEVELS = 6  # of what is looked through at once, and
+_MANY = 65536  # values on each of them: lists that contain themselves have an end there, too
 
 
 class Encoded(NamedTuple):
@@ -42,12 +51,26 @@ class OutputEncoder:
     def __init__(self, spec: OutputSpec) -> None:
         self._wrap = spec.mode == "value" and spec.type.kind == "array"
         self._tensors = tensor_outputs(spec)
-        self._is_walked = self._wrap or self._tensors is not None
         self._simplifiers: dict[type, Simplifier | None] = {}
+        self.heads = PackedHeads()
 
     def encode_plain(self, value: object) -> bytes | None:
         """Encode a value that is JSON as it is; None if it takes more. Raises `OutputError`."""
-        return _to_json(value) if type(value) in _SAFE and not self._is_walked else None
+        kind = type(value)
+        if self._tensors is not None or (self._wrap and kind is not list):
+            return None
+        return _to_json(value) if kind in _SAFE or _is_json((value,)) else None
+
+    def encode_all_plain(self, values: Sequence[Any]) -> list[bytes] | None:
+        """Encode values each of which is JSON as it is; None if there is anything to be looked at more closely."""
+        if self._tensors is not None or (self._wrap and not {list}.issuperset(map(type, values))):
+            return None
+        if not _is_json(values):
+            return None
+        try:
+            return list(map(_encode, values))
+        except UnicodeEncodeError:
+            return None
 
     def encode(
         self,
@@ -62,7 +85,7 @@ class OutputEncoder:
         Where a list is declared, any other value is wrapped in one. Files are copied, since the model may go on to
         overwrite its own: each into a folder that `new_folder` has made, where it keeps its name.
         `originals_of` tells what of a path that was copied is to be deleted when the run is over. `apart`: tensors are
-        not to stand in the JSON; it is then that of the rest. Their contents are the model's own memory.
+        not to stand in the JSON; it is then that of the rest. Large contents are the model's own memory.
         """
         tensors = None
         if self._tensors is not None:
@@ -70,9 +93,8 @@ class OutputEncoder:
                 value, tensors = self._tensors.split(value)
             else:
                 value = self._tensors.plain(value)
-        text = self.encode_plain(value)
-        if text is not None:
-            return Encoded(text)
+        if tensors is not None and not value:
+            return Encoded(NO_MORE, (), tuple(tensors))
         files = FileCollector(new_folder, originals_of)
         try:
             plain = _Walk(self._simplifiers, files).convert(value)
@@ -137,6 +159,27 @@ class _Walk:
             except OutputError as error:
                 raise error.inside(key) from None
         return converted
+
+
+def _is_json(values: Sequence[Any]) -> bool:
+    """Tell whether all of these, and all within them, are plain JSON, without a step in Python for each.
+
+    False also for what is nested deeply, and for very much of it: a walk takes as long there, and less memory.
+    """
+    for _ in range(_LEVELS):
+        kinds = set(map(type, values))
+        if kinds <= _SCALARS:
+            return float not in kinds or _is_plain(values)
+        if not kinds <= _SCALARS | _NESTED:
+            return False
+        dicts = [value for value in values if type(value) is dict] if dict in kinds else []
+        lists = [value for value in values if type(value) is list] if list in kinds else []
+        if sum(map(len, dicts)) + sum(map(len, lists)) > _MANY or not _TEXT.issuperset(map(type, chain(*dicts))):
+            return False
+        if float in kinds and not all(map(isfinite, [value for value in values if type(value) is float])):
+            return False
+        values = [*chain(*map(dict.values, dicts)), *chain(*lists)]
+    return False
 
 
 def _is_plain(values: Iterable[Any]) -> bool:

@@ -65,7 +65,7 @@ def read_input(message: Predict | PredictBatch, shared: SharedMemory) -> Buffer:
 
 
 def remove_input(message: Predict | PredictBatch) -> None:
-    """Remove the file of an input that nobody has read. Repeating it is harmless."""
+    """Remove the file of an input, if it came in one that nobody has read. Repeating it is harmless."""
     if message.input_file is not None:
         Path(message.input_file).unlink(missing_ok=True)
 

@@ -11,7 +11,7 @@ from geartrain.domain.tensors import Buffer, pack
 from geartrain.worker.channel import Channel
 from geartrain.worker.jobfiles import JobFiles
 from geartrain.worker.outfiles import OutputFile
-from geartrain.worker.outputs import OutputEncoder
+from geartrain.worker.outputs import NO_MORE, OutputEncoder
 from geartrain.worker.parcels import SharedMemory
 
 
@@ -27,7 +27,7 @@ class Packet(NamedTuple):
 class OutputSender:
     """Encodes and sends the outputs of one call of `run()`."""
 
-    __slots__ = ("_channel", "_encoder", "_files", "_memory", "_shared")
+    __slots__ = ("_channel", "_encoder", "_memory", "_shared", "files")
 
     def __init__(
         self,
@@ -38,20 +38,24 @@ class OutputSender:
         memory: SlotMemory | None,
         shared: SharedMemory,
     ) -> None:
-        """`memory` names what `shared` opens, if parent and worker share some."""
+        """`files` are those of the call; `memory` names what `shared` opens, if parent and worker share some."""
         self._channel = channel
         self._encoder = encoder
-        self._files = files
+        self.files = files
         self._memory = memory
         self._shared = shared
 
+    def packet(self, value: Any, plain: bytes | None, *, apart: bool) -> Packet:
+        """As `encode`; `plain` is what `OutputEncoder.encode_plain` has made of the value, None if it takes more."""
+        return self.encode(value, apart=apart) if plain is None else Packet([plain], len(plain))
+
     def encode(self, value: Any, *, apart: bool) -> Packet:
         """Encode a value, with its tensors `apart` from the JSON or within. Raises `OutputError`."""
-        files = self._files
+        files = self.files
         json, of_value, tensors = self._encoder.encode(value, files.new_folder, files.originals_of, apart=apart)
         if tensors is None:
             return Packet([json], len(json), packed=False, files=of_value)
-        parts = pack(json, tensors)
+        parts = self._encoder.heads.pack(tensors) if tensors and json is NO_MORE else pack(json, tensors)
         return Packet(parts, sum(map(len, parts)), packed=True, files=of_value)
 
     def send(self, packet: Packet, report: Callable[[bytes, int], Message], *, may_wait: bool = False) -> None:
@@ -61,13 +65,13 @@ class OutputSender:
         """
         parts = packet.parts
         if packet.files:
-            self._files.announce(packet.files)
+            self.files.announce(packet.files)
         if packet.packed and self.share(parts, lambda size: report(b"", size)):
             return
         if packet.size <= INLINE_LIMIT:
             self._channel.send(report(b"".join(parts), 0), may_wait=may_wait)
         else:
-            self._files.spill(parts)
+            self.files.spill(parts)
             self._channel.send(report(b"", 0), may_wait=may_wait)
 
     def share(self, parts: Sequence[Buffer], report: Callable[[int], Message]) -> bool:

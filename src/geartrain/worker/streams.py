@@ -42,14 +42,19 @@ class LineWriter:
     A change of stream lets a partial line out; so does a flush, the caller's own, and the end, everybody's.
     """
 
-    __slots__ = ("_emit", "_lines", "_lock", "whole")
+    __slots__ = ("_emit", "_lines", "_lock", "_whole")
 
     def __init__(self, emit: Emit, whole: LineWriter | None = None) -> None:
         """`whole`: that of the batch, of a writer for one of its predictions."""
-        self.whole = whole or self
+        self._whole = whole
         self._emit = emit
         self._lock = threading.RLock()
         self._lines: dict[int, _Line] = {}
+
+    @property
+    def whole(self) -> LineWriter:
+        """That of the batch, or this one, which does not keep itself: what does goes with the next collection only."""
+        return self._whole or self
 
     def write(self, source: LogSource, text: str) -> None:
         """Take some text of one stream."""

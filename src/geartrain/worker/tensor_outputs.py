@@ -23,15 +23,16 @@ class TensorOutputs:
     """The tensors of one runner's output: the value itself, or fields of a record."""
 
     def __init__(self, kind: TypeSpec) -> None:
+        from geartrain.worker import arrays  # a worker without tensors needs no numpy
+
+        self._arrays = arrays
         self._kind = kind
         self._is_record = kind.kind == "record"
         self._types = tensor_types(kind)
 
     def split(self, value: Any) -> Split:
         """Take the tensors out of a value; raise `OutputError` for one that is not as declared."""
-        from geartrain.worker.arrays import tensor_of
-
-        fields = self.fields(value)
+        arrays, fields = self._arrays, self.fields(value)
         if fields is None:
             return Split({}, [])
         tensors = []
@@ -40,8 +41,8 @@ class TensorOutputs:
             if given is None:
                 continue
             try:
-                tensor = tensor_of(name, kind.datatype, given)
-                self._check_shape(tensor.shape, kind)
+                tensor = arrays.tensor_of(name, kind.datatype, given)
+                arrays.check_shape(tensor.shape, kind.shape, variadic=kind.variadic)
             except ValueError as error:
                 raise self._fault(error, name) from None
             tensors.append(tensor)
@@ -49,17 +50,15 @@ class TensorOutputs:
 
     def plain(self, value: Any) -> Any:
         """Return a value with nested lists in place of its tensors; raise `OutputError` as `split`."""
-        from geartrain.worker.arrays import plain_of
-
-        fields = self.fields(value)
+        arrays, fields = self._arrays, self.fields(value)
         if fields is None:
             return None
         for name, kind in self._types.items():
             if fields[name] is None:
                 continue
             try:
-                shape, fields[name] = plain_of(kind.datatype, fields[name])
-                self._check_shape(shape, kind)
+                shape, fields[name] = arrays.plain_of(kind.datatype, fields[name])
+                arrays.check_shape(shape, kind.shape, variadic=kind.variadic)
             except ValueError as error:
                 raise self._fault(error, name) from None
         return fields if self._is_record else fields[_OUTPUT]
@@ -93,12 +92,6 @@ class TensorOutputs:
     def _fault(self, error: ValueError, name: str) -> OutputError:
         fault = OutputError(str(error))
         return fault.inside(name) if self._is_record else fault
-
-    @staticmethod
-    def _check_shape(shape: tuple[int, ...], kind: TypeSpec) -> None:
-        from geartrain.worker.arrays import check_shape
-
-        check_shape(shape, kind.shape, variadic=kind.variadic)
 
 
 def tensor_types(kind: TypeSpec) -> dict[str, TypeSpec]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from geartrain.domain.signature import OutputSpec
-from geartrain.domain.tensors import SIZES, VARIABLE, Buffer, Tensor, pack
+from geartrain.domain.tensors import SIZES, VARIABLE, Buffer, Tensor
 from geartrain.worker.arrays import WrongArrayError, check_shape, tensor_of
 from geartrain.worker.faults import OutputError
-from geartrain.worker.sending import Packet
+from geartrain.worker.packed_heads import PackedHeads
 from geartrain.worker.tensor_outputs import TensorOutputs, tensor_types
 
 
@@ -22,10 +23,11 @@ class TensorPacker:
         self._by_rows = by_rows
         self._outputs = TensorOutputs(output.type)
         only = output.type.kind == "tensor" or len(self._types) == len(output.type.fields)
+        self._heads = PackedHeads()
         self._is_simple = bool(self._types) and only and all(kind.datatype in SIZES for kind in self._types.values())
 
-    def pack(self, value: Any, sizes: Sequence[int], total: int) -> list[Packet] | None:
-        """Return the packed output of each request; None if there is anything to be looked at more closely.
+    def pack(self, value: Any, sizes: Sequence[int], total: int) -> list[tuple[Buffer, ...]] | None:
+        """Return the parts of each request's packed output; None if there is anything to be looked at more closely.
 
         `sizes` are the rows of each request, and `total` those of the call.
         """
@@ -49,33 +51,17 @@ class TensorPacker:
             raise WrongArrayError("has another number of rows")
         return tensor
 
-    def _cut(self, tensors: Sequence[Tensor], sizes: Sequence[int], total: int) -> list[Packet]:
-        rows = [len(tensor.data) // total for tensor in tensors]  # bytes of each
-        heads: dict[int, list[bytes]] = {}
-        packets, position = [], 0
-        for size in sizes:
-            if size not in heads:
-                heads[size] = self._heads(tensors, rows, size)
-            parts: list[Buffer] = []
-            for tensor, row, head in zip(tensors, rows, heads[size], strict=True):
-                parts += (head, tensor.data[position * row : (position + size) * row])
-            packets.append(Packet(parts, sum(map(len, parts)), packed=True))
-            position += size
-        return packets
+    def _cut(self, tensors: Sequence[Tensor], sizes: Sequence[int], total: int) -> list[tuple[Buffer, ...]]:
+        heads = {size: self._heads.of([self._part(tensor, size, total) for tensor in tensors]) for size in set(sizes)}
+        columns: list[list[Buffer]] = []
+        for index, tensor in enumerate(tensors):
+            data, row = tensor.data, len(tensor.data) // total  # bytes of each
+            columns.append([heads[size][index] for size in sizes])
+            bounds = [0, *accumulate([size * row for size in sizes])]
+            columns.append(list(map(data.__getitem__, map(slice, bounds, bounds[1:]))))
+        return list(zip(*columns, strict=True))
 
-    def _heads(self, tensors: Sequence[Tensor], rows: Sequence[int], size: int) -> list[bytes]:
-        """What stands in front of each tensor's contents in the packed output of a request with so many rows."""
-        own = [
-            Tensor(tensor.name, tensor.datatype, self._shape(tensor, size), tensor.data[: size * row])
-            for tensor, row in zip(tensors, rows, strict=True)
-        ]
-        heads, parts = [], iter(pack(b"{}", own))
-        for tensor in own:
-            head = b""
-            while (part := next(parts)) is not tensor.data:
-                head += part
-            heads.append(head)
-        return heads
-
-    def _shape(self, tensor: Tensor, size: int) -> tuple[int, ...]:
-        return (size, *tensor.shape[1:]) if self._by_rows else tensor.shape[1:]
+    def _part(self, tensor: Tensor, size: int, total: int) -> Tensor:
+        """A tensor as a request with so many rows has it, with the contents of the first one."""
+        shape = (size, *tensor.shape[1:]) if self._by_rows else tensor.shape[1:]
+        return Tensor(tensor.name, tensor.datatype, shape, tensor.data[: size * len(tensor.data) // total])

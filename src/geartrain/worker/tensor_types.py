@@ -143,6 +143,9 @@ class _Maker:
 
     def __init__(self, spec: TypeSpec, form: Callable[[Any], Any], strings: Any = None) -> None:
         """`form` makes what the model asks for of a numpy array; `strings` is the element type of one of BYTES."""
+        from geartrain.worker import arrays
+
+        self._arrays = arrays
         self._datatype = spec.datatype
         self._shape = spec.shape
         self._form = form
@@ -150,8 +153,7 @@ class _Maker:
 
     def __call__(self, value: Any) -> Any:
         """Raises `ValueError`: a default that is no such array."""
-        from geartrain.worker import arrays
-
+        arrays = self._arrays
         if isinstance(value, Tensor):
             if self._strings is None:
                 return self._form(arrays.numbers_of(value))
@@ -171,10 +173,8 @@ class _Maker:
         return array.reshape(shape) if self._strings is np.object_ else array.astype(self._strings).reshape(shape)
 
     def _array_of_nested(self, value: Any) -> Any:
-        from geartrain.worker import arrays
-
-        shape, elements = arrays.bytes_of(value)
-        return self._array(elements, arrays.whole_shape(shape, self._shape))
+        shape, elements = self._arrays.bytes_of(value)
+        return self._array(elements, self._arrays.whole_shape(shape, self._shape))
 
 
 def _as_torch(array: Any) -> Any:
