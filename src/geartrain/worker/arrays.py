@@ -102,7 +102,9 @@ def array_of(value: Any, datatype: str) -> Any:
         kind = "text" if array.dtype.kind == "U" else array.dtype.name
         what = f"an array of {kind}" if array.ndim else f"of type {type(value).__name__}"
         raise WrongArrayError(f"is {what}, and {datatype} is declared")
-    return array if given == datatype else _cast(array, given, datatype)
+    if given != datatype:
+        return _cast(array, given, datatype)
+    return array if array.dtype.isnative else array.astype(numpy_type(datatype))
 
 
 def _widened(bits: Any) -> Any:
