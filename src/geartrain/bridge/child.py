@@ -154,7 +154,7 @@ class ChildWorker:
         if self._death is not None:
             listener.on_end(work.Failed(self._death), (), idle=False)
             return
-        alone = self._is_idle() and (not isinstance(job, work.BatchJob) or job.lone)
+        alone = job.lone and self._is_idle()
         serial = channel.occupy(job.id, listener)
         message = message_of(job, serial, channel.parcels, outputs=self._folder.outputs)
         if message is None:

@@ -7,11 +7,9 @@ from math import inf
 from typing import Generic, TypeVar
 
 from geartrain.domain.batching import BatchPolicy
+from geartrain.domain.solitude import Solitude
 
 T = TypeVar("T", bound=Hashable)
-
-_SURE = 3  # batches
-_LOOK_UP = 8  # batches
 
 
 class _Group(Generic[T]):
@@ -41,14 +39,14 @@ class BatchQueue(Generic[T]):
     the other do not ask more at once than they did, so to wait on would gain nothing.
     """
 
-    def __init__(self, policy: BatchPolicy) -> None:
+    def __init__(self, policy: BatchPolicy, solitude: Solitude | None = None) -> None:
         self._policy = policy
         self._groups: dict[Hashable, _Group[T]] = {}
         self._group_of: dict[T, _Group[T]] = {}
         self.rows = 0  # that wait, of all together
         self._crowd = 1  # rows that were on their way when a batch ended
         self._ended_at = -inf
-        self._lone = 0  # batches in a row that were of one request, and at whose ends nobody waited
+        self._solitude = solitude or Solitude()
 
     def __len__(self) -> int:
         return len(self._group_of)
@@ -91,14 +89,11 @@ class BatchQueue(Generic[T]):
         """A batch of so many rows, and requests, has ended: those who asked for them may soon ask again."""
         self._crowd = rows + self.rows
         self._ended_at = now
-        self._lone = 0 if self._group_of or requests > 1 else self._lone + 1
+        self._solitude.has_run(alone=requests == 1 and not self._group_of)
 
     def is_lone(self) -> bool:
-        """Whether nobody else seems to ask: nobody has waited when the last batches ended.
-
-        Now and then the answer is no all the same, since who looks at nothing else meanwhile would never see others.
-        """
-        return self._lone >= _SURE and self._lone % _LOOK_UP != 0
+        """Whether nobody else seems to ask: nobody has waited when the last batches ended; see `Solitude`."""
+        return self._solitude.is_likely()
 
     def take(self, now: float) -> list[T]:
         """Return what is to be run now, if anything: it no longer waits here."""

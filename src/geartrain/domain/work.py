@@ -24,7 +24,8 @@ class Job(msgspec.Struct, frozen=True):
     """One call of the runner. `input` is a JSON object in UTF-8 whose file values are local paths.
 
     With `tensors`, which may be none at all, these are inputs beside it, and outputs that hold tensors shall come
-    packed (`domain.tensors.pack`) instead of as JSON. `parameters` are those of the Open Inference Protocol.
+    packed (`domain.tensors.pack`) instead of as JSON. `parameters` are those of the Open Inference Protocol. `lone`:
+    nobody else asks at present, so that nothing else would be done while it runs.
     """
 
     id: str
@@ -32,13 +33,13 @@ class Job(msgspec.Struct, frozen=True):
     context: dict[str, str] | None = None
     tensors: tuple[Tensor, ...] | None = None
     parameters: Parameters | None = None
+    lone: bool = False
 
 
 class BatchJob(msgspec.Struct, frozen=True):
     """Several jobs in one call of the runner; `sizes` are their rows (`domain.batching`).
 
-    `ahead`: the slot is not free yet; the batch lies ready for when it is. `lone`: nobody else asks at present, so that
-    nothing gathers while it runs.
+    `ahead`: the slot is not free yet; the batch lies ready for when it is. `lone` as of `Job`.
     """
 
     id: str

@@ -15,6 +15,7 @@ from geartrain.domain.events import Metric
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.signature import Signature
+from geartrain.domain.solitude import Solitude
 from geartrain.domain.tensors import Tensor
 from geartrain.domain.work import Canceled, Failed, ItemOutcome, Job, Outcome, Succeeded
 from geartrain.service.batch_run import Batch, size_metric
@@ -31,12 +32,14 @@ _LIGHT = 128 * 1024  # bytes of a batch that may lie ready in its worker's socke
 class Batcher:
     """Gathers the predictions of one service, whichever door they came through, and gives batches to free slots."""
 
-    def __init__(self, service: PredictionService, signature: Signature, batching: Batching) -> None:
+    def __init__(
+        self, service: PredictionService, signature: Signature, batching: Batching, *, solitude: Solitude
+    ) -> None:
         self.batching = batching
         self.service = service
         self.waiting = 0  # predictions that are admitted and in no batch yet
         self._items = BatchItems(signature, batching)
-        self._queue: BatchQueue[BatchedExecution] = BatchQueue(batching.policy)
+        self._queue: BatchQueue[BatchedExecution] = BatchQueue(batching.policy, solitude)
         self._timer: asyncio.TimerHandle | None = None
         self._will_serve = False  # at the end of this turn of the loop
         self._last_id = 0
@@ -71,6 +74,10 @@ class Batcher:
         """At the end of a turn of the loop: who has come in the same one shares a batch."""
         self._will_serve = False
         self.serve()
+
+    def is_lone(self) -> bool:
+        """Whether nobody else seems to ask."""
+        return self._queue.is_lone()
 
     def run_alone(self, execution: BatchedExecution, now: float) -> bool:
         """Run a request at once and by itself, if the model takes that and nobody else seems to ask."""

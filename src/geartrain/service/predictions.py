@@ -20,6 +20,7 @@ from geartrain.domain.events import DEFAULT_CAPACITY
 from geartrain.domain.inference import Parameters
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
+from geartrain.domain.solitude import Solitude
 from geartrain.domain.tensors import Tensor
 from geartrain.domain.webhook import Webhook
 from geartrain.domain.work import Job
@@ -93,6 +94,7 @@ class PredictionService:
         self._queue_size = limits.queue
         self._batch_room = limits.queue or DEFAULT_QUEUE
         self._queue: deque[Execution] = deque()
+        self._solitude = Solitude()
         self._batcher: Batcher | None = None  # of a model that takes batches
         self.live: dict[str, Execution] = {}
         self.kept = KeptPredictions(limits.keep)
@@ -162,6 +164,10 @@ class PredictionService:
         if execution is not None and execution.prediction is prediction:
             execution.cancel()
 
+    def expect_others(self) -> None:
+        """Several clients ask at the same moment, as their door knows: no run is awaited on the spot for some time."""
+        self._solitude.has_run(alone=False)
+
     # at the end
 
     def close(self) -> None:
@@ -210,7 +216,9 @@ class PredictionService:
         permit.pool.release(permit)
         if self._batcher is not None:
             self._batcher.serve()
-        elif self._queue:
+            return
+        self._solitude.has_run(alone=not self._unfinished)
+        if self._queue:
             self._serve_queue()
 
     def leave_queue(self, execution: Execution) -> None:
@@ -257,7 +265,8 @@ class PredictionService:
         if permit is None:
             self._check_queue(new.queue)
         now = self.clock()
-        execution = Execution(self, *self._parts(new, prediction_id, now), values=values)
+        lone = permit is not None and self._solitude.is_likely()
+        execution = Execution(self, *self._parts(new, prediction_id, now, lone=lone), values=values)
         self._enter(execution, new, now)
         if permit is None:
             self._queue.append(execution)
@@ -272,19 +281,19 @@ class PredictionService:
         key, rows = batcher.measure(new.input, new.tensors)
         self._check_queue(new.queue)
         now = self.clock()
-        parts = self._parts(new, prediction_id, now)
+        parts = self._parts(new, prediction_id, now, lone=batcher.is_lone())
         execution = BatchedExecution(batcher, *parts, values=values, key=key, rows=rows)
         self._enter(execution, new, now)
         if values is not None or not batcher.run_alone(execution, now):
             execution.enter(new.patience)
         return execution
 
-    def _parts(self, new: NewPrediction, prediction_id: str, now: float) -> tuple[Prediction, Job]:
+    def _parts(self, new: NewPrediction, prediction_id: str, now: float, *, lone: bool) -> tuple[Prediction, Job]:
         echo = self._echo(new.input) if self._secrets else new.input
         created_at = now if new.created_at is None else new.created_at
         # Whoever creates a prediction reads it from its first event on, however short the history for others is.
         prediction = Prediction(prediction_id, echo, created_at, capacity=max(self.history, DEFAULT_CAPACITY))
-        return prediction, Job(prediction_id, new.input, new.context, new.tensors, new.parameters)
+        return prediction, Job(prediction_id, new.input, new.context, new.tensors, new.parameters, lone)
 
     def _enter(self, execution: Execution, new: NewPrediction, now: float) -> None:
         execution.admitted_at = now
@@ -300,6 +309,7 @@ class PredictionService:
         if self.waiting < (own if size is None else size):
             return
         self.counts.add_fault("REJECTED", 0.0, ran_until=None)
+        self.expect_others()
         if size is None:
             raise GeartrainError(Code.AT_CAPACITY, "At capacity - all prediction slots busy")
         raise GeartrainError(Code.QUEUE_FULL, "Exceeds maximum queue size")
@@ -337,7 +347,7 @@ class PredictionService:
         self._input_files = self._make_input_files() if self._has_files else None
         batching = self.model.info.batching
         if batching is not None:
-            self._batcher = Batcher(self, self.model.signature, batching)
+            self._batcher = Batcher(self, self.model.signature, batching, solitude=self._solitude)
         self._prepared = True
 
     def _check_files(self, raw: bytes) -> dict[str, Any] | None:

@@ -19,14 +19,23 @@ class InferCalls:
     def __init__(self, catalogue: Catalogue, regions: SharedRegions) -> None:
         self.catalogue = catalogue
         self.regions = regions
+        self._open = 0  # calls
 
     async def infer(self, data: bytes, context: Context) -> bytes:
         """Answer one call, or end it with a status."""
+        self._open += 1
         try:
             call = read_call(parse(data), self.regions)
-            return await self._run(self.catalogue.find(call.model, call.version), call)
+            inference = self.catalogue.find(call.model, call.version)
+            if self._open == 1:
+                await asyncio.sleep(0)  # those that have come together with it show themselves
+            if self._open > 1:
+                inference.service.expect_others()
+            return await self._run(inference, call)
         except Exception as error:  # noqa: BLE001 - the border of a call: whatever it is becomes a status
             await abort(context, error)
+        finally:
+            self._open -= 1
 
     async def _run(self, inference: Inference, call: Call) -> bytes:
         prediction = inference.create(call.request)

@@ -1,0 +1,103 @@
+"""When a run is taken for the only one: only then its end is awaited on the spot."""
+
+from __future__ import annotations
+
+import pytest
+
+from geartrain.domain.errors import GeartrainError
+from geartrain.domain.signature import OutputSpec, Signature, TypeSpec
+from geartrain.domain.solitude import Solitude
+from geartrain.domain.work import BatchJob, HealthVerdict, Job, JobListener, Succeeded, WorkerInfo
+from geartrain.service.model import Model
+from geartrain.service.predictions import Limits, NewPrediction, PredictionService
+from tests.unit.test_catalogue import NoOutputs
+
+
+def test_some_runs_are_not_awaited_so_that_others_are_seen() -> None:
+    solitude = Solitude()
+    likely = []
+    for _ in range(20):
+        likely.append(solitude.is_likely())
+        solitude.has_run(alone=True)
+    assert likely == [number > 2 and number % 8 != 0 for number in range(20)]
+
+
+def test_others_that_were_seen_once_are_expected_for_long() -> None:
+    solitude = Solitude()
+    for _ in range(10):
+        solitude.has_run(alone=True)
+    solitude.has_run(alone=False)
+    runs = 0
+    while not solitude.is_likely():
+        solitude.has_run(alone=True)
+        runs += 1
+    assert runs > 60
+    solitude.has_run(alone=False)
+    assert not solitude.is_likely()
+
+
+class Worker:
+    """Keeps its job until the test ends it."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Job, JobListener]] = []
+
+    async def start(self) -> WorkerInfo:
+        return WorkerInfo(Signature((), OutputSpec(TypeSpec("string"))), 1, is_async=False, has_healthcheck=False)
+
+    def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
+        assert isinstance(job, Job)
+        self.jobs.append((job, listener))
+
+    def end(self) -> bool:
+        """End its job; return whether it was taken for the only one."""
+        job, listener = self.jobs.pop()
+        listener.on_end(Succeeded(b'"a"', 0.1), (), idle=True)
+        return job.lone
+
+    def cancel(self, slot: int, job_id: str) -> None:
+        raise NotImplementedError
+
+    def discard(self, files: object) -> None:
+        raise NotImplementedError
+
+    def kill(self, reason: str) -> None:
+        raise NotImplementedError
+
+    async def healthcheck(self) -> HealthVerdict:
+        raise NotImplementedError
+
+    async def stop(self, grace: float) -> None:
+        raise NotImplementedError
+
+
+async def _served(queue: int) -> tuple[PredictionService, Worker]:
+    model, worker = Model("m"), Worker()
+    service = PredictionService(model, outputs=NoOutputs(), limits=Limits(queue=queue))
+    await model.start(worker)
+    likely = []
+    for _ in range(4):
+        service.create(NewPrediction())
+        likely.append(worker.end())
+    assert likely == [False, False, False, True]
+    return service, worker
+
+
+async def test_one_that_waits_is_somebody_else() -> None:
+    service, worker = await _served(queue=1)
+    service.create(NewPrediction())
+    service.create(NewPrediction())
+    assert worker.end()
+    assert not worker.end()
+    service.create(NewPrediction())
+    assert not worker.end()
+
+
+async def test_one_that_is_refused_is_somebody_else() -> None:
+    service, worker = await _served(queue=0)
+    service.create(NewPrediction())
+    with pytest.raises(GeartrainError):
+        service.create(NewPrediction())
+    worker.end()
+    service.create(NewPrediction())
+    assert not worker.end()
