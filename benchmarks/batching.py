@@ -101,6 +101,11 @@ def geartrain(model: str, delay: float) -> Callable[[pathlib.Path], Server]:
     return make
 
 
+def floor(_: pathlib.Path) -> Server:
+    """See `batching_floor.py`."""
+    return Server(name="floor", command=(sys.executable, str(HERE / "batching_floor.py"), "{port}"))
+
+
 def triton_gathering(*settings: str) -> Callable[[pathlib.Path], Server]:
     """Triton with these settings of its dynamic batcher."""
     text = f"dynamic_batching {{ {' '.join(settings)} }}\n"
@@ -112,6 +117,7 @@ CONTENDERS = (
     Contender("geartrain, Cog's API, 1 ms", "geartrain", COG, geartrain("batched", DELAY)),
     Contender("geartrain, infer", "geartrain", INFER, geartrain("batched_tensor", 0)),
     Contender("geartrain, infer, 1 ms", "geartrain", INFER, geartrain("batched_tensor", DELAY)),
+    Contender("floor", "floor", COG, floor),
     Contender("triton, 1 ms", "triton", INFER, triton_gathering(PREFERRED, "max_queue_delay_microseconds: 1000")),
     Contender("triton", "triton", INFER, triton_gathering(PREFERRED)),
     Contender("mosec, 1 ms", "mosec", MOSEC, lambda folder: mosec(folder, script="doubler.py", max_wait_ms=1)),
@@ -189,7 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="turns that every server takes (default: 5)")
     parser.add_argument("--seconds", type=int, default=3, help="length of a turn (default: 3)")
-    programs = ("geartrain", *PEERS)
+    programs = ("geartrain", "floor", *PEERS)
     parser.add_argument("--servers", nargs="+", choices=programs, default=programs, help="whom to measure (all)")
     parser.add_argument("--connections", nargs="+", type=int, choices=CONNECTIONS, default=CONNECTIONS)
     options = parser.parse_args()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.signature import OutputSpec, Signature, TypeSpec
 from geartrain.domain.solitude import Solitude
 from geartrain.domain.work import BatchJob, HealthVerdict, Job, JobListener, Succeeded, WorkerInfo
+from geartrain.service.catalogue import Catalogue
+from geartrain.service.inference import Inference
 from geartrain.service.model import Model
 from geartrain.service.predictions import Limits, NewPrediction, PredictionService
+from geartrain.service.shared_memory import SharedRegions
+from geartrain.transport.grpc import open_inference_pb2 as pb
+from geartrain.transport.grpc.infer import InferCalls
 from tests.unit.test_catalogue import NoOutputs
 
 
@@ -41,6 +49,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.jobs: list[tuple[Job, JobListener]] = []
+        self.has_come = asyncio.Event()  # a job
 
     async def start(self) -> WorkerInfo:
         return WorkerInfo(Signature((), OutputSpec(TypeSpec("string"))), 1, is_async=False, has_healthcheck=False)
@@ -48,10 +57,12 @@ class Worker:
     def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
         assert isinstance(job, Job)
         self.jobs.append((job, listener))
+        self.has_come.set()
 
     def end(self) -> bool:
         """End its job; return whether it was taken for the only one."""
         job, listener = self.jobs.pop()
+        self.has_come.clear()
         listener.on_end(Succeeded(b'"a"', 0.1), (), idle=True)
         return job.lone
 
@@ -101,3 +112,27 @@ async def test_one_that_is_refused_is_somebody_else() -> None:
     worker.end()
     service.create(NewPrediction())
     assert not worker.end()
+
+
+async def test_calls_of_grpc_that_come_together_are_of_several_clients() -> None:
+    service, worker = await _served(queue=2)
+    catalogue = Catalogue()
+    catalogue.add(Inference(service))
+    calls = InferCalls(catalogue, SharedRegions(enabled=False))
+    request = pb.ModelInferRequest(model_name="m").SerializeToString()
+    context: Any = None  # asked for nothing, as long as nothing fails
+
+    def ask() -> asyncio.Task[bytes]:
+        return asyncio.ensure_future(calls.infer(request, context))
+
+    async def end() -> bool:
+        await worker.has_come.wait()
+        return worker.end()
+
+    only = ask()
+    assert await end()
+    await only
+    both = ask(), ask()
+    assert not await end()
+    assert not await end()
+    assert await both[0] == await both[1]
