@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 
+import load
 from report import conditions, output, peers_environment, table, version_of
 from servers import HERE, ROOT, Server, coglet, floor, geartrain, running
 
@@ -26,20 +27,10 @@ WARM_UP = 1  # seconds of load before the first round
 
 
 @dataclasses.dataclass(frozen=True)
-class Load:
-    """What one run of wrk saw; `p50` and `p99` in seconds, of good answers if there was one connection, else of all."""
+class Load(load.Load):
+    """Also counts the answers "at capacity". With one connection the percentiles run over good answers alone."""
 
-    good: int
     busy: int
-    bad: int
-    seconds: float
-    p50: float
-    p99: float
-
-    @property
-    def rate(self) -> float:
-        """Good answers per second."""
-        return self.good / self.seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +87,9 @@ def _load_row(name: str, measured: Sequence[Load], ours: Sequence[Load]) -> list
     def middle(pick: Callable[[Load], float]) -> float:
         return statistics.median(map(pick, measured))
 
-    row = [name, f"{middle(lambda load: load.rate):,.0f}"]
-    row += [f"{middle(lambda load: load.p50) * 1000:.3f}", f"{middle(lambda load: load.p99) * 1000:.3f}"]
-    row += [str(sum(load.busy for load in measured)), str(sum(load.bad for load in measured))]
+    row = [name, f"{middle(lambda each: each.rate):,.0f}"]
+    row += [f"{middle(lambda each: each.p50) * 1000:.3f}", f"{middle(lambda each: each.p99) * 1000:.3f}"]
+    row += [str(sum(each.busy for each in measured)), str(sum(each.bad for each in measured))]
     if not ours or measured is ours:
         return [*row, "", ""]
     rates = [mine.rate / theirs.rate for mine, theirs in zip(ours, measured, strict=True) if theirs.rate]

@@ -15,8 +15,7 @@ _SHORTEST: Final = 400e-6  # seconds; a shorter run is awaited on the spot
 _LONGEST: Final = 50e-3  # of a run; nobody notices it behind a longer one
 _DENSE: Final = 3e-3  # between two runs
 _PART: Final = 0.1  # of a run, before and after its end
-_LEAD: Final = 1.2e-3  # before its end, at least: timers are in milliseconds, of a clock that is read now and then
-_LINGER: Final = 400e-6  # after its end, at least
+_LEAD: Final = 400e-6  # before its end, at least: timers are no better
 
 
 class Vigil:
@@ -36,9 +35,9 @@ class Vigil:
         now = self._began_at = self._until = time.perf_counter()
         took = self._took
         if now - self._ended_at < _DENSE and _SHORTEST < took < _LONGEST:
-            part = _PART * took
-            delay = max(0, int((took - max(_LEAD, part)) * 1000)) / 1000  # which the loop would round up
-            self._timer = self._loop.call_later(delay, self._keep, now + took + max(_LINGER, part))
+            lead = max(_LEAD, _PART * took)
+            delay = max(0, int((took - lead) * 1000)) / 1000  # the loop's timers are in milliseconds, and may round up
+            self._timer = self._loop.call_later(delay, self._keep, now + took + lead)
 
     def end(self) -> None:
         """It has ended."""
@@ -48,7 +47,7 @@ class Vigil:
         if self._timer is not None:  # else the runs are not dense enough
             self._timer.cancel()
             self._timer = None
-            self._keep(now + max(_LINGER, _PART * self._took))
+            self._keep(now + max(_LEAD, _PART * self._took))
 
     def close(self) -> None:
         """Sleep as ever."""

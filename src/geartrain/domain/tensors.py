@@ -123,14 +123,17 @@ def check_type(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
     """As `check`, of a tensor whose contents are not there yet."""
     if datatype != spec.datatype:
         raise tensor_error(f"input '{spec.name}' has datatype {datatype}; the model expects {spec.datatype}")
-    if not (spec.variadic or len(shape) == len(spec.shape)) or not _fits(spec, shape):
+    if not fits(shape, spec.shape, variadic=spec.variadic):
         wanted = "any shape" if spec.variadic else f"{list(spec.shape)}"
         raise tensor_error(f"unexpected shape for input '{spec.name}'. Expected {wanted}, got {list(shape)}")
 
 
-def _fits(spec: TensorSpec, shape: Sequence[int]) -> bool:
-    for size, wanted in zip(shape, shape if spec.variadic else spec.shape, strict=True):
-        if size < 0 or wanted not in (size, VARIABLE):
+def fits(shape: Sequence[int], wanted: Sequence[int], *, variadic: bool) -> bool:
+    """Whether a shape is one of those that a model says; `wanted` and `variadic` as in `TensorSpec`."""
+    if not variadic and len(shape) != len(wanted):
+        return False
+    for size, want in zip(shape, shape if variadic else wanted, strict=True):
+        if size < 0 or want not in (size, VARIABLE):
             return False
     return True
 

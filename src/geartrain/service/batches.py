@@ -75,10 +75,6 @@ class Batcher:
         self._will_serve = False
         self.serve()
 
-    def is_lone(self) -> bool:
-        """Whether nobody else seems to ask."""
-        return self._queue.is_lone()
-
     def run_alone(self, execution: BatchedExecution, now: float) -> bool:
         """Run a request at once and by itself, if the model takes that and nobody else seems to ask."""
         if not self.batching.takes_singles or self._queue or not self._queue.is_lone():

@@ -281,7 +281,7 @@ class PredictionService:
         key, rows = batcher.measure(new.input, new.tensors)
         self._check_queue(new.queue)
         now = self.clock()
-        parts = self._parts(new, prediction_id, now, lone=batcher.is_lone())
+        parts = self._parts(new, prediction_id, now, lone=self._solitude.is_likely())
         execution = BatchedExecution(batcher, *parts, values=values, key=key, rows=rows)
         self._enter(execution, new, now)
         if values is not None or not batcher.run_alone(execution, now):

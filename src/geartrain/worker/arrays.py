@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from geartrain.domain.tensors import ARRAY_NAMES, VARIABLE, Buffer, Tensor, join_bytes, split_bytes
+from geartrain.domain.tensors import ARRAY_NAMES, Buffer, Tensor, fits, join_bytes, split_bytes
 
 BFLOAT: Final = "BF16"
 NAMES: Final[dict[str, str]] = {name: datatype for datatype, name in ARRAY_NAMES.items()}
@@ -130,11 +130,7 @@ def _cast(array: Any, given: str, datatype: str) -> Any:
 
 def check_shape(found: Sequence[int], shape: Sequence[int], *, variadic: bool) -> None:
     """Raise `WrongArrayError` if a shape is not the declared one."""
-    same = variadic or len(found) == len(shape)
-    if same and not variadic:
-        for size, want in zip(found, shape, strict=True):
-            same = same and want in (VARIABLE, size)
-    if not same:
+    if not fits(found, shape, variadic=variadic):
         raise WrongArrayError(f"has the shape {list(found)}, and {list(shape)} is declared")
 
 

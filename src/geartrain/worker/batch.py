@@ -55,8 +55,6 @@ class Batch:
     def input(self) -> Buffer:
         """The input of all items, packed."""
         if self._input is None:
-            self._input = self.message.input
-        if self._input is None:
             self._input = read_input(self.message, self.tools.memory_of(self.channel))
         return self._input
 

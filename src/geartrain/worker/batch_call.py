@@ -88,13 +88,12 @@ class BatchCall:
 
     def __exit__(self, *_: object) -> None:
         """From here on they are nobody's; the author's files are closed."""
-        batch, tools = self._batch, self._batch.tools
+        tools, elapsed = self._batch.tools, self._batch.ends.elapsed
         if self._scopes is not None:
-            self._scopes.end(tools.control, batch.ends.elapsed)
+            self._scopes.end(tools.control, elapsed)
         if self._writer is not None:
             tools.router.end(self._writer)
-        if self._log.dropped:
-            self._log.end(tools.control, batch.ends.elapsed)
+        self._log.end(tools.control, elapsed)
         if self._scope_token is not None:
             reset_scope(self._scope_token)
         self._own.binder.release(self._arguments)

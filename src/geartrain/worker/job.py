@@ -13,7 +13,7 @@ from geartrain.authoring.scope import Scope, reset_scope, set_scope
 from geartrain.bridge.framing import INLINE_LIMIT
 from geartrain.bridge.messages import Cancelled, Done, Failed, Log, Metric, Output, Predict, PredictBatch
 from geartrain.domain.events import MetricMode
-from geartrain.domain.tensors import Buffer, unpack
+from geartrain.domain.tensors import unpack
 from geartrain.worker.arguments import ArgumentBinder
 from geartrain.worker.channel import Channel
 from geartrain.worker.jobfiles import JobFiles
@@ -154,8 +154,7 @@ class Job:
         """From here on they are nobody's; the author's files are closed."""
         if self._writer is not None:
             self._tools.router.end(self._writer)
-        if self._log.dropped:
-            self._log.end(self._tools.control, self._elapsed())
+        self._log.end(self._tools.control, self._elapsed())
         if self._scope is not None:
             reset_scope(self._scope)
         if self._arguments is not None:
@@ -164,9 +163,7 @@ class Job:
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for `run()`."""
         message, binder = self._message, self._tools.binder
-        raw: Buffer | None = message.input
-        if raw is None:
-            raw = read_input(message, self._tools.memory_of(self._channel))
+        raw = read_input(message, self._tools.memory_of(self._channel))
         self._arguments = binder.bind(*unpack(raw)) if message.packed else binder.bind(bytes(raw))
         return self._arguments
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-
 from geartrain.bridge.messages import Predict, PredictBatch
 from geartrain.worker.channel import Channel
 from geartrain.worker.job import Job, JobTools, Runnable
@@ -14,12 +11,6 @@ def first_call(message: Predict | PredictBatch, channel: Channel, tools: JobTool
     """The call of `run()` that a message asks for; further ones may follow it."""
     if isinstance(message, Predict):
         return Job(message, channel, tools)
-    return _first_of_batch()(message, channel, tools)
-
-
-@cache
-def _first_of_batch() -> Callable[[PredictBatch, Channel, JobTools], Runnable]:
-    """Imported when there is a batch, and looked up once: an import costs something each time that it is met."""
     from geartrain.worker.batch_call import first_of
 
-    return first_of
+    return first_of(message, channel, tools)
