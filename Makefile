@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 PORT ?= 5000
+OLD ?= HEAD
+NEW ?= .
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -58,6 +60,10 @@ proto: $(TOOLS) ## make the Python code of the gRPC protocol from its descriptio
 .PHONY: bench
 bench: $(RUNTIME) ## measure against other servers, side by side (needs wrk; see benchmarks/README.md)
 	@$(BIN)/python benchmarks/predict.py $(BENCH_ARGS)
+
+.PHONY: compare
+compare: $(BIN)/python ## measure NEW (this work tree) against OLD (HEAD) in turns: make compare OLD=main NEW=. (needs wrk)
+	@$(BIN)/python benchmarks/compare.py $(OLD) $(NEW) $(COMPARE_ARGS)
 
 .PHONY: constraints
 constraints: ## write constraints.txt anew from an environment without pins

@@ -23,11 +23,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def conditions(peers: dict[str, str], *tools: str) -> str:
     """The machine and the versions: ours, those of `peers` by name, and `tools`, which are named as they are."""
     ours = [f"{name} {importlib.metadata.version(name)}" for name in ("geartrain", "uvicorn", "uvloop", "httptools")]
+    programs = ", ".join((*(f"{name} {version}" for name, version in peers.items()), *tools))
+    return f"{machine()}; {', '.join(ours)}; {programs}."
+
+
+def machine() -> str:
+    """The processor, the system and the Python that runs this script."""
     cpuinfo = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), "CPU")
-    machine = f"{len(os.sched_getaffinity(0))} cores of {cpu} ({platform.machine()}), {platform.system()}"
-    programs = ", ".join((*(f"{name} {version}" for name, version in peers.items()), *tools))
-    return f"{machine}, Python {platform.python_version()}; {', '.join(ours)}; {programs}."
+    hardware = f"{len(os.sched_getaffinity(0))} cores of {cpu} ({platform.machine()}), {platform.system()}"
+    return f"{hardware}, Python {platform.python_version()}"
 
 
 def version_of(package: str, environment: pathlib.Path) -> str:

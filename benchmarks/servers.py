@@ -48,6 +48,15 @@ class Running:
         """Bytes of memory of all its processes; what several of them share is counted once (PSS)."""
         return sum(_proportional_set_size(pid) for pid in processes_of(self.pid))
 
+    def resident(self) -> int:
+        """Bytes of memory of all its processes; what several of them share is counted for each (RSS)."""
+        return sum(_kilobytes(pid, "status", "VmRSS") for pid in processes_of(self.pid))
+
+    def cpu_seconds(self) -> tuple[float, float]:
+        """Seconds of CPU since the start: of the server's own process, and of all its descendants together."""
+        parent, *others = processes_of(self.pid)
+        return _cpu_seconds(parent), sum(map(_cpu_seconds, others))
+
 
 def geartrain(model: pathlib.Path, *, slots: int = 1) -> Server:
     """The server of this work tree, from the environment that runs this script."""
@@ -174,8 +183,19 @@ def processes_of(pid: int) -> list[int]:
 
 
 def _proportional_set_size(pid: int) -> int:
-    for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+    return _kilobytes(pid, "smaps_rollup", "Pss")
+
+
+def _kilobytes(pid: int, file: str, wanted: str) -> int:
+    """A line of kilobytes in a file of `/proc/PID`, as bytes."""
+    for line in pathlib.Path(f"/proc/{pid}/{file}").read_text().splitlines():
         name, _, rest = line.partition(":")
-        if name == "Pss":
+        if name == wanted:
             return int(rest.split()[0]) * 1024
-    raise RuntimeError(f"/proc/{pid}/smaps_rollup has no line `Pss`")
+    raise RuntimeError(f"/proc/{pid}/{file} has no line `{wanted}`")
+
+
+def _cpu_seconds(pid: int) -> float:
+    """User and system time of all threads of a process, in steps of a clock tick (usually 10 ms); see proc(5)."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # a name may hold blanks
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
