@@ -784,14 +784,48 @@ async def test_generate_stream_gives_one_event_for_each_yield(talk: LiveServer) 
 
 
 async def test_generate_works_with_any_model(kinds: LiveServer) -> None:
-    body = {"FP32": None, "INT32": [1, 2], "INT8": 5, "texts": ["a"]}
+    body = {"FP32": "a", "INT32": [1, 2], "INT8": 5, "texts": ["a"]}
     status, text = await error(kinds, "/v2/models/kinds/generate", json=body)
     assert (status, "FP32 takes a number" in text) == (400, True)
-    del body["FP32"]
+    body["FP32"] = None
     for what in ("generate", "generate_stream"):
         response = await kinds.client.post(f"/v2/models/kinds/{what}", json=body)
         found = json.loads(response.text.removeprefix("data: "))
         assert found == {"model_name": "kinds", "model_version": "1", "INT8": 5, "INT32": [1, 2], "texts": ["a"]}
+
+
+async def test_o1_null_is_absent(kinds: LiveServer, talk: LiveServer) -> None:
+    one = {**given("INT32", [1, 2]), "parameters": None}
+    members: dict[str, Any] = {"id": None, "parameters": None, "outputs": None}
+    assert (await infer(kinds, one, **members))["INT32"]["data"] == [1, 2]
+    body = {"id": None, "text_input": "a", "parameters": None, "words": 1, "temperature": None}
+    assert (await talk.client.post(GENERATE, json=body)).json()["text_output"] == "a 0\n"
+
+
+@pytest.mark.parametrize("what", ["generate", "generate_stream"])
+async def test_o2_what_is_no_input_reaches_the_model_as_a_parameter(kinds: LiveServer, what: str) -> None:
+    body = {"act": "tell", "top_k": 5, "parameters": {"greedy": False, "stop": "x", "top_p": 0.5}}
+    response = await kinds.client.post(f"/v2/models/kinds/{what}", json=body)
+    told = "[('greedy', False), ('stop', 'x'), ('top_k', 5), ('top_p', 0.5)]"
+    assert json.loads(response.text.removeprefix("data: "))["told"] == told
+    status, text = await error(kinds, f"/v2/models/kinds/{what}", json={"stop": ["x"]})
+    assert (status, "unexpected 'stop'" in text) == (400, True)
+
+
+async def test_o3_list_of_one_is_its_element(talk: LiveServer) -> None:
+    response = await talk.client.post(GENERATE, json={"text_input": ["a"], "words": [1]})
+    assert response.json() == {"model_name": "talk", "model_version": "1", "text_output": "a 0\n"}
+    status, text = await error(talk, GENERATE, json={"text_input": ["a", "b"]})
+    assert (status, "input 'prompt'" in text and "exactly one element" in text) == (400, True)
+
+
+async def test_o4_list_of_texts_is_one_text(serve: Serve) -> None:
+    source = "def run(prompt: str) -> list[str]:\n    return prompt.split()\n"
+    async with serve(source, name="split") as server:
+        for text, expected in {"a b c": "abc", "": ""}.items():
+            for what in ("generate", "generate_stream"):
+                response = await server.client.post(f"/v2/models/split/{what}", json={"text_input": text})
+                assert json.loads(response.text.removeprefix("data: "))["text_output"] == expected
 
 
 async def events(lines: AsyncIterator[str]) -> AsyncIterator[Any]:
@@ -819,7 +853,7 @@ async def test_each_event_is_sent_at_once(talk: LiveServer) -> None:
         ({}, 400, "prompt: Field required"),
         ({"text_input": 5}, 400, "prompt: "),
         ({"text_input": "a", "words": -1}, 400, "words: "),
-        ({"text_input": "a", "zz": 1, "parameters": {"yy": 1}}, 400, "unexpected 'zz', 'yy'"),
+        ({"text_input": "a", "zz": [], "parameters": {"yy": {}}}, 400, "unexpected 'zz', 'yy'"),
         ({"text_input": "a", "words": 0, "fail": True}, 500, "RuntimeError: the model is lost"),
     ],
 )

@@ -13,7 +13,7 @@ from geartrain.apis.generate import GenerateRequest, GenerateView
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.signature import OutputMode, OutputSpec, Signature, TypeSpec
-from geartrain.domain.tensors import Tensor, pack
+from geartrain.domain.tensors import Tensor, join_bytes, pack
 from geartrain.domain.tensorview import TensorView
 from tests.unit.tensor_models import optional, record, signature, tensor
 
@@ -64,7 +64,7 @@ def test_which_input_is_the_text(model: Signature, name: str) -> None:
 
 def test_model_without_a_text() -> None:
     model = signature(NUMBER, n=NUMBER, style=optional("style", STRING))
-    assert "unexpected 'text_input': the model has no such input. Its inputs are: 'n', 'style'" in refused(
+    assert "unexpected 'text_input': the model takes no text. Its inputs are: 'n', 'style'" in refused(
         {"text_input": "a"}, model
     )
     assert values({"n": 5}, model) == {"n": 5}
@@ -90,17 +90,13 @@ def test_values_stay_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ({"text_input": "a", "extra": 1}, "unexpected 'extra': the model has no such input. Its inputs are: 'prompt'"),
-        ({"text_input": "a", "parameters": {"top_k": 1, "top_p": 2}}, "unexpected 'top_k', 'top_p'"),
-        ({"text_input": "a", "extra": [1]}, "unexpected 'extra'"),
+        ({"text_input": "a", "extra": [1], "parameters": {"more": {}}}, "unexpected 'extra', 'more': the model has no"),
         ({"text_input": "a", "parameters": {"nested": {"a": 1}}}, "unexpected 'nested'"),
-        ({"text_input": "a", "parameters": {"triton_x": 1}}, "unexpected 'triton_x'"),
+        ({"text_input": "a", "parameters": {"triton_x": 1}}, "parameter 'triton_x' is reserved"),
         ({"text_input": "a", "prompt": "b"}, "input 'prompt' is given more than once"),
         ({"text_input": "a", "parameters": {"prompt": "b"}}, "input 'prompt' is given more than once"),
         ({"text_input": "a", "parameters": 5}, "Expected JSON object for keyword: 'parameters'"),
-        ({"text_input": "a", "parameters": None}, "Expected JSON object for keyword: 'parameters'"),
         ({"text_input": "a", "id": 5}, "Unable to parse 'id'"),
-        ({"text_input": "a", "id": None}, "Unable to parse 'id'"),
         (b'{"text_input":"a","text_input":"b"}', "member 'text_input' stands more than once"),
         (b'{"text_input":"a","parameters":{"stream":true,"stream":false}}', "member 'stream' stands more than once"),
         (b"", "the body is empty"),
@@ -115,6 +111,82 @@ def test_values_stay_as_they_are_written() -> None:
 )
 def test_t5_what_is_refused(body: Any, text: str) -> None:
     assert text in refused(body)
+
+
+# null, parameters, lists of one
+
+
+def test_o1_null_is_absent() -> None:
+    body = {"id": None, "text_input": "a", "parameters": None, "temperature": None, "extra": None}
+    request = read(body)
+    assert (json.loads(request.values), request.request.id, request.request.parameters) == ({"prompt": "a"}, "", {})
+    assert values({"parameters": {"stream": None, "other": None}}) == {}
+    model = signature(STRING, x=optional("x", tensor("INT32", 1)))
+    assert read({"x": None}, model).tensors == ()
+    assert "input 'x' is missing" in refused({"x": None}, signature(STRING, x=tensor("INT32", 1)))
+
+
+def test_o2_what_is_no_input_is_a_parameter() -> None:
+    given = {"max_tokens": 2**64 - 1, "top_p": 0.5, "echo": False, "stop": "\n"}
+    for body in ({"text_input": "a", **given}, {"text_input": "a", "parameters": given}):
+        request = read(body)
+        assert (json.loads(request.values), request.request.parameters) == ({"prompt": "a"}, given)
+
+
+def test_o2_parameters_are_all_the_models() -> None:
+    """The extension has none that the server takes for itself, unlike infer."""
+    given = {"timeout": 30, "priority": "high"}
+    request = read({"text_input": "a", **given}).request
+    assert (request.parameters, request.timeout) == (given, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"extra": [1]}, "unexpected 'extra': the model has no such input, and only a string, a number or a boolean"),
+        ({"extra": {}}, "unexpected 'extra': the model has no such input"),
+        ({"extra": []}, "can be a parameter. Its inputs are: 'prompt', 'temperature', 'stream'"),
+        ({"extra": 2**64}, "parameter 'extra' is out of range"),
+        (b'{"extra":1e999}', "parameter 'extra' is out of range"),
+        ({"extra": 1, "parameters": {"extra": 1}}, "parameter 'extra' is given more than once"),
+    ],
+)
+def test_o2_what_can_be_neither_is_refused(body: Any, text: str) -> None:
+    assert text in refused(body)
+
+
+FILE = TypeSpec("path")
+
+
+@pytest.mark.parametrize(
+    ("kind", "element"),
+    [
+        (STRING, "a"),
+        (STRING, ""),
+        (TypeSpec("secret"), "a"),
+        (TypeSpec("integer"), 3),
+        (NUMBER, 1.5),
+        (TypeSpec("boolean"), True),
+        (FILE, "data:,a"),
+    ],
+)
+def test_o3_list_of_one_is_its_element(kind: TypeSpec, element: Any) -> None:
+    assert values({"x": [element]}, signature(STRING, x=kind)) == {"x": element}
+
+
+def test_o3_list_of_one_for_the_text() -> None:
+    assert values({"text_input": ["a"], "parameters": {"temperature": [0]}}) == {"prompt": "a", "temperature": 0}
+
+
+@pytest.mark.parametrize("value", [[], ["a", "b"], ["a", None]])
+def test_o3_another_list_for_a_scalar_is_refused(value: Any) -> None:
+    assert "input 'prompt' to tensor with proper shape: it takes a single value" in refused({"text_input": value})
+
+
+def test_o3_list_for_a_list_stays_one() -> None:
+    kinds = {"x": TypeSpec("array", items=STRING), "y": TypeSpec("opaque"), "z": TypeSpec("object")}
+    for name, kind in kinds.items():
+        assert values({name: ["a"]}, signature(STRING, **{name: kind})) == {name: ["a"]}
 
 
 # tensors
@@ -171,7 +243,6 @@ def test_text_for_a_tensor() -> None:
         (1.5, "INT32", (1,), "INT32 takes an integer, got float"),
         ("1", "INT32", (1,), "INT32 takes an integer, got str"),
         ({"a": 1}, "FP32", (1,), "FP32 takes a number, got object"),
-        (None, "FP32", (1,), "FP32 takes a number, got null"),
         (1, "FP16", (1,), "receiving FP16 data via JSON is not supported"),
     ],
 )
@@ -232,6 +303,58 @@ def test_response_as_documented() -> None:
 )
 def test_outputs_by_name(output: TypeSpec, chunks: list[bytes], mode: OutputMode, expected: dict[str, Any]) -> None:
     assert whole(output, *chunks, mode=mode) == {**NAMED, **expected}
+
+
+TEXTS = TypeSpec("array", items=STRING)
+TWO_LISTS = record(text_output=TEXTS, lines=TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("output", "chunks", "mode", "expected"),
+    [
+        (TEXTS, [b'["a","b"]'], "value", {"text_output": "ab"}),
+        (TEXTS, [b"[]"], "value", {"text_output": ""}),
+        (TEXTS, [b'["a","b"]', b"[]", b'["c"]'], "iterator", {"text_output": "abc"}),
+        (TEXTS, [], "iterator", {"text_output": ""}),
+        (TypeSpec("string", nullable=True), [b"null"], "value", {"text_output": ""}),
+        (
+            TWO_LISTS,
+            [b'{"text_output":["a","b"],"lines":["c","d"]}'],
+            "value",
+            {"text_output": "ab", "lines": ["c", "d"]},
+        ),
+        (
+            TWO_LISTS,
+            [b'{"text_output":["a"],"lines":["b"]}', b'{"text_output":["c"],"lines":[]}'],
+            "iterator",
+            {"text_output": "ac", "lines": [["b"], []]},
+        ),
+        (TypeSpec("array", items=NUMBER), [b"[]"], "value", {"output": []}),
+    ],
+)
+def test_o4_text_output_is_joined(
+    output: TypeSpec, chunks: list[bytes], mode: OutputMode, expected: dict[str, Any]
+) -> None:
+    assert whole(output, *chunks, mode=mode) == {**NAMED, **expected}
+
+
+@pytest.mark.parametrize("texts", [[], [b"a"], [b"a", b"b"]])
+def test_o4_tensor_of_texts_is_joined(texts: list[bytes]) -> None:
+    def chunk(name: str) -> bytes:
+        return b"".join(pack(b"{}", [Tensor(name, "BYTES", (len(texts),), join_bytes(texts))]))
+
+    joined = b"".join(texts).decode()
+    kind = tensor("BYTES", -1)
+    assert whole(kind, chunk("output"))["text_output"] == joined
+    assert whole(kind, chunk("output"), chunk("output"), mode="iterator")["text_output"] == joined * 2
+    elements = [text.decode() for text in texts]
+    assert whole(record(t=kind), chunk("t"))["t"] == (elements[0] if len(elements) == 1 else elements)
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+def test_o4_output_that_json_has_no_form_for_is_refused_before_the_run(datatype: str) -> None:
+    model = signature(record(text=STRING, y=tensor(datatype, -1)), prompt=STRING)
+    assert f"output 'y' is {datatype}, which JSON cannot carry: use infer" in refused({"text_input": "a"}, model)
 
 
 def packed(json_text: bytes = b"{}", **tensors: list[int]) -> bytes:

@@ -234,13 +234,10 @@ def test_what_does_not_fit_the_model(body: Any, view: TensorView, text: str) -> 
         (x(data=[1, 2, 3]), "Shape does not match true shape of 'data' field"),
         (x(parameters=5), "Unable to parse 'inputs[0].parameters'"),
         ({**x(), "id": 5}, "Unable to parse 'id'"),
-        ({**x(), "id": None}, "Unable to parse 'id'"),
         ({**x(), "outputs": 5}, "Unable to parse 'outputs'"),
-        ({**x(), "outputs": None}, "Unable to parse 'outputs'"),
         ({**x(), "outputs": [{}]}, "Unable to parse 'outputs[0].name'"),
         ({**x(), "outputs": [{"name": "y", "parameters": {"binary_data": 1}}]}, "binary_data'"),
         ({**x(), "parameters": 5}, "Unable to parse 'parameters'"),
-        ({**x(), "parameters": None}, "Unable to parse 'parameters'"),
         ([], "Unable to parse the request: expected 'object', got 'array'"),
         (None, "Unable to parse the request: expected 'object', got 'null'"),
         ("x", "Unable to parse the request: expected 'object', got 'str'"),
@@ -532,8 +529,7 @@ def test_parameters_that_the_server_takes() -> None:
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
-        ({"n": None}, "parameter 'n' has invalid type. It should be either 'int', 'float', 'bool', or 'string'."),
-        ({"n": [1]}, "parameter 'n' has invalid type"),
+        ({"n": [1]}, "parameter 'n' has invalid type. It should be either 'int', 'float', 'bool', or 'string'."),
         ({"n": {"a": 1}}, "parameter 'n' has invalid type"),
         ({"n": 2**64}, "parameter 'n' is out of range"),
         ({"n": -(2**63) - 1}, "parameter 'n' is out of range"),
@@ -613,6 +609,57 @@ def test_output_of_two_forms() -> None:
     parameters = {"shared_memory_region": "r1", "shared_memory_byte_size": 16, "binary_data": True}
     body = {**x(), "outputs": [{"name": "y", "parameters": parameters}]}
     assert "Output can't set both 'shared_memory_region' and 'binary_data'" in refused(body)
+
+
+# null is absent
+
+
+SHARED = {"shared_memory_region": "r1", "shared_memory_byte_size": 16}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {**x(), "id": None},
+        {**x(), "parameters": None},
+        {**x(), "outputs": None},
+        {**x(), "id": None, "parameters": None, "outputs": None},
+        {**x(), "parameters": {"timeout": None, "own": None, "binary_data_output": None}},
+        {"inputs": [{**X, "parameters": None}]},
+        x(parameters={"binary_data_size": None, "shared_memory_region": None}),
+        x(parameters={"shared_memory_offset": None, "shared_memory_byte_size": None}),
+        {**x(), "outputs": [{"name": "y", "parameters": None}]},
+        {**x(), "outputs": [{"name": "y", "parameters": dict.fromkeys(["binary_data", "classification"])}]},
+        {**x(), "outputs": [{"name": "y", "parameters": dict.fromkeys([*SHARED, "shared_memory_offset"])}]},
+    ],
+)
+def test_o1_null_is_absent(body: dict[str, Any]) -> None:
+    request, reply = read(body)
+    assert (bytes(request.inputs[0].data), request.id, request.parameters) == (FOUR, "", {})
+    assert request.outputs == (("y",) if body.get("outputs") else None)
+    assert (request.timeout, reply) == (None, Reply())
+
+
+def test_o1_null_data_is_absent() -> None:
+    binary_input = {**X, "data": None, "parameters": {"binary_data_size": 16, "shared_memory_region": None}}
+    assert bytes(read({"inputs": [binary_input]}, tail=FOUR)[0].inputs[0].data) == FOUR
+    shared_input = {**X, "data": None, "parameters": {**SHARED, "shared_memory_offset": None}}
+    assert bytes(read({"inputs": [shared_input]})[0].inputs[0].data) == REGION[:16]
+    assert "But no field is set for input 'x'" in refused({"inputs": [{**X, "data": None}]})
+
+
+@pytest.mark.parametrize("member", ["inputs", "name", "shape", "datatype"])
+def test_o1_null_of_a_required_member_is_refused(member: str) -> None:
+    body = {**x(), "inputs": None} if member == "inputs" else {"inputs": [{**X, member: None}]}
+    assert f"{member}': expected '" in refused(body)
+
+
+@pytest.mark.parametrize("name", ["parameters", "outputs", "id"])
+def test_o1_null_after_the_same_member_changes_nothing(name: str) -> None:
+    values = {"parameters": '{"own":1}', "outputs": '[{"name":"y"}]', "id": '"7"'}
+    text = f'{{"inputs":[{json.dumps(X)}],"{name}":{values[name]},"{name}":null}}'
+    request, _ = read(text.encode())
+    assert (request.parameters, request.outputs, request.id) != ({}, None, "")
 
 
 def test_error_names_every_field() -> None:

@@ -16,8 +16,9 @@ import msgspec
 
 from geartrain.apis import tensor_json
 from geartrain.apis.infer_json import check_utf8, guard, unparsable
+from geartrain.apis.infer_parameters import check_parameter
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.inference import InferRequest
+from geartrain.domain.inference import InferRequest, Parameter, Parameters
 from geartrain.domain.prediction import Prediction, json_array
 from geartrain.domain.signature import InputField, Signature, TypeSpec
 from geartrain.domain.tensors import (
@@ -36,9 +37,13 @@ _TEXT_OUTPUT: Final = "text_output"
 _PROMPT: Final = "prompt"
 _OWN: Final = frozenset({"id", "parameters"})
 _TEXTS: Final = frozenset({"string", "secret"})
+_SCALARS: Final = frozenset({*_TEXTS, "integer", "number", "boolean", "path", "file"})
+_NULL: Final = msgspec.Raw(b"null")
+_COMPOUND: Final = (b"[", b"{")
 
 _Members = dict[str, msgspec.Raw]
 _decode_members = msgspec.json.Decoder(_Members).decode
+_decode_one = msgspec.json.Decoder(tuple[msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -58,36 +63,70 @@ class GenerateRequest(msgspec.Struct, frozen=True):
 def read_request(body: bytes | bytearray, signature: Signature, view: TensorView) -> GenerateRequest:
     """Decode a request's body.
 
-    Raises `GeartrainError`: `UNPARSABLE`, `INVALID_INPUT` for members that the model does not know or that stand twice,
-    `INVALID_TENSOR` for values that do not become a tensor. Other values are checked when the prediction is made.
+    What is no input of the model is a parameter for it (note under "Generate Request JSON Object"); null is absent.
+    Raises `GeartrainError`: `UNPARSABLE`, `INVALID_INPUT` for members that can be neither, that are reserved, or that
+    stand twice, `INVALID_TENSOR` for values that do not become a tensor and for a model whose outputs JSON cannot
+    carry. Other values are checked when the prediction is made.
     """
     members = _read_members(body)
     own_id = _read_id(members.get("id"))
-    fields = {field.name: field for field in signature.inputs}
+    _check_outputs(view)
+    given, parameters = _sort_members(members, signature)
     specs = {spec.name: spec for spec in view.inputs}
+    tensors = []
+    for field in signature.inputs:
+        name = field.name
+        if field.type.kind == "tensor" and name in given:
+            tensors.append(_tensor(specs[name], given.pop(name)))
+        elif field.type.kind == "tensor" and field.required:
+            raise tensor_error(f"input '{name}' is missing: the model requires it")
+        elif field.type.kind in _SCALARS and name in given:
+            given[name] = _scalar(name, given[name])
+    values = _encode(given)
+    return GenerateRequest(
+        values, tuple(tensors) if view.has_tensors else None, InferRequest((), own_id, parameters or {})
+    )
+
+
+def _sort_members(members: _Members, signature: Signature) -> tuple[_Members, Parameters]:
+    """Tell the values of inputs, by the names of the inputs, from the parameters."""
+    fields = {field.name for field in signature.inputs}
     given: _Members = {}
+    parameters: Parameters = {}
     unknown = []
     for member, value in _inputs(members):
         name = member
         if name not in fields and member == _TEXT_INPUT:
             name = text_input_of(signature) or member
-        if name not in fields:
-            unknown.append(member)
-        elif name in given:
-            raise _invalid(f"input '{name}' is given more than once")
-        else:
+        if value == _NULL:
+            continue
+        if name in given or name in parameters:
+            what = "input" if name in given else "parameter"
+            raise _invalid(f"{what} '{name}' is given more than once")
+        if name in fields:
             given[name] = value
+        elif name == _TEXT_INPUT:
+            raise _invalid(f"unexpected '{name}': the model takes no text. Its inputs are: {_names(signature)}")
+        elif _first(value) in _COMPOUND:
+            unknown.append(f"'{name}'")
+        else:
+            parameters[name] = _parameter(name, value)
     if unknown:
-        msg = f"unexpected {_listed(unknown)}: the model has no such input. Its inputs are: {_listed(fields)}"
+        msg = (
+            f"unexpected {', '.join(unknown)}: the model has no such input, and only a string, a number or a boolean "
+            f"can be a parameter. Its inputs are: {_names(signature)}"
+        )
         raise _invalid(msg)
-    tensors = []
-    for name, field in fields.items():
-        if field.type.kind == "tensor" and name in given:
-            tensors.append(_tensor(specs[name], given.pop(name)))
-        elif field.type.kind == "tensor" and field.required:
-            raise tensor_error(f"input '{name}' is missing: the model requires it")
-    values = _encode(given)
-    return GenerateRequest(values, tuple(tensors) if view.has_tensors else None, InferRequest((), own_id))
+    return given, parameters
+
+
+def _parameter(name: str, text: msgspec.Raw) -> Parameter:
+    try:
+        value: Parameter = _decode_any(text)
+    except ValueError:  # the whole is JSON, so only a number beyond the range of a double remains
+        raise _invalid(f"parameter '{name}' is out of range: a number has at most 64 bits") from None
+    check_parameter(name, value)
+    return value
 
 
 def text_input_of(signature: Signature) -> str | None:
@@ -126,7 +165,7 @@ def _refuse_repeated(body: bytes | bytearray) -> None:
 
 
 def _read_id(value: msgspec.Raw | None) -> str:
-    if value is None:
+    if value is None or value == _NULL:
         return ""
     try:
         return _decode_text(value)
@@ -140,11 +179,38 @@ def _inputs(members: _Members) -> Iterator[tuple[str, msgspec.Raw]]:
         if name not in _OWN:
             yield name, value
     parameters = members.get("parameters")
-    if parameters is not None:
+    if parameters is not None and parameters != _NULL:
         try:
             yield from _decode_members(parameters).items()
         except ValueError:
             raise _invalid("Expected JSON object for keyword: 'parameters'") from None
+
+
+def _check_outputs(view: TensorView) -> None:
+    """Refuse before the run an output that could not be answered after it."""
+    for spec in view.outputs:
+        if spec.datatype in tensor_json.BINARY_ONLY:
+            msg = f"output '{spec.name}' is {spec.datatype}, which JSON cannot carry: use infer, with binary_data"
+            raise tensor_error(msg)
+
+
+def _scalar(name: str, value: msgspec.Raw) -> msgspec.Raw:
+    """Return the value of an input that takes one: a list of one element is that element, as in Triton."""
+    if _first(value) != b"[":
+        return value
+    try:
+        return _decode_one(value)[0]
+    except ValueError:
+        msg = (
+            f"The schema can not convert input '{name}' to tensor with proper shape: "
+            "it takes a single value, so a list must have exactly one element"
+        )
+        raise _invalid(msg) from None
+
+
+def _first(value: msgspec.Raw) -> bytes:
+    """The first byte of a value, which tells its JSON type."""
+    return bytes(memoryview(value)[:1])
 
 
 def _tensor(spec: TensorSpec, value: msgspec.Raw) -> Tensor:
@@ -200,10 +266,14 @@ class GenerateView:
         named = [(field.name, field.type) for field in output.fields] if self._is_record else [(OUTPUT, output)]
         self._types = dict(named)
         self._names = {name: name if self._is_record else _output_name(kind) for name, kind in named}
+        # `text_output` is a string in the document: what the model gives in several pieces is joined.
+        self._texts = {name for name, kind in named if self._names[name] == _TEXT_OUTPUT and _is_text(kind)}
 
     def one(self, chunk: bytes) -> _Members:
         """Return the outputs of one yield, or those of a run that yields nothing; raises `INVALID_TENSOR`."""
-        return {self._names.get(name, name): value for name, value in self._values(chunk).items()}
+        values = self._values(chunk)
+        values.update((name, _joined([values.get(name, _NULL)])) for name in self._texts)
+        return {self._names.get(name, name): value for name, value in values.items()}
 
     def whole(self, prediction: Prediction) -> _Members:
         """Return those of a run that is over: of a stream, texts are joined and anything else is listed."""
@@ -217,10 +287,12 @@ class GenerateView:
         whole: _Members = {}
         for name, kind in self._types.items():
             if kind.kind == "tensor":
-                whole[self._names[name]] = tensors[name]
+                value = _joined([tensors[name]]) if name in self._texts else tensors[name]
             else:
-                parts = [bytes(chunk[name]) for chunk in chunks if name in chunk]
-                whole[self._names[name]] = _join(kind, parts)
+                parts = [chunk[name] for chunk in chunks if name in chunk]
+                is_text = name in self._texts or kind.kind in _TEXTS
+                value = _joined(parts) if is_text else msgspec.Raw(json_array(list(map(bytes, parts))))
+            whole[self._names[name]] = value
         return whole
 
     def _values(self, chunk: bytes) -> _Members:
@@ -233,8 +305,14 @@ class GenerateView:
 
 
 def _output_name(kind: TypeSpec) -> str:
-    is_text = kind.kind in _TEXTS or (kind.kind == "tensor" and kind.datatype == "BYTES")
-    return _TEXT_OUTPUT if is_text else OUTPUT
+    return _TEXT_OUTPUT if _is_text(kind) else OUTPUT
+
+
+def _is_text(kind: TypeSpec) -> bool:
+    """Whether an output is text, or a list of texts."""
+    if kind.kind == "tensor":
+        return kind.datatype == "BYTES"
+    return kind.kind in _TEXTS or (kind.kind == "array" and kind.items is not None and kind.items.kind in _TEXTS)
 
 
 def _value(tensor: Tensor) -> msgspec.Raw:
@@ -243,10 +321,12 @@ def _value(tensor: Tensor) -> msgspec.Raw:
     return msgspec.Raw(text[1:-1] if count_of(tensor.shape) == 1 else text)
 
 
-def _join(kind: TypeSpec, parts: list[bytes]) -> msgspec.Raw:
-    if kind.kind in _TEXTS:
-        return msgspec.Raw(_encode("".join(text for text in map(_decode_any, parts) if isinstance(text, str))))
-    return msgspec.Raw(json_array(parts))
+def _joined(parts: Sequence[msgspec.Raw]) -> msgspec.Raw:
+    """Join texts and lists of texts to one text. What is null adds nothing."""
+    texts: list[Any] = []
+    for value in map(_decode_any, parts):
+        texts += value if isinstance(value, list) else [value]
+    return msgspec.Raw(_encode("".join(text for text in texts if isinstance(text, str))))
 
 
 def encode_event(data: bytes) -> bytes:
@@ -258,5 +338,5 @@ def _invalid(message: str) -> GeartrainError:
     return GeartrainError(Code.INVALID_INPUT, message)
 
 
-def _listed(names: Any) -> str:
-    return ", ".join(f"'{name}'" for name in names)
+def _names(signature: Signature) -> str:
+    return ", ".join(f"'{field.name}'" for field in signature.inputs)

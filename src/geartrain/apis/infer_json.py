@@ -12,24 +12,27 @@ from geartrain.domain.errors import Code, GeartrainError
 
 _Size = Annotated[int, msgspec.Meta(ge=0)]
 
+# An optional member may be null, which means that it is absent: clients such as KServe's write null for what they leave
+# out. Here None stays apart from UNSET, because the search for repeated members counts the names in the text.
+
 
 class InputParameters(msgspec.Struct, frozen=True):
     """The parameters of an input that mean something; others are passed over. Sizes in bytes."""
 
-    binary_data_size: _Size | msgspec.UnsetType = msgspec.UNSET
-    shared_memory_region: str | msgspec.UnsetType = msgspec.UNSET
-    shared_memory_offset: _Size = 0
-    shared_memory_byte_size: _Size | msgspec.UnsetType = msgspec.UNSET
+    binary_data_size: _Size | msgspec.UnsetType | None = msgspec.UNSET
+    shared_memory_region: str | msgspec.UnsetType | None = msgspec.UNSET
+    shared_memory_offset: _Size | None = 0
+    shared_memory_byte_size: _Size | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class OutputParameters(msgspec.Struct, frozen=True):
     """Those of a requested output."""
 
-    binary_data: bool | msgspec.UnsetType = msgspec.UNSET
-    classification: _Size = 0
-    shared_memory_region: str | msgspec.UnsetType = msgspec.UNSET
-    shared_memory_offset: _Size = 0
-    shared_memory_byte_size: _Size | msgspec.UnsetType = msgspec.UNSET
+    binary_data: bool | msgspec.UnsetType | None = msgspec.UNSET
+    classification: _Size | None = 0
+    shared_memory_region: str | msgspec.UnsetType | None = msgspec.UNSET
+    shared_memory_offset: _Size | None = 0
+    shared_memory_byte_size: _Size | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class InputJson(msgspec.Struct, frozen=True):
@@ -38,7 +41,7 @@ class InputJson(msgspec.Struct, frozen=True):
     name: str
     shape: tuple[_Size, ...]
     datatype: str
-    parameters: InputParameters | msgspec.UnsetType = msgspec.UNSET
+    parameters: InputParameters | msgspec.UnsetType | None = msgspec.UNSET
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -46,16 +49,24 @@ class OutputJson(msgspec.Struct, frozen=True):
     """A requested output."""
 
     name: str
-    parameters: OutputParameters | msgspec.UnsetType = msgspec.UNSET
+    parameters: OutputParameters | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class RequestJson(msgspec.Struct, frozen=True):
     """The whole. Members it does not know are passed over, as observed."""
 
     inputs: list[InputJson]
-    id: str = ""
-    parameters: dict[str, Any] = {}
-    outputs: list[OutputJson] = []
+    id: str | None = ""
+    parameters: dict[str, Any] | None = {}
+    outputs: list[OutputJson] | None = []
+
+
+_NULL: Final = msgspec.Raw(b"null")
+
+
+def is_given(value: object) -> bool:
+    """Whether an optional member is there; null counts as absent."""
+    return value is not None and value is not msgspec.UNSET and value != _NULL
 
 
 _decode = msgspec.json.Decoder(RequestJson).decode
@@ -131,7 +142,7 @@ def wrong_shape(error: msgspec.ValidationError) -> GeartrainError:
     if missing is not None:
         place = f"{place}.{missing[1]}" if place else missing[1]
         text = "the field is missing"
-    text = text.replace("`", "'").replace("Expected", "expected", 1)
+    text = text.replace("`", "'").replace("Expected", "expected", 1).replace(" | null'", "'")
     what = f"Unable to parse '{place}'" if place else "Unable to parse the request"
     return GeartrainError(Code.INVALID_INPUT, f"{what}: {text}")
 
@@ -144,6 +155,7 @@ def _is_plain(text: bytes | bytearray, request: RequestJson) -> bool:
     if b"\\" in text:
         return False
     quotes = 2 + (4 if request.id else 0)  # `inputs`, `id`
+    quotes += 2 * (request.id, request.parameters, request.outputs).count(None)
     for one in request.inputs:
         quotes += 10  # `name` and `datatype` with their values, `shape`
         if one.data is not msgspec.UNSET:
@@ -165,7 +177,9 @@ _INPUT_DEFAULTS: Final = InputParameters()
 _OUTPUT_DEFAULTS: Final = OutputParameters()
 
 
-def _quotes_of(given: InputParameters | OutputParameters, defaults: InputParameters | OutputParameters) -> int:
+def _quotes_of(given: InputParameters | OutputParameters | None, defaults: InputParameters | OutputParameters) -> int:
+    if given is None:
+        return 0
     quotes = 0
     for field in given.__struct_fields__:
         value = getattr(given, field)

@@ -42,10 +42,15 @@ _TAKEN: Final[dict[str, tuple[tuple[type, ...], str]]] = {
 
 
 def take_parameters(given: Mapping[str, Any]) -> TakenParameters:
-    """Sort the parameters of a request; raise `INVALID_INPUT`, which names the one that is wrong."""
+    """Sort the parameters of a request; raise `INVALID_INPUT`, which names the one that is wrong.
+
+    A parameter that is null is absent.
+    """
     own: Parameters = {}
     taken: dict[str, Any] = {}
     for name, value in given.items():
+        if value is None:
+            continue
         wanted = _TAKEN.get(name)
         if wanted is None:
             check_parameter(name, value)

@@ -13,7 +13,14 @@ import msgspec
 from msgspec import UNSET
 
 from geartrain.apis import infer_json, tensor_json
-from geartrain.apis.infer_json import InputJson, InputParameters, OutputJson, OutputParameters, RequestJson
+from geartrain.apis.infer_json import (
+    InputJson,
+    InputParameters,
+    OutputJson,
+    OutputParameters,
+    RequestJson,
+    is_given,
+)
 from geartrain.apis.infer_parameters import NO_PARAMETERS, take_parameters
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.inference import InferRequest, InferResponse, Parameter
@@ -135,7 +142,7 @@ def _request(
         names = None
         reply = Reply(binary=True) if taken.binary else _PLAIN
     _check_forms(view, names, reply)
-    return InferRequest(inputs, request.id, taken.own, names, taken.timeout), reply
+    return InferRequest(inputs, request.id or "", taken.own, names, taken.timeout), reply
 
 
 def _tensor(one: InputJson, data: Any, tail: _Tail, *, fetch: Fetch) -> Tensor:
@@ -145,31 +152,32 @@ def _tensor(one: InputJson, data: Any, tail: _Tail, *, fetch: Fetch) -> Tensor:
         raise tensor_error(msg)
     check_shape(name, shape)
     wanted = one.parameters
-    if wanted is UNSET or (wanted.binary_data_size is UNSET and wanted.shared_memory_region is UNSET):
-        if data is UNSET:
+    if not wanted or not (is_given(wanted.binary_data_size) or is_given(wanted.shared_memory_region)):
+        if not is_given(data):
             raise tensor_error(f"{_SOURCES}no field is set for input '{name}'")
         read = tensor_json.decode if type(data) is msgspec.Raw else tensor_json.arrays().decode
         return Tensor(name, datatype, shape, read(name, datatype, data, count=count_of(shape)))
-    _check_sources(name, wanted, has_data=data is not UNSET)
-    if wanted.binary_data_size is not UNSET:
-        return Tensor(name, datatype, shape, tail.take(name, wanted.binary_data_size))
+    _check_sources(name, wanted, has_data=is_given(data))
+    size = wanted.binary_data_size
+    if isinstance(size, int):
+        return Tensor(name, datatype, shape, tail.take(name, size))
     place = _place(f"input '{name}'", wanted)
     return Tensor(name, datatype, shape, fetch(place.region, place.offset, place.size))
 
 
 def _check_sources(name: str, wanted: InputParameters, *, has_data: bool) -> None:
     fields = ["'data'"] if has_data else []
-    fields += ["'binary_data_size'"] if wanted.binary_data_size is not UNSET else []
-    fields += ["'shared_memory_region'"] if wanted.shared_memory_region is not UNSET else []
+    fields += ["'binary_data_size'"] if is_given(wanted.binary_data_size) else []
+    fields += ["'shared_memory_region'"] if is_given(wanted.shared_memory_region) else []
     if len(fields) > 1:
         raise tensor_error(f"{_SOURCES}set {' '.join(fields)} for input '{name}'")
 
 
 def _place(what: str, wanted: InputParameters | OutputParameters) -> Place:
     size = wanted.shared_memory_byte_size
-    if size is UNSET:
+    if not isinstance(size, int):
         raise tensor_error(f"{what} names a shared memory region without 'shared_memory_byte_size'")
-    return Place(str(wanted.shared_memory_region), wanted.shared_memory_offset, size)
+    return Place(str(wanted.shared_memory_region), wanted.shared_memory_offset or 0, size)
 
 
 def _reply(outputs: list[OutputJson], *, binary: bool) -> Reply:
@@ -177,14 +185,14 @@ def _reply(outputs: list[OutputJson], *, binary: bool) -> Reply:
     places: dict[str, Place] = {}
     for one in outputs:
         wanted = one.parameters
-        if wanted is UNSET:
+        if not wanted:
             continue
         if wanted.classification:
             msg = f"classification is not supported: leave it out of the parameters of output '{one.name}'"
             raise tensor_error(msg)
-        if wanted.binary_data is not UNSET:
+        if isinstance(wanted.binary_data, bool):
             forms.setdefault(one.name, wanted.binary_data)
-        if wanted.shared_memory_region is not UNSET:
+        if is_given(wanted.shared_memory_region):
             if wanted.binary_data is True:
                 raise tensor_error(f"Output can't set both 'shared_memory_region' and 'binary_data': '{one.name}'")
             places.setdefault(one.name, _place(f"output '{one.name}'", wanted))

@@ -203,11 +203,11 @@ def encode_list(entries: Sequence[msgspec.Struct]) -> bytes:
 class IndexRequest(msgspec.Struct, frozen=True):
     """`POST v2/repository/index`."""
 
-    ready: bool = False
+    ready: bool | None = False
 
 
 class _ControlRequest(msgspec.Struct, frozen=True):
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] | None = {}
 
 
 class RegisterRequest(msgspec.Struct, frozen=True):
@@ -215,7 +215,7 @@ class RegisterRequest(msgspec.Struct, frozen=True):
 
     key: str
     byte_size: int
-    offset: int = 0
+    offset: int | None = 0
 
 
 def read_index(body: bytes | bytearray) -> IndexRequest:
@@ -233,7 +233,7 @@ def read_register(body: bytes | bytearray) -> RegisterRequest:
 def check_control(body: bytes | bytearray, *, unload: bool) -> None:
     """Check the body of a request to load or unload a model; raises as `read_index`."""
     request: _ControlRequest = _read(body or b"{}", _ControlRequest)
-    for name in request.parameters:
+    for name in request.parameters or {}:
         if not unload or name not in _UNLOAD_PARAMETERS:
             verb = "unload" if unload else "load"
             msg = f"unrecognized {verb} parameter '{name}': a model is served as its folder in the repository has it"

@@ -187,7 +187,7 @@ class OpenInferenceEndpoints:
 
     async def _index(self, request: _Request) -> Answer:
         asked = open_inference_info.read_index(await self._body(request))
-        return _json(open_inference_info.encode_list(self._catalogue.index(ready=asked.ready)))
+        return _json(open_inference_info.encode_list(self._catalogue.index(ready=bool(asked.ready))))
 
     async def _load(self, request: _Request) -> Answer:
         open_inference_info.check_control(await self._body(request), unload=False)
@@ -206,7 +206,7 @@ class OpenInferenceEndpoints:
 
     async def _register(self, request: _Request) -> Answer:
         asked = open_inference_info.read_register(await self._body(request))
-        self._regions.register(request.name, asked.key, offset=asked.offset, byte_size=asked.byte_size)
+        self._regions.register(request.name, asked.key, offset=asked.offset or 0, byte_size=asked.byte_size)
         return _EMPTY
 
     async def _unregister(self, request: _Request) -> Answer:
