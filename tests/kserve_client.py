@@ -10,7 +10,9 @@ import json
 import sys
 from typing import Any
 
+import httpx
 from kserve import InferenceGRPCClient, InferenceRESTClient, InferInput, InferRequest, RESTConfig
+from kserve.protocol.rest import v2_datamodels as kserve
 
 
 def request(model: str) -> InferRequest:
@@ -24,12 +26,38 @@ def seen(response: Any) -> dict[str, Any]:
     return {"id": response.id, "model": response.model_name, "name": output.name, "values": values}
 
 
+def request_with_nulls() -> dict[str, Any]:
+    """A request as KServe's own types write it: what is left out is null."""
+    tensor = kserve.RequestInput(name="numbers", shape=[3], datatype="FP64", data=[1.5, -2.0, 0.25])
+    body = kserve.InferenceRequest(id="42", inputs=[tensor]).model_dump()
+    assert body["parameters"] is body["outputs"] is body["inputs"][0]["parameters"] is None
+    return dict(body)
+
+
+async def metadata(url: str, model: str) -> dict[str, Any]:
+    """What its client has no calls for, read by the types that its server answers with."""
+    async with httpx.AsyncClient(base_url=url) as client:
+        server, one, models = [
+            (await client.get(path)).raise_for_status().json() for path in ("/v2", f"/v2/models/{model}", "/v2/models")
+        ]
+    found = kserve.ModelMetadataResponse.model_validate(one)
+    return {
+        "server": kserve.ServerMetadataResponse.model_validate(server).name,
+        "model": [found.name, found.versions, *[tensor.name for tensor in (*found.inputs, *found.outputs)]],
+        "models": kserve.ListModelsResponse.model_validate(models).models,
+    }
+
+
 async def ask(url: str, address: str, model: str) -> dict[str, Any]:
     rest = InferenceRESTClient(RESTConfig(protocol="v2"))
     grpc = InferenceGRPCClient(address)
     try:
         return {
             "rest": seen(await rest.infer(url, request(model), model_name=model)),
+            "rest with nulls": seen(await rest.infer(url, request_with_nulls(), model_name=model)),
+            "rest metadata": await metadata(url, model),
+            "rest live": await rest.is_server_live(url),
+            "rest server ready": await rest.is_server_ready(url),
             "rest ready": await rest.is_model_ready(url, model),
             "rest ready of another": await rest.is_model_ready(url, "another"),
             "grpc": seen(await grpc.infer(request(model))),

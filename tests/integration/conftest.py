@@ -28,6 +28,7 @@ from geartrain.service.model import ModelSetupError
 from geartrain.service.predictions import NewPrediction, PredictionService
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.service.trainings import Trainings
+from geartrain.transport.http.open_inference import OpenInferenceOptions
 from geartrain.transport.http.server import make_http_server
 from geartrain.transport.http.streams import QUIET
 
@@ -154,7 +155,7 @@ async def serve_folder(
             served.predictions,
             trainings=served.trainings,
             catalogue=catalogue,
-            regions=regions,
+            open_inference=OpenInferenceOptions(regions or SharedRegions(enabled=False), chosen.health_body),
             max_body_bytes=chosen.max_body_bytes,
             quiet=quiet,
         )

@@ -17,8 +17,8 @@ def run(numbers: list[float]) -> list[float]:
 """
 
 
-def test_both_clients(server_process: Callable[..., ServerProcess], tmp_path: Path) -> None:
-    process = server_process(str(write_model(tmp_path / "double", MODEL)), "--grpc-port", "0")
+def test_o1_o5_o6_both_clients(server_process: Callable[..., ServerProcess], tmp_path: Path) -> None:
+    process = server_process(str(write_model(tmp_path / "double", MODEL)), "--grpc-port", "0", "--health-body")
     url = process.wait_for("listening")["url"]
     first, second = (process.wait_for_one("listening-grpc", "ready") for _ in range(2))
     address = first.get("url") or second["url"]
@@ -28,6 +28,14 @@ def test_both_clients(server_process: Callable[..., ServerProcess], tmp_path: Pa
     answer = {"id": "42", "model": "double", "name": "output", "values": [3.0, -4.0, 0.5]}
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "rest": answer,
+        "rest with nulls": answer,
+        "rest metadata": {
+            "server": "geartrain",
+            "model": ["double", ["1"], "numbers", "output"],
+            "models": ["double"],
+        },
+        "rest live": True,
+        "rest server ready": True,
         "rest ready": True,
         "rest ready of another": False,
         "grpc": answer,

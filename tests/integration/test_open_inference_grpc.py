@@ -24,6 +24,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import serialize_byte_tensor
 
 from geartrain import __version__
+from geartrain.transport.grpc import open_inference_pb2 as ours
 from tests.gates import Gates
 from tests.integration.conftest import ServerProcess
 
@@ -326,6 +327,19 @@ def test_metadata_names_inputs_outputs_and_versions(live: Live) -> None:
     assert metadata["platform"]
     assert live.client.get_model_metadata("multi").versions == ["1", "10"]
     assert live.client.get_model_metadata("multi", "1").versions == ["1"]
+
+
+def test_o6_metadata_has_properties(live: Live) -> None:
+    call: Any = live.channel.unary_unary(
+        "/inference.GRPCInferenceService/ModelMetadata",
+        request_serializer=ours.ModelMetadataRequest.SerializeToString,
+        response_deserializer=ours.ModelMetadataResponse.FromString,
+    )
+    found = {name: dict(call(ours.ModelMetadataRequest(name=name)).properties) for name in ("ident", "tokens")}
+    assert found == {
+        "ident": {"kind": "code", "streaming": "false"},
+        "tokens": {"kind": "code", "streaming": "true"},
+    }
 
 
 def test_config_tells_types_dimensions_and_whether_it_streams(live: Live) -> None:

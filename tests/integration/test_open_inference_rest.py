@@ -7,7 +7,7 @@ import gzip
 import json
 import struct
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,9 +223,61 @@ async def test_model_metadata(talk: LiveServer) -> None:
             {"name": "temperature", "datatype": "FP64", "shape": [1]},
         ],
         "outputs": [{"name": "output", "datatype": "BYTES", "shape": [1]}],
+        "properties": {"kind": "code", "streaming": "true"},
     }
     for path in ("/v2/models/talk", "/v2/models/talk/versions/1"):
         assert (await talk.client.get(path)).json() == expected
+
+
+async def test_o6_properties_of_a_model_with_batches(serve: Serve) -> None:
+    source = """
+        from geartrain import BaseRunner, batched
+
+        class Runner(BaseRunner):
+            @batched(max_size=7)
+            def run(self, text: list[str]) -> list[str]:
+                return [each.upper() for each in text]
+    """
+    async with serve(source, name="shout") as server:
+        properties = (await server.client.get("/v2/models/shout")).json()["properties"]
+        expected = {"kind": "code", "streaming": "false", "batch_max_size": "7"}
+        assert properties == expected
+
+
+async def test_o6_list_of_models_and_a_slash_after_v2(kinds: LiveServer) -> None:
+    response = await kinds.client.get("/v2/models")
+    assert (response.status_code, response.text) == (200, '{"models":["kinds"]}')
+    with_slash, without = [await kinds.client.get(path) for path in ("/v2/", "/v2")]
+    assert (with_slash.status_code, with_slash.content) == (200, without.content)
+
+
+async def test_o5_health_bodies_where_they_are_wanted(
+    serve: Serve, setup_ends: Callable[[LiveServer], Awaitable[None]]
+) -> None:
+    source = """
+        import pathlib, time
+        class Runner:
+            def setup(self):
+                while not pathlib.Path("go").exists():
+                    time.sleep(0.005)
+            def run(self, prompt: str) -> str:
+                return prompt
+    """
+    async with serve(source, ready=False, health_body=True) as server:
+
+        async def get(path: str) -> tuple[int, Any]:
+            response = await server.client.get(path)
+            assert response.headers["content-type"] == "application/json"
+            return response.status_code, response.json()
+
+        assert await get("/v2/health/live") == (200, {"live": True})
+        assert await get("/v2/health/ready") == (400, {"ready": False})
+        assert await get("/v2/models/model/ready") == (400, {"name": "model", "ready": False})
+        assert await get("/v2/models/nope/ready") == (400, {"name": "nope", "ready": False})
+        server.open_gate()
+        await setup_ends(server)
+        assert await get("/v2/health/ready") == (200, {"ready": True})
+        assert await get("/v2/models/model/versions/1/ready") == (200, {"name": "model", "ready": True})
 
 
 @pytest.mark.parametrize("what", ["", "/config"])
@@ -306,11 +358,10 @@ async def test_t14_connection_is_closed_after_a_load(
 @pytest.mark.parametrize(
     "path",
     [
-        "/v2/",
+        "/v2//",
         "/v2/nope",
         "/v2/health",
         "/v2/health/live/",
-        "/v2/models",
         "/v2/models/",
         "/v2/models/kinds/",
         "/v2/models/kinds/nope",
@@ -342,6 +393,8 @@ async def test_unknown_path(kinds: LiveServer, path: str) -> None:
     ("path", "allowed"),
     [
         ("/v2", "GET"),
+        ("/v2/", "GET"),
+        ("/v2/models", "GET"),
         ("/v2/health/live", "GET"),
         ("/v2/models/kinds", "GET"),
         ("/v2/models/stats", "GET"),

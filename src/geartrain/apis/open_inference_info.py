@@ -16,6 +16,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.statistics import Duration, ModelStatistics
 from geartrain.domain.tensors import VARIABLE, TensorSpec
 from geartrain.domain.tensorview import TensorView
+from geartrain.domain.work import PYTHON
 
 SERVER: Final = "geartrain"
 _SHARED_MEMORY: Final = "system_shared_memory"
@@ -43,7 +44,30 @@ def server_metadata(version: str, *, shared_memory: bool) -> bytes:
     return _encode({"name": SERVER, "version": version, "extensions": names})
 
 
-def model_metadata(name: str, versions: Sequence[str], view: TensorView, *, platform: str) -> bytes:
+def model_list(names: Iterable[str]) -> bytes:
+    """Return the body of `GET v2/models`, in the form that KServe's server gives it."""
+    return _encode({"models": list(names)})
+
+
+def health(name: str = "", **state: bool) -> bytes:
+    """Return the body of a health response, in the form that KServe's client reads. `name`: of a model."""
+    return _encode({"name": name, **state} if name else state)
+
+
+def properties(view: TensorView, batching: Batching | None, *, platform: str) -> dict[str, str]:
+    """Return the properties of a model, which are strings in the protocol's repository ("metadata_model_response").
+
+    `kind`: whether Python code is the model, or a file. `batch_max_size`, in rows, is there if it takes batches.
+    """
+    found = {"kind": "code" if platform == PYTHON else "file", "streaming": "true" if view.streams else "false"}
+    if batching is not None:
+        found["batch_max_size"] = str(batching.policy.max_size)
+    return found
+
+
+def model_metadata(
+    name: str, versions: Sequence[str], view: TensorView, *, platform: str, batching: Batching | None
+) -> bytes:
     """Return the body of `GET v2/models/{name}`."""
     return _encode(
         {
@@ -52,6 +76,7 @@ def model_metadata(name: str, versions: Sequence[str], view: TensorView, *, plat
             "platform": platform,
             "inputs": [_tensor(spec) for spec in view.inputs],
             "outputs": [_tensor(spec) for spec in view.outputs],
+            "properties": properties(view, batching, platform=platform),
         }
     )
 

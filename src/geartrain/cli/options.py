@@ -175,6 +175,14 @@ SharedMemory = Annotated[
         "write every object of it that the server can.",
     ),
 ]
+HealthBody = Annotated[
+    bool,
+    typer.Option(
+        "--health-body",
+        help="Put what KServe's client reads into the health responses of the Open Inference Protocol, which are empty "
+        "by default.",
+    ),
+]
 Queue = Annotated[
     int,
     typer.Option(min=0, metavar="N", help="How many predictions may wait for a slot before the answer is 409."),

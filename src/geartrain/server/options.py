@@ -74,6 +74,7 @@ class ServeOptions:
     load: frozenset[str] | None = None  # the models of a repository to load at the start; None: all
     reload: bool = False  # when files change
     shared_memory: bool = False  # whether clients may register regions of it
+    health_body: bool = False  # whether health responses of the Open Inference Protocol have a body
     # For a reload of a model that is served alone.
     find_again: Callable[[], ModelSource] | None = dataclasses.field(default=None, compare=False)
     on_progress: Callable[[Progress], None] = log_progress

@@ -64,6 +64,7 @@ class _EarlySignals:
 async def _serve(
     options: ServeOptions, shop: Shop, grpc: GrpcDoor, *, listener: socket.socket, early: _EarlySignals
 ) -> int:
+    from geartrain.transport.http.open_inference import OpenInferenceOptions
     from geartrain.transport.http.server import make_http_server
 
     regions = SharedRegions(enabled=options.shared_memory)
@@ -72,7 +73,7 @@ async def _serve(
             served.predictions,
             trainings=served.trainings,
             catalogue=served.catalogue,
-            regions=regions,
+            open_inference=OpenInferenceOptions(regions, options.health_body),
             max_body_bytes=options.max_body_bytes,
             grace=options.shutdown_grace,
         )

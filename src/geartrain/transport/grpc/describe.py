@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from geartrain.apis.open_inference_info import backend_of, config_type, max_batch
+from geartrain.apis.open_inference_info import backend_of, config_type, max_batch, properties
 from geartrain.domain.batching import BatchPolicy
 from geartrain.domain.statistics import Duration, ModelStatistics
 from geartrain.domain.tensors import TensorSpec
@@ -19,13 +19,14 @@ _DURATIONS: Final = ("success", "fail", "queue", *_COMPUTE)
 def metadata(inference: Inference, versions: tuple[str, ...]) -> pb.ModelMetadataResponse:
     """Describe a model version; raise `NOT_READY` while its inputs are not known."""
     model = inference.service.model
-    view = model.view
+    view, info = model.view, model.info
     return pb.ModelMetadataResponse(
         name=model.name,
         versions=versions,
-        platform=model.info.platform,
+        platform=info.platform,
         inputs=map(_metadata, view.inputs),
         outputs=map(_metadata, view.outputs),
+        properties=properties(view, info.batching, platform=info.platform),
     )
 
 

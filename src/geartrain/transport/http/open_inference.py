@@ -47,12 +47,20 @@ class _Route(NamedTuple):
     version: str = ""
 
 
+class OpenInferenceOptions(NamedTuple):
+    """What an operator decides. `health_body`: whether health responses say in JSON what their status says."""
+
+    regions: SharedRegions
+    health_body: bool = False
+
+
 class OpenInferenceEndpoints:
     """Everything below `v2`."""
 
-    def __init__(self, catalogue: Catalogue, regions: SharedRegions, *, max_body_bytes: int) -> None:
+    def __init__(self, catalogue: Catalogue, options: OpenInferenceOptions, *, max_body_bytes: int) -> None:
         self._catalogue = catalogue
-        self._regions = regions
+        self._regions = regions = options.regions
+        self._has_health_body = options.health_body
         self._max_body_bytes = max_body_bytes
         self.infer = InferEndpoint(catalogue, regions, max_body_bytes=max_body_bytes)
         self._generate = GenerateEndpoint(catalogue, max_body_bytes=max_body_bytes)
@@ -66,6 +74,14 @@ class OpenInferenceEndpoints:
             "ready": self._model_ready,
             "config": self._config,
             "stats": self._statistics,
+        }
+
+        self._fixed: dict[tuple[str, ...], Callable[[_Request], Awaitable[Answer]]] = {
+            (): self._server,
+            ("",): self._server,  # the protocol's repository has had `/v2/` as well
+            ("models",): self._models,
+            ("health", "live"): self._live,
+            ("health", "ready"): self._ready,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,13 +118,10 @@ class OpenInferenceEndpoints:
                 return _Route("GET", self._statistics)
             handler = self._of_models.get(action)
             return None if handler is None else _Route("GET", handler, name, version)
+        fixed = self._fixed.get(tuple(steps))
+        if fixed is not None:
+            return _Route("GET", fixed)
         match steps:
-            case []:
-                return _Route("GET", self._server)
-            case ["health", "live"]:
-                return _Route("GET", self._live)
-            case ["health", "ready"]:
-                return _Route("GET", self._ready)
             case ["repository", "index"]:
                 return _Route("POST", self._index)
             case ["repository", repository, "index"] if repository:
@@ -136,23 +149,39 @@ class OpenInferenceEndpoints:
     # the server
 
     async def _live(self, _request: _Request) -> Answer:
-        return _EMPTY
+        return self._health(True, open_inference_info.health(live=True))
 
     async def _ready(self, _request: _Request) -> Answer:
-        return _EMPTY if self._catalogue.all_ready() else _NOT_READY
+        ready = self._catalogue.all_ready()
+        return self._health(ready, open_inference_info.health(ready=ready))
+
+    def _health(self, is_well: bool, body: bytes) -> Answer:  # noqa: FBT001 - the one fact
+        if self._has_health_body:
+            return Answer(HTTPStatus.OK if is_well else HTTPStatus.BAD_REQUEST, (body,))
+        return _EMPTY if is_well else _NOT_READY
 
     async def _server(self, _request: _Request) -> Answer:
         return _json(open_inference_info.server_metadata(__version__, shared_memory=self._regions.enabled))
 
+    async def _models(self, _request: _Request) -> Answer:
+        names = dict.fromkeys(inference.service.model.name for inference in self._catalogue.inferences())
+        return _json(open_inference_info.model_list(names))
+
     # a model
 
     async def _model_ready(self, request: _Request) -> Answer:
-        return _EMPTY if self._catalogue.is_ready(request.name, request.version) else _NOT_READY
+        ready = self._catalogue.is_ready(request.name, request.version)
+        return self._health(ready, open_inference_info.health(request.name, ready=ready))
 
     async def _metadata(self, request: _Request) -> Answer:
         model = self._catalogue.find(request.name, request.version).service.model
         versions = (model.version,) if request.version else self._catalogue.versions(request.name)
-        return _json(open_inference_info.model_metadata(model.name, versions, model.view, platform=model.info.platform))
+        info, view = model.info, model.view
+        return _json(
+            open_inference_info.model_metadata(
+                model.name, versions, view, platform=info.platform, batching=info.batching
+            )
+        )
 
     async def _config(self, request: _Request) -> Answer:
         model = self._catalogue.find(request.name, request.version).service.model

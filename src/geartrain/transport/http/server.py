@@ -23,7 +23,7 @@ from geartrain.transport.http.heads import AnswerHeads, KnownHeads
 from geartrain.transport.http.lanes import Lane
 from geartrain.transport.http.metrics import MetricsEndpoint
 from geartrain.transport.http.models import Doors
-from geartrain.transport.http.open_inference import OpenInferenceEndpoints
+from geartrain.transport.http.open_inference import OpenInferenceEndpoints, OpenInferenceOptions
 from geartrain.transport.http.streams import QUIET
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def make_http_server(
     *,
     trainings: Trainings | None = None,
     catalogue: Catalogue | None = None,
-    regions: SharedRegions | None = None,
+    open_inference: OpenInferenceOptions | None = None,
     max_body_bytes: int,
     quiet: float = QUIET,
     grace: float | None = None,
@@ -88,8 +88,8 @@ def make_http_server(
     """Build a server on the running loop; `serve(sockets=[…])` runs it until its `should_exit` is set.
 
     At the root it serves predictions, trainings, or both, or else the default model of `catalogue`; all models of it at
-    `/models`, and by the Open Inference Protocol, with tensors in `regions` of shared memory. `quiet`: the seconds
-    after which a stream without events is kept alive. `grace`: see `HttpServer`.
+    `/models`, and by the Open Inference Protocol, without shared memory unless `open_inference` has it. `quiet`: the
+    seconds after which a stream without events is kept alive. `grace`: see `HttpServer`.
     """
 
     def shut_down() -> None:
@@ -100,10 +100,10 @@ def make_http_server(
     lanes: list[Lane] = [root.predictions] if root.predictions is not None else []
     others: dict[str, ASGIApp] = {}
     if catalogue is not None:
-        regions = SharedRegions(enabled=False) if regions is None else regions
-        open_inference = OpenInferenceEndpoints(catalogue, regions, max_body_bytes=max_body_bytes)
-        lanes.append(open_inference.infer)
-        others = {"v2": open_inference, "models": doors.models(catalogue), "metrics": MetricsEndpoint(catalogue)}
+        options = open_inference or OpenInferenceOptions(SharedRegions(enabled=False))
+        v2 = OpenInferenceEndpoints(catalogue, options, max_body_bytes=max_body_bytes)
+        lanes.append(v2.infer)
+        others = {"v2": v2, "models": doors.models(catalogue), "metrics": MetricsEndpoint(catalogue)}
     app = make_app(root.endpoints, root.routes, others)
     config = uvicorn.Config(
         app,
