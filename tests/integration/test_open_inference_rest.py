@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import math
 import struct
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -958,6 +959,31 @@ async def test_t17_client_that_hangs_up_cancels_its_run(talk: LiveServer, path: 
     await talk.ended(prediction.id)
     assert prediction.status is Status.CANCELED
     assert (await talk.client.post(GENERATE, json={"text_input": "a", "words": 1})).status_code == 200
+
+
+async def test_o7_variadic_shapes_are_checked_in_and_out(serve: Serve) -> None:
+    source = """
+        import numpy as np
+        from jaxtyping import Float32
+        from geartrain import BaseRunner
+
+        class Runner(BaseRunner):
+            def run(self, x: Float32[np.ndarray, "... 3"], cut: int = 0) -> Float32[np.ndarray, "batch ... 3"]:
+                return x[..., : 3 - cut]
+    """
+    async with serve(source, name="points") as server:
+        path = "/v2/models/points/infer"
+        for shape in ([1, 3], [2, 1, 3]):
+            data = [1.0] * math.prod(shape)
+            assert (await infer(server, given("x", data, shape, "FP32"), path=path))["output"]["shape"] == shape
+        body = {"inputs": [given("x", [1, 2], [1, 2], "FP32")]}
+        text = "unexpected shape for input 'x'. Expected [..., 3], got [1, 2]"
+        assert await error(server, path, json=body) == (400, text)
+        body = {"inputs": [given("x", [1, 2, 3], [1, 3], "FP32"), given("cut", [1], datatype="INT64")]}
+        text = "OutputError: output has the shape [1, 2], and [-1, ..., 3] is declared"
+        assert await error(server, path, json=body) == (500, text)
+        response = await server.client.post("/predictions", json={"input": {"x": [[1, 2]]}})
+        assert (response.status_code, "2 elements in an array that must have 3" in response.text) == (422, True)
 
 
 # Triton's client

@@ -25,8 +25,10 @@ from geartrain import BaseModel, File, Input, ItemError, Path, Secret, batched
 from geartrain.bridge import messages as m
 from geartrain.bridge.arena import LARGEST, Arena
 from geartrain.bridge.framing import INLINE_LIMIT
-from geartrain.domain.tensors import Tensor, join_bytes
+from geartrain.domain.signature import OutputSpec, TypeSpec
+from geartrain.domain.tensors import Tensor, join_bytes, unpack
 from geartrain.worker.batch_call import BatchCall
+from geartrain.worker.tensor_packing import TensorPacker
 from tests.unit.batch_worker import Answers, Item, Worker, nested, packed_input, rows, tensor, texts
 
 Nd = np.ndarray
@@ -612,3 +614,12 @@ def test_a_batched_model_without_arrays_loads_no_array_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.split() == []
+
+
+def test_o7_rows_of_variadic_parts_are_packed_and_checked() -> None:
+    part = TypeSpec("tensor", datatype="FP32", shape=(-1, 3), variadic=True)
+    packer = TensorPacker(OutputSpec(part), by_rows=False)
+    packed = packer.pack(np.arange(12, dtype="f").reshape(2, 2, 3), (1, 1), 2)
+    assert packed is not None
+    assert [[one.shape for one in unpack(b"".join(parts))[1]] for parts in packed] == [[(2, 3)], [(2, 3)]]
+    assert packer.pack(np.zeros((2, 2, 4), "f"), (1, 1), 2) is None  # the slower way says what is wrong

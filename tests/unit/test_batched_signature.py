@@ -166,6 +166,7 @@ ITEM_OUTPUTS: list[tuple[Any, OutputSpec]] = [
     (jt.Float32[Nd, "batch"], OutputSpec(tensor("FP32"))),
     (npt.NDArray[np.float32], OutputSpec(tensor("FP32", -1, variadic=True))),
     (jt.Float32[Nd, "batch ... 3"], OutputSpec(tensor("FP32", -1, 3, variadic=True))),
+    (jt.Float32[Nd, "... 3"], OutputSpec(tensor("FP32", -1, 3, variadic=True))),
     (Iterator[list[str]], OutputSpec(STRING, "iterator")),
     (AsyncIterator[list[str]], OutputSpec(STRING, "iterator")),
     (Iterator[jt.Int64[Nd, "batch 2"]], OutputSpec(tensor("INT64", 2), "iterator")),

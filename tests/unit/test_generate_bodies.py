@@ -228,6 +228,15 @@ def test_value_of_any_shape_is_flat() -> None:
     assert shaped([[1, 2], [3, 4]], "INT32", -1, variadic=True) == ((4,), ints(1, 2, 3, 4))
 
 
+def test_o7_value_for_a_variadic_shape_fits_its_fixed_part() -> None:
+    kind = TypeSpec("tensor", datatype="INT32", shape=(-1, 3), variadic=True)
+    model = signature(STRING, x=kind)
+    for value in ([1, 2, 3, 4, 5, 6], [[1, 2, 3], [4, 5, 6]]):
+        (found,) = read({"x": value}, model).tensors or ()
+        assert (found.shape, bytes(found.data)) == ((2, 3), ints(1, 2, 3, 4, 5, 6))
+    assert "input 'x' to tensor with proper shape: 4 element(s) for [..., 3]" in refused({"x": [1, 2, 3, 4]}, model)
+
+
 def test_text_for_a_tensor() -> None:
     assert shaped("ab", "BYTES", 1) == ((1,), b"\2\0\0\0ab")
 

@@ -22,6 +22,53 @@ def tensor(datatype: str, *shape: int, variadic: bool = False) -> TypeSpec:
     return TypeSpec("tensor", datatype=datatype, shape=shape, variadic=variadic)
 
 
+LAST_3 = tensor("FP32", -1, 3, variadic=True)
+BETWEEN = TypeSpec("tensor", datatype="FP32", shape=(2, -1, -1, 3), variadic=True, variadic_at=1)
+SQUARES = TypeSpec("tensor", datatype="FP32", shape=(-1, -1, -1), variadic=True, names=("", "n", "n"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        (LAST_3, [1, 2, 3]),
+        (LAST_3, [[1, 2, 3], [4, 5, 6]]),
+        (LAST_3, [[[1, 2, 3]]]),
+        (LAST_3, []),  # no row of 3
+        (BETWEEN, [[[1, 2, 3]], [[4, 5, 6]]]),
+        (BETWEEN, [[[[1, 2, 3]]], [[[4, 5, 6]]]]),
+        (SQUARES, [[1]]),
+        (SQUARES, [[[1, 2], [3, 4]]] * 3),
+        (SQUARES, []),
+    ],
+)
+def test_o7_fixed_part_of_a_variadic_shape_fits(spec: TypeSpec, value: Any) -> None:
+    assert errors(spec, value) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "expected"),
+    [
+        (LAST_3, [1, 2], [("x", "2 elements in an array that must have 3")]),
+        (LAST_3, [[1, 2, 3], [4, 5]], [("x/1", "2 elements in an array that must have 3")]),
+        (
+            LAST_3,
+            [[], []],
+            [("x/0", "0 elements in an array that must have 3"), ("x/1", "0 elements in an array that must have 3")],
+        ),
+        (LAST_3, 1, [("x", "0 nested arrays are too few for the shape [..., 3]")]),
+        (BETWEEN, [[1, 2, 3], [4, 5, 6]], [("x", "2 nested arrays are too few for the shape [2, ..., -1, 3]")]),
+        (BETWEEN, [[[1, 2, 3]]], [("x", "1 element in an array that must have 2")]),
+        (
+            SQUARES,
+            [[1, 2]],
+            [("x", "the shape [1, 2] is not [..., n, n]: dimensions of one name must be equally long")],
+        ),
+    ],
+)
+def test_o7_fixed_part_of_a_variadic_shape_is_checked(spec: TypeSpec, value: Any, expected: Any) -> None:
+    assert errors(spec, value) == expected
+
+
 def errors(spec: TypeSpec, value: Any) -> list[tuple[str, str]]:
     raw = value if isinstance(value, bytes) else msgspec.json.encode({"x": value})
     validator = InputValidator(Signature((InputField("x", spec),), OutputSpec(TypeSpec("opaque"))))

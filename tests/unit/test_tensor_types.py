@@ -73,11 +73,15 @@ SHAPES = [
     ("_batch 3", tensor("FP32", -1, 3)),
     ("#3 #batch", tensor("FP32", -1, -1)),  # may also be 1
     ("?batch 3", tensor("FP32", -1, 3)),
+    ("n m n", tensor("FP32", -1, -1, -1, names=("n", "", "n"))),
+    ("#n n n ?k", tensor("FP32", -1, -1, -1, -1, names=("", "n", "n", ""))),
     ("n n+1 2*n {len(x)}", tensor("FP32", -1, -1, -1, -1)),
     ("...", variadic("FP32", -1)),
     ("... 3", variadic("FP32", -1, 3)),
     ("*batch 3 3", variadic("FP32", -1, 3, 3)),
     ("*#batch 3", variadic("FP32", -1, 3)),
+    ("batch ... 3", variadic("FP32", -1, -1, 3, variadic_at=1)),
+    ("3 *n n n", variadic("FP32", 3, -1, -1, -1, variadic_at=1, names=("", "", "n", "n"))),
     ("0 3", tensor("FP32", 0, 3)),
 ]
 Image = jt.UInt8[Nd, "h w 3"]

@@ -387,6 +387,22 @@ def test_wrong_output(annotation: Any, value: Any, text: str, apart: bool) -> No
     assert fault(annotation, value, apart=apart) == text
 
 
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "given", "text"),
+    [
+        ("... 3", (2, 4), "output has the shape [2, 4], and [..., 3] is declared"),
+        ("... 3", (), "output has the shape [], and [..., 3] is declared"),
+        ("batch ... 3", (3,), "output has the shape [3], and [-1, ..., 3] is declared"),
+        ("*batch n n", (5, 2, 3), "output has the shape [5, 2, 3], and [..., n, n] is declared"),
+    ],
+)
+def test_o7_fixed_part_of_a_variadic_output_is_checked(
+    shape: str, given: tuple[int, ...], text: str, apart: bool
+) -> None:
+    assert fault(jt.Float32[Nd, shape], np.zeros(given, "f"), apart=apart) == text
+
+
 def test_ragged_output() -> None:
     assert fault(jt.Float32[Nd, "2"], [[1], [1, 2]]).startswith("output is of type list, which is no array: ")
 

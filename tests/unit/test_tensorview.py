@@ -7,6 +7,8 @@ from __future__ import annotations
 import base64
 import enum
 import json
+import math
+import re
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Literal, NamedTuple, Optional, TypedDict
@@ -20,7 +22,7 @@ import pytest
 from geartrain import BaseModel, ConcatenateIterator, File, Input, Path, Secret
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors import DATATYPES, Tensor, TensorSpec, check, check_size, join_bytes, pack, split_bytes
-from geartrain.domain.tensorview import TensorView
+from geartrain.domain.tensorview import Bound, TensorView
 from geartrain.worker.introspect import read_signature
 from tests.ids import short
 
@@ -136,6 +138,46 @@ def test_tensors_pass_as_they_are_beside_the_json() -> None:
     assert (view.takes_tensors, view.gives_tensors) == (True, False)
 
 
+# shapes with "..."
+
+
+def run_of_variadics(
+    last: jt.Float32[Nd, "... 3"], between: jt.Float32[Nd, "2 ... n n"], square: jt.Float32[Nd, "n n"]
+) -> None: ...
+
+
+VARIADICS = {"last": (2, 3), "between": (2, 5, 4, 4), "square": (2, 2)}
+
+
+def bind_variadics(**shapes: tuple[int, ...]) -> Bound:
+    given = {**VARIADICS, **shapes}
+    tensors = [Tensor(name, "FP32", shape, bytes(4 * math.prod(shape))) for name, shape in given.items()]
+    return view_of(run_of_variadics).bind(tensors)
+
+
+@pytest.mark.parametrize(
+    "shapes", [{}, {"last": (3,)}, {"last": (1, 2, 0, 3)}, {"between": (2, 1, 1)}, {"between": (2, 1, 1, 1, 0, 0)}]
+)
+def test_o7_fixed_part_of_a_variadic_shape_fits(shapes: dict[str, tuple[int, ...]]) -> None:
+    assert [tensor.shape for tensor in bind_variadics(**shapes).tensors] == list({**VARIADICS, **shapes}.values())
+
+
+@pytest.mark.parametrize(
+    ("shapes", "text"),
+    [
+        ({"last": (2, 4)}, "unexpected shape for input 'last'. Expected [..., 3], got [2, 4]"),
+        ({"last": ()}, "Expected [..., 3], got []"),
+        ({"between": (2, 3)}, "unexpected shape for input 'between'. Expected [2, ..., n, n], got [2, 3]"),
+        ({"between": (3, 2, 2)}, "Expected [2, ..., n, n], got [3, 2, 2]"),
+        ({"between": (2, 1, 2, 3)}, "Expected [2, ..., n, n], got [2, 1, 2, 3]"),
+        ({"square": (2, 3)}, "unexpected shape for input 'square'. Expected [n, n], got [2, 3]"),
+    ],
+)
+def test_o7_fixed_part_of_a_variadic_shape_is_checked(shapes: dict[str, tuple[int, ...]], text: str) -> None:
+    with pytest.raises(GeartrainError, match=re.escape(text)):
+        bind_variadics(**shapes)
+
+
 # what is refused
 
 
@@ -176,7 +218,7 @@ REFUSED: list[tuple[list[Tensor], str]] = [
         "input byte size mismatch for input 'x'. Expected 8 bytes for shape [1, 2] of FP32, got 7",
     ),
     ([Tensor("x", "FP32", (2**50, 2), b"")], f"input 'x' of shape [{2**50}, 2] has too many elements"),
-    ([Tensor("texts", "BYTES", (-1,), b"")], "unexpected shape for input 'texts'. Expected any shape, got [-1]"),
+    ([Tensor("texts", "BYTES", (-1,), b"")], "unexpected shape for input 'texts'. Expected [...], got [-1]"),
     (
         [Tensor("texts", "BYTES", (2,), strings("a"))],
         "unexpected number of string elements for input 'texts': 1 for 2",

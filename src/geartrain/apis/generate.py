@@ -27,6 +27,8 @@ from geartrain.domain.tensors import (
     TensorSpec,
     check_shape,
     count_of,
+    describe_shape,
+    fits,
     tensor_error,
     unpack,
 )
@@ -225,7 +227,7 @@ def _tensor(spec: TensorSpec, value: msgspec.Raw) -> Tensor:
     if shape is None:
         msg = (
             f"The schema can not convert input '{name}' to tensor with proper shape: "
-            f"{len(elements)} element(s) for {'any shape' if spec.variadic else list(spec.shape)}"
+            f"{len(elements)} element(s) for {describe_shape(spec)}"
         )
         raise tensor_error(msg)
     check_shape(name, shape)
@@ -233,8 +235,8 @@ def _tensor(spec: TensorSpec, value: msgspec.Raw) -> Tensor:
 
 
 def _shape_for(spec: TensorSpec, count: int) -> tuple[int, ...] | None:
-    """The shape of so many elements, if there is only one that fits."""
-    if spec.variadic:
+    """The shape of so many elements, if there is only one that fits; any number of dimensions is taken for one."""
+    if spec.variadic and not spec.shape:
         return (count,)
     known = count_of([size for size in spec.shape if size != VARIABLE])
     open_sizes = spec.shape.count(VARIABLE)
@@ -242,7 +244,8 @@ def _shape_for(spec: TensorSpec, count: int) -> tuple[int, ...] | None:
         return spec.shape if count == known else None
     if open_sizes > 1 or not known or count % known:
         return None
-    return tuple(count // known if size == VARIABLE else size for size in spec.shape)
+    shape = tuple(count // known if size == VARIABLE else size for size in spec.shape)
+    return shape if fits(shape, spec) else None
 
 
 # out

@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from geartrain.domain.rendering import render
-from geartrain.domain.tensors import VARIABLE
+from geartrain.domain.signature import TypeSpec
+from geartrain.domain.tensors import VARIABLE, describe_shape, names_agree, spread
 
 Element = Literal["number", "integer", "boolean", "string"]
 Place = tuple[str | int, ...]
@@ -47,11 +48,13 @@ _LIST: Final = frozenset({list})
 
 
 class NestedArray(msgspec.Struct, frozen=True):
-    """What the nested arrays of one tensor have to be; see `TensorSpec` for `shape` and `variadic`."""
+    """What the nested arrays of one tensor have to be; see `TensorSpec` for all but the datatype."""
 
     datatype: str
     shape: tuple[int, ...]
     variadic: bool = False
+    variadic_at: int = 0
+    names: tuple[str, ...] = ()
 
     @property
     def element(self) -> Element:
@@ -60,18 +63,37 @@ class NestedArray(msgspec.Struct, frozen=True):
 
     def accepts(self, value: Any) -> bool:
         """Whether `value` is such an array. Takes no step of Python's for an element, and one for each dimension."""
-        return self._fits(value, self._sizes(value))
+        sizes = self._sizes(value)
+        return sizes is not None and self._fits(value, sizes) and self._has_names(value, sizes)
 
     def faults(self, value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
         """Yield what is wrong, as a place inside the value and a sentence; lazily, and passing over what is right."""
-        if not self.accepts(value):
-            sizes = self._sizes(value)
-            wanted = tuple(zip(sizes, _sizes_of(value, len(sizes)), strict=True))
-            yield from self._faults(value, wanted, place)
+        if self.accepts(value):
+            return
+        sizes = self._sizes(value)
+        if sizes is None:
+            yield place, f"{_depth(value)} nested arrays are too few for the shape {describe_shape(self)}"
+            return
+        found = _sizes_of(value, len(sizes))
+        yield from self._faults(value, tuple(zip(sizes, found, strict=True)), place)
+        if self._fits(value, sizes):
+            wanted = describe_shape(self)
+            yield place, f"the shape {list(found)} is not {wanted}: dimensions of one name must be equally long"
 
-    def _sizes(self, value: Any) -> tuple[int, ...]:
-        """The sizes of all dimensions; how many a variadic one has is said by its first elements."""
-        return (VARIABLE,) * _depth(value) if self.variadic else self.shape
+    def _sizes(self, value: Any) -> tuple[int, ...] | None:
+        """The sizes of all dimensions; how many a variadic array has is said by its first elements.
+
+        None where these are fewer than are declared. An array that ends with an empty list does not show the rest.
+        """
+        if not self.variadic:
+            return self.shape
+        depth = _depth(value)
+        if depth and not _sizes_of(value, depth)[-1]:
+            depth = max(depth, len(self.shape))
+        return spread(self, self.shape, depth, fill=VARIABLE)
+
+    def _has_names(self, value: Any, sizes: Sequence[int]) -> bool:
+        return not self.names or names_agree(_sizes_of(value, len(sizes)), self)
 
     def _fits(self, value: Any, sizes: Sequence[int]) -> bool:
         level = [value]
@@ -143,6 +165,11 @@ class NestedArray(msgspec.Struct, frozen=True):
             yield place, f"{render(value)} is beyond the range of {self.datatype}"
         else:
             yield place, f'{render(value)} is not of type "{self.element}"'
+
+
+def nested_array(kind: TypeSpec) -> NestedArray:
+    """Return what the nested arrays of a tensor of this type have to be."""
+    return NestedArray(kind.datatype, kind.shape, kind.variadic, kind.variadic_at, kind.names)
 
 
 def _depth(value: Any) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from geartrain.domain.nested import NestedArray
+from geartrain.domain.nested import NestedArray, nested_array
 from geartrain.domain.patterns import compile_pattern
 from geartrain.domain.rendering import render
 from geartrain.domain.schema import limit
@@ -110,7 +110,7 @@ def rule_for_type(spec: TypeSpec) -> Rule:
         closed=spec.closed,
         choices=spec.choices,
         secret=holds(spec, "secret"),
-        array=NestedArray(spec.datatype, spec.shape, spec.variadic) if spec.kind == "tensor" else None,
+        array=nested_array(spec) if spec.kind == "tensor" else None,
     )
 
 

@@ -43,7 +43,9 @@ class TypeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     closed: bool = False  # a record that admits no other fields
     datatype: str = ""  # of a tensor: one of `domain.tensors.DATATYPES`
     shape: tuple[int, ...] = ()  # of a tensor; -1 where any size will do
-    variadic: bool = False  # a tensor of any number of dimensions
+    variadic: bool = False  # a tensor with any number of dimensions at `variadic_at`
+    variadic_at: int = 0  # of a variadic tensor: an index of `shape`
+    names: tuple[str, ...] = ()  # of a tensor: where dimensions have to be equally long, a name for each or ""
     text: bool = False  # a tensor of BYTES whose elements are UTF-8
 
 

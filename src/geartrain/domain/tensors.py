@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import Final, Literal, get_args
+from typing import Final, Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -32,6 +32,7 @@ Datatype = Literal[
     "BYTES",
 ]
 Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 DATATYPES: Final[frozenset[str]] = frozenset(get_args(Datatype))
 SIZES: Final[dict[str, int]] = {
@@ -90,7 +91,8 @@ class Tensor(msgspec.Struct, frozen=True):
 class TensorSpec(msgspec.Struct, frozen=True):
     """What a model says of a tensor. `shape` has -1 where any size will do.
 
-    `variadic`: any number of dimensions, whatever `shape` says of how many there are. `optional`: may be left out.
+    `variadic`: any number of dimensions stands at `variadic_at` in `shape`; an empty `shape` is then any shape at all.
+    `optional`: may be left out. `names`: one for each dimension, where some have to be equally long; "" for the others.
     """
 
     name: str
@@ -98,6 +100,28 @@ class TensorSpec(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     optional: bool = False
     variadic: bool = False
+    variadic_at: int = 0
+    names: tuple[str, ...] = ()
+
+
+class Shaped(Protocol):
+    """Whatever declares a shape; see `TensorSpec` for what the attributes mean."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes, -1 for an open one."""
+
+    @property
+    def variadic(self) -> bool:
+        """Whether any number of dimensions stands at `variadic_at`."""
+
+    @property
+    def variadic_at(self) -> int:
+        """An index of `shape`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of dimensions that have to be equally long."""
 
 
 def tensor_error(message: str) -> GeartrainError:
@@ -123,19 +147,47 @@ def check_type(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
     """As `check`, of a tensor whose contents are not there yet."""
     if datatype != spec.datatype:
         raise tensor_error(f"input '{spec.name}' has datatype {datatype}; the model expects {spec.datatype}")
-    if not fits(shape, spec.shape, variadic=spec.variadic):
-        wanted = "any shape" if spec.variadic else f"{list(spec.shape)}"
-        raise tensor_error(f"unexpected shape for input '{spec.name}'. Expected {wanted}, got {list(shape)}")
+    if not fits(shape, spec):
+        msg = f"unexpected shape for input '{spec.name}'. Expected {describe_shape(spec)}, got {list(shape)}"
+        raise tensor_error(msg)
 
 
-def fits(shape: Sequence[int], wanted: Sequence[int], *, variadic: bool) -> bool:
-    """Whether a shape is one of those that a model says; `wanted` and `variadic` as in `TensorSpec`."""
-    if not variadic and len(shape) != len(wanted):
+def fits(shape: Sequence[int], spec: Shaped) -> bool:
+    """Whether a shape is one of those that are declared: the number of dimensions, their sizes and their names."""
+    wanted = spread(spec, spec.shape, len(shape), fill=VARIABLE) if spec.variadic else spec.shape
+    if wanted is None or len(shape) != len(wanted):
         return False
-    for size, want in zip(shape, shape if variadic else wanted, strict=True):
+    for size, want in zip(shape, wanted, strict=True):
         if size < 0 or want not in (size, VARIABLE):
             return False
-    return True
+    return not spec.names or names_agree(shape, spec)
+
+
+def spread(spec: Shaped, items: tuple[T, ...], rank: int, *, fill: T) -> tuple[T, ...] | None:
+    """Return one item for each of `rank` dimensions, `fill` for those of any number; None if there are too few.
+
+    `items` has one for each dimension that a variadic `spec` writes down.
+    """
+    before, after = items[: spec.variadic_at], items[spec.variadic_at + 1 :]
+    number = rank - len(before) - len(after)
+    return None if number < 0 else (*before, *((fill,) * number), *after)
+
+
+def names_agree(shape: Sequence[int], spec: Shaped) -> bool:
+    """Whether all dimensions of one name are equally long, in a shape that has as many of them as are declared."""
+    names = spread(spec, spec.names, len(shape), fill="") if spec.variadic else spec.names
+    sizes: dict[str, int] = {}
+    return all(not name or sizes.setdefault(name, size) == size for name, size in zip(names or (), shape, strict=True))
+
+
+def describe_shape(spec: Shaped) -> str:
+    """A declared shape as errors write it: `[-1, 3]`, `[..., n, n]`, `[...]` for any."""
+    texts = [str(size) for size in spec.shape]
+    for index, name in enumerate(spec.names):
+        texts[index] = name or texts[index]
+    if spec.variadic:
+        texts[spec.variadic_at : spec.variadic_at + 1] = ["..."]
+    return f"[{', '.join(texts)}]"
 
 
 def check_shape(name: str, shape: Sequence[int]) -> None:

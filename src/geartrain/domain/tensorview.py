@@ -193,8 +193,12 @@ class TensorView:
 def _input_spec(field: InputField) -> TensorSpec:
     kind, optional = field.type, not field.required
     if kind.kind == "tensor":
-        return TensorSpec(field.name, kind.datatype, kind.shape, optional=optional, variadic=kind.variadic)
+        return _tensor_spec(field.name, kind, optional=optional)
     return _port(field).spec
+
+
+def _tensor_spec(name: str, kind: TypeSpec, *, optional: bool = False) -> TensorSpec:
+    return TensorSpec(name, kind.datatype, kind.shape, optional, kind.variadic, kind.variadic_at, kind.names)
 
 
 def _port(field: InputField) -> _Port:
@@ -308,10 +312,10 @@ def _outputs(output: OutputSpec) -> _Outputs:
 
 def _output_spec(name: str, kind: TypeSpec) -> TensorSpec:
     if kind.kind == "tensor":
-        return TensorSpec(name, kind.datatype, kind.shape, variadic=kind.variadic)
+        return _tensor_spec(name, kind)
     return _named_port(name, kind).spec
 
 
 def _of_stream(spec: TensorSpec) -> TensorSpec:
     shape = (VARIABLE, *spec.shape[1:])
-    return TensorSpec(spec.name, spec.datatype, shape, variadic=spec.variadic)
+    return TensorSpec(spec.name, spec.datatype, shape, variadic=spec.variadic, variadic_at=spec.variadic_at)

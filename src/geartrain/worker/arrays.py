@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from geartrain.domain.tensors import ARRAY_NAMES, Buffer, Tensor, fits, join_bytes, split_bytes
+from geartrain.domain.tensors import ARRAY_NAMES, Buffer, Shaped, Tensor, describe_shape, fits, join_bytes, split_bytes
 
 BFLOAT: Final = "BF16"
 NAMES: Final[dict[str, str]] = {name: datatype for datatype, name in ARRAY_NAMES.items()}
@@ -128,10 +128,10 @@ def _cast(array: Any, given: str, datatype: str) -> Any:
     return bits_of_bfloat(array) if datatype == BFLOAT else array
 
 
-def check_shape(found: Sequence[int], shape: Sequence[int], *, variadic: bool) -> None:
+def check_shape(found: Sequence[int], declared: Shaped) -> None:
     """Raise `WrongArrayError` if a shape is not the declared one."""
-    if not fits(found, shape, variadic=variadic):
-        raise WrongArrayError(f"has the shape {list(found)}, and {list(shape)} is declared")
+    if not fits(found, declared):
+        raise WrongArrayError(f"has the shape {list(found)}, and {describe_shape(declared)} is declared")
 
 
 def contents_of(array: Any) -> Buffer:

@@ -108,7 +108,15 @@ def _signature(backend: Backend, file: str) -> Signature:
 
 
 def _type(spec: TensorSpec) -> TypeSpec:
-    return TypeSpec("tensor", datatype=spec.datatype, shape=spec.shape, variadic=spec.variadic, nullable=spec.optional)
+    return TypeSpec(
+        "tensor",
+        datatype=spec.datatype,
+        shape=spec.shape,
+        variadic=spec.variadic,
+        variadic_at=spec.variadic_at,
+        names=spec.names,
+        nullable=spec.optional,
+    )
 
 
 def _field(spec: TensorSpec) -> InputField:

@@ -195,9 +195,10 @@ class _OneOf:
         if spec.shape[:1] != (VARIABLE,):
             what = place.format(f"a tensor of the fixed shape {list(spec.shape)}") or ", whose first dimension is fixed"
             raise UnsupportedAnnotationError(f"{self._owner}: what it returns is annotated {name}{what}: {_ROWS}")
-        if self._by_rows or (spec.variadic and len(spec.shape) == 1):
+        if self._by_rows or (spec.variadic and spec.variadic_at == 0):
             return spec
-        return replace(spec, shape=spec.shape[1:])
+        at = max(spec.variadic_at - 1, 0)
+        return replace(spec, shape=spec.shape[1:], variadic_at=at, names=spec.names[1:])
 
     def _named_tuple(self, cls: type) -> TypeSpec:
         from geartrain.worker.records import read_named_tuple

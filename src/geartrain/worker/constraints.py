@@ -11,8 +11,9 @@ from typing import Any
 
 from geartrain.authoring.inputs import FieldInfo
 from geartrain.authoring.secret import MASK, Secret
-from geartrain.domain.nested import NestedArray
+from geartrain.domain.nested import nested_array
 from geartrain.domain.signature import Kind, TypeSpec
+from geartrain.domain.tensors import describe_shape
 from geartrain.worker.annotations import plain_scalar
 
 _WORDS: dict[Kind, str] = {
@@ -115,7 +116,7 @@ def check_default(info: FieldInfo, spec: TypeSpec, default: Any) -> None:
 def _described(spec: TypeSpec) -> str:
     choices = spec.choices
     if spec.kind == "tensor":
-        return f"a tensor of {spec.datatype} and the shape {list(spec.shape)}"
+        return f"a tensor of {spec.datatype} and the shape {describe_shape(spec)}"
     return f"one of {', '.join(map(repr, choices))}" if choices else _WORDS[spec.kind]
 
 
@@ -149,7 +150,7 @@ def conforms(spec: TypeSpec, value: Any) -> bool:
                 for field in spec.fields
             )
         case "tensor":
-            return NestedArray(spec.datatype, spec.shape, spec.variadic).accepts(value)
+            return nested_array(spec).accepts(value)
     return _is_scalar(spec.kind, value)
 
 

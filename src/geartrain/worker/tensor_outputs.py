@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from geartrain.domain.signature import OutputSpec, TypeSpec
-from geartrain.domain.tensors import Tensor
+from geartrain.domain.tensors import Tensor, describe_shape
 from geartrain.worker.faults import OutputError
 
 _OUTPUT: Final = "output"  # the tensor of a value that is no record
@@ -42,7 +42,7 @@ class TensorOutputs:
                 continue
             try:
                 tensor = arrays.tensor_of(name, kind.datatype, given)
-                arrays.check_shape(tensor.shape, kind.shape, variadic=kind.variadic)
+                arrays.check_shape(tensor.shape, kind)
             except ValueError as error:
                 raise self._fault(error, name) from None
             tensors.append(tensor)
@@ -58,7 +58,7 @@ class TensorOutputs:
                 continue
             try:
                 shape, fields[name] = arrays.plain_of(kind.datatype, fields[name])
-                arrays.check_shape(shape, kind.shape, variadic=kind.variadic)
+                arrays.check_shape(shape, kind)
             except ValueError as error:
                 raise self._fault(error, name) from None
         return fields if self._is_record else fields[_OUTPUT]
@@ -109,7 +109,7 @@ def _optional(kind: TypeSpec, required: bool) -> TypeSpec:  # noqa: FBT001 - one
 
 def describe(kind: TypeSpec) -> str:
     """A tensor's type as errors name it: `FP32 [-1, 3]`."""
-    return f"{kind.datatype} {list(kind.shape)}" if not kind.variadic else kind.datatype
+    return f"{kind.datatype} {describe_shape(kind)}".removesuffix(" [...]")
 
 
 def tensor_outputs(spec: OutputSpec) -> TensorOutputs | None:

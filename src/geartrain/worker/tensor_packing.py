@@ -6,12 +6,20 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from geartrain.domain.signature import OutputSpec
+from msgspec.structs import replace
+
+from geartrain.domain.signature import OutputSpec, TypeSpec
 from geartrain.domain.tensors import SIZES, VARIABLE, Buffer, Tensor
 from geartrain.worker.arrays import WrongArrayError, check_shape, tensor_of
 from geartrain.worker.faults import OutputError
 from geartrain.worker.packed_heads import PackedHeads
 from geartrain.worker.tensor_outputs import TensorOutputs, tensor_types
+
+
+def of_rows(part: TypeSpec) -> TypeSpec:
+    """Return the type of a tensor that has such a part in each of its rows."""
+    names = ("", *part.names) if part.names else ()
+    return replace(part, shape=(VARIABLE, *part.shape), variadic_at=part.variadic_at + 1, names=names)
 
 
 class TensorPacker:
@@ -21,6 +29,7 @@ class TensorPacker:
         """`output` is that of one request."""
         self._types = tensor_types(output.type)
         self._by_rows = by_rows
+        self._declared = {name: kind if by_rows else of_rows(kind) for name, kind in self._types.items()}
         self._outputs = TensorOutputs(output.type)
         only = output.type.kind == "tensor" or len(self._types) == len(output.type.fields)
         self._heads = PackedHeads()
@@ -45,8 +54,7 @@ class TensorPacker:
     def _tensor(self, name: str, value: Any, total: int) -> Tensor:
         kind = self._types[name]
         tensor = tensor_of(name, kind.datatype, value)
-        shape = kind.shape if self._by_rows else (VARIABLE, *kind.shape)
-        check_shape(tensor.shape, shape, variadic=kind.variadic)
+        check_shape(tensor.shape, self._declared[name])
         if tensor.shape[:1] != (total,):
             raise WrongArrayError("has another number of rows")
         return tensor

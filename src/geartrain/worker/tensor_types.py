@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import sys
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from geartrain.domain.signature import TypeSpec
@@ -55,7 +55,15 @@ def _is_torch(kind: Any) -> bool:
 def _jaxtyping(annotation: Any) -> Described:
     datatype = _datatype_of(annotation)
     shape = tuple(map(_size_of, annotation.dims))
-    spec = TypeSpec("tensor", datatype=datatype, shape=shape, variadic=annotation.index_variadic is not None)
+    at = annotation.index_variadic
+    spec = TypeSpec(
+        "tensor",
+        datatype=datatype,
+        shape=shape,
+        variadic=at is not None,
+        variadic_at=at or 0,
+        names=_names_of(annotation.dims, at),
+    )
     array_type = annotation.array_type
     if _is_torch(array_type):
         return Described(spec, _Maker(spec, _as_torch_bfloat if datatype == "BF16" else _as_torch))
@@ -88,6 +96,16 @@ def _size_of(dimension: Any) -> int:
     """A size that is a number is fixed; a name, an expression, and one that may also be 1 (`#3`), are not."""
     size = getattr(dimension, "size", VARIABLE)
     return VARIABLE if getattr(dimension, "broadcastable", False) else int(size)
+
+
+def _names_of(dimensions: Sequence[Any], variadic_at: int | None) -> tuple[str, ...]:
+    """The names of dimensions that stand more than once in a shape: these have to be equally long."""
+    names = [
+        "" if index == variadic_at or getattr(each, "broadcastable", False) else getattr(each, "name", "")
+        for index, each in enumerate(dimensions)
+    ]
+    repeated = tuple(name if names.count(name) > 1 else "" for name in names)
+    return repeated if any(repeated) else ()
 
 
 # numpy.typing
