@@ -249,6 +249,12 @@ def test_settings(annotation: Any, default: Any, message: str) -> None:
     assert complaint_about(annotation, default) == message
 
 
+@pytest.mark.parametrize("annotation", [str, int, Optional[str], list[str], dict, Secret, Literal["a"], Fine])
+def test_c5_accept_is_for_files(annotation: Any) -> None:
+    info = Input(accept="image/*")
+    assert complaint_about(annotation, info).startswith("accept is only valid on Path or File inputs, and it is ")
+
+
 def test_a_default_of_a_regex_is_searched_not_matched() -> None:
     def run(x: str = Input("ba", regex="a")) -> None: ...
 

@@ -51,6 +51,8 @@ def check_settings(info: FieldInfo, spec: TypeSpec) -> None:
             raise ConstraintError(f"regex={info.regex!r} is no regular expression: {error}") from error
     if info.choices is not None:
         _check_choices(info, spec)
+    if info.accept is not None and kind not in {"path", "file"}:
+        raise ConstraintError(f"accept is only valid on Path or File inputs, and it is {_WORDS[kind]}")
     if info.accept is not None and not isinstance(info.accept, str):
         raise ConstraintError(f"accept={info.accept!r} must be a string, such as 'image/*,.pdf'")
 
