@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pathlib
+import subprocess
 import sys
+import typing
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +15,10 @@ from typing import Any
 import pytest
 
 import geartrain
+from geartrain.authoring.coders import Coder
 from geartrain.authoring.scope import Scope, use_scope
 from geartrain.worker import cog_alias
+from geartrain.worker.loader import LoadError, load
 
 
 def cog_modules() -> list[str]:
@@ -92,6 +97,119 @@ def test_they_are_ours(name: str) -> None:
 def test_modules_below_cog(module: str, name: str) -> None:
     found = getattr(imported(module), name)
     assert found is getattr(imported("cog"), name)
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("cog.coder", ["Coder"]),
+        ("cog.coder.json_coder", ["JsonCoder"]),
+        ("cog.errors", ["CogError", "ConfigDoesNotExist", "PredictorNotSet"]),
+        ("cog.mode", ["Mode"]),
+        ("cog.predictor", ["extract_setup_weights", "has_setup_weights", "load_predictor_from_ref", "BasePredictor"]),
+        ("cog.server.http", ["Mode"]),
+        ("cog.suppress_output", ["suppress_output"]),
+        ("cog.types", ["ExperimentalFeatureWarning", "Weights"]),
+    ],
+)
+def test_c3_names_that_models_import(module: str, names: list[str]) -> None:
+    found = imported(module)
+    assert set(names) <= set(found.__all__)
+    assert all(hasattr(found, name) for name in names)
+
+
+def test_c3_names_are_loaded_only_where_they_are_needed() -> None:
+    script = (
+        "import sys; from geartrain.worker import cog_alias; cog_alias.install(); import cog, cog.types, cog.coder;"
+        "print('geartrain.worker.cog_extras' in sys.modules, 'geartrain.worker.json_coder' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout == "False False\n"
+
+
+def test_c3_values_of_the_small_modules() -> None:
+    assert [str(mode) for mode in imported("cog.mode").Mode] == ["predict", "train"]
+    assert imported("cog.server.http").Mode is imported("cog.mode").Mode
+    errors = imported("cog.errors")
+    assert issubclass(errors.ConfigDoesNotExist, errors.CogError)
+    assert set(typing.get_args(imported("cog.types").Weights)) == {geartrain.File, geartrain.Path, str}
+
+
+def test_c3_json_coder_makes_classes_that_derive_from_dict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Coder, "_coders", {})
+    monkeypatch.delitem(sys.modules, "geartrain.worker.json_coder", raising=False)
+    monkeypatch.delitem(sys.modules, "cog.coder.json_coder", raising=False)
+    module: dict[str, Any] = {}
+    exec("from cog.coder import json_coder", module)  # noqa: S102 - what a model writes
+
+    class Settings(dict[str, Any]):
+        pass
+
+    coder = Coder.lookup(Settings)
+    assert coder is not None
+    assert type(coder) is module["json_coder"].JsonCoder
+    made = coder.decode({"a": 1})
+    assert (type(made), made["a"]) == (Settings, 1)
+    assert type(coder.encode(made)) is dict
+    assert Coder.lookup(list) is None
+
+
+def test_c3_load_predictor_from_ref(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = imported("cog.predictor")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    methods = "    def setup(self, weights): ...\n    def predict(self): return 'x'\n"
+    (tmp_path / "gt_predict.py").write_text(f"class Predictor:\n{methods}def train(): return 'y'\n")
+    loaded = predictor.load_predictor_from_ref("gt_predict.py:Predictor")
+    assert loaded.predict() == "x"
+    assert predictor.load_predictor_from_ref("gt_predict.py:train")() == "y"
+    assert type(predictor.load_predictor_from_ref("gt_predict.py")).__name__ == "Predictor"
+    assert predictor.has_setup_weights(loaded)
+    assert not predictor.has_setup_weights(imported("cog").BasePredictor())
+    monkeypatch.delenv("COG_WEIGHTS", raising=False)
+    assert predictor.extract_setup_weights(loaded) is None
+    monkeypatch.setenv("COG_WEIGHTS", "w")
+    assert predictor.extract_setup_weights(loaded) == "w"
+    sys.modules.pop("gt_predict")
+
+
+def test_c3_suppress_output(capfd: pytest.CaptureFixture[str]) -> None:
+    suppress_output = imported("cog.suppress_output").suppress_output
+    sys.stdout.write("before\n")
+    with suppress_output():
+        sys.stdout.write("inside")
+        sys.stderr.write("inside")
+        os.write(1, b"inside")
+        os.write(2, b"inside")
+    sys.stdout.write("after\n")
+    with pytest.raises(ValueError, match="through"), suppress_output():
+        raise ValueError("through")
+    os.write(2, b"at last")
+    assert capfd.readouterr() == ("before\nafter\n", "at last")
+
+
+@pytest.mark.parametrize("name", ["Predictor", "Model", "input"])
+def test_c3_names_of_the_api_before_0_1_have_a_hint(name: str, tmp_path: pathlib.Path) -> None:
+    cog = imported("cog")
+    assert not hasattr(cog, name)
+    before = list(sys.path), set(sys.modules)
+    sources = {
+        "input": [
+            "import cog\n@cog.input('x', type=str)\ndef run(): ...",
+            "from cog import input\n@input('x')\ndef f(): ...",
+        ]
+    }
+    for source in sources.get(name, [f"import cog\nclass A(cog.{name}): ...", f"from cog import {name}"]):
+        (tmp_path / f"gt_{len(source)}.py").write_text(source)
+        with pytest.raises(LoadError) as raised:
+            load(f"gt_{len(source)}.py", tmp_path)
+        message = str(raised.value)
+        assert message.startswith("gt_")
+        assert f"cog.{name} is of Cog's API before version 0.1: " in message
+        assert ("cog.Input(description=...)" if name == "input" else "cog.BasePredictor") in message
+    sys.path[:] = before[0]
+    for each in set(sys.modules) - before[1]:
+        del sys.modules[each]
 
 
 def test_a_module_below_cog_is_an_attribute_of_it() -> None:

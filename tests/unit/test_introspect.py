@@ -11,7 +11,7 @@ import functools
 import io
 import pathlib
 import uuid
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import (
     Annotated,
@@ -51,8 +51,10 @@ from geartrain import (
     streaming,
 )
 from geartrain.authoring.marks import CONCURRENT_MARK
+from geartrain.domain.schema import type_schema
 from geartrain.domain.signature import InputField, RecordField, Signature, TypeSpec
-from geartrain.worker.introspect import is_async, is_generator, mark_of, read_signature
+from geartrain.worker.callables import is_async, is_generator, mark_of
+from geartrain.worker.introspect import read_signature
 from tests.ids import short
 
 EMPTY = object()
@@ -334,7 +336,7 @@ OUTPUTS: list[tuple[Any, TypeSpec, str]] = [
     (object, OPAQUE, "value"),
     (Path, PATH, "value"),
     (List[Path], array(PATH), "value"),
-    (dict[str, Path], OBJECT, "value"),
+    (dict[str, Path], TypeSpec("object", values=PATH), "value"),
     (OrderedDict, OBJECT, "value"),
     (Box, BOX_OUT, "value"),
     (Person | str, union(TypeSpec("record", title="Person", fields=(
@@ -385,6 +387,46 @@ def test_output_types(annotation: Any, spec: TypeSpec, mode: str) -> None:
     assert output(annotation) == (spec, mode)
 
 
+class Untold:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema"),
+    [
+        (dict, {}),
+        (Dict, {}),
+        (Counter[str], {}),
+        (Dict[str, Any], {"additionalProperties": {"type": "object"}}),
+        (dict[str, int], {"additionalProperties": {"type": "integer"}}),
+        (Mapping[str, list[str]], {"additionalProperties": {"type": "array", "items": {"type": "string"}}}),
+        (
+            dict[str, dict[str, str]],
+            {"additionalProperties": {"type": "object", "additionalProperties": {"type": "string"}}},
+        ),
+        (dict[str, Optional[float]], {"additionalProperties": {"type": "number", "nullable": True}}),
+        (dict[str, Untold], {}),
+    ],
+    ids=short,
+)
+def test_c6_the_values_of_a_dict_that_is_an_output(annotation: Any, schema: dict[str, Any]) -> None:
+    spec, mode = output(annotation)
+    assert (type_schema(spec), mode) == ({"type": "object", **schema}, "value")
+    nested, _ = output(list[annotation])
+    assert type_schema(nested)["items"] == {"type": "object", **schema}
+
+
+def test_c6_a_dict_that_contains_itself() -> None:
+    alias: Any = type("TypeAliasType", (), {})()  # what `type X = ...` of Python 3.12 makes
+    alias.__value__ = dict[str, alias]
+    spec, _ = output(alias)
+    assert type_schema(spec) == {"type": "object", "additionalProperties": {"type": "object"}}
+
+
+def test_c6_the_schema_of_an_input_stays_that_of_any_dict() -> None:
+    assert type_schema(field(dict[str, int]).type) == {"type": "object"}
+
+
 def test_no_return_annotation() -> None:
     def run():  # type: ignore[no-untyped-def] # noqa: ANN202
         return 1
@@ -416,6 +458,8 @@ def test_everything_that_input_says() -> None:
     )
     assert field(str, Input(choices=["a", "b", "a"])) == InputField("x", STRING, choices=("a", "b"))
     assert field(Path, Input(accept="image/*")) == InputField("x", TypeSpec("path"), accept="image/*")
+    for annotation in (File, Optional[Path], list[Path], Optional[list[File]]):
+        assert field(annotation, Input(accept="image/*")).accept == "image/*"
 
 
 def test_input_in_annotated() -> None:

@@ -334,7 +334,7 @@ def test_a_missing_module(tmp_path: pathlib.Path) -> None:
         ("import json\njson.loads('{')", "run.py:2: JSONDecodeError: Expecting property name"),
         ("", "run.py has no class Runner and no one function run() or predict(); it defines no class and no function."),
         (
-            "class Model:\n    def run(self) -> str: ...\ndef helper(): ...",
+            "class Model:\n    def work(self) -> str: ...\ndef helper(): ...",
             "run.py has no class Runner and no one function run() or predict(); it defines Model, helper. Write a",
         ),
         ("def run() -> str: ...\ndef predict() -> str: ...", "run.py has no class Runner and no one function"),

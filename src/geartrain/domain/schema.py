@@ -64,6 +64,8 @@ def type_schema(spec: TypeSpec) -> JsonObject:
         schema = _tensor_schema(spec)
     else:
         schema = dict(_KINDS[spec.kind])
+        if spec.values is not None:
+            schema["additionalProperties"] = type_schema(spec.values)
     if spec.choices is not None:
         schema["enum"] = _distinct(spec.choices)
     if spec.nullable:

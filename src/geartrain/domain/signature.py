@@ -47,6 +47,7 @@ class TypeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     variadic_at: int = 0  # of a variadic tensor: an index of `shape`
     names: tuple[str, ...] = ()  # of a tensor: where dimensions have to be equally long, a name for each or ""
     text: bool = False  # a tensor of BYTES whose elements are UTF-8
+    values: TypeSpec | None = None  # of an object that is an output: what its values are said to be; not checked
 
 
 class RecordField(msgspec.Struct, frozen=True, omit_defaults=True):

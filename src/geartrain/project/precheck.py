@@ -17,6 +17,7 @@ _USUAL_NAMES: dict[Mode, tuple[str, ...]] = {
     "predict": ("Runner", "Predictor", "run", "predict"),
     "train": ("Trainer", "Runner", "Predictor", "train"),
 }
+_METHODS: dict[Mode, frozenset[str]] = {"predict": frozenset({"run", "predict"}), "train": frozenset({"train"})}
 _BACK_DOORS = frozenset({"__getattr__", "exec", "globals", "locals", "setattr", "vars"})  # names may come from anywhere
 
 
@@ -34,7 +35,7 @@ def precheck(source: ModelSource) -> None:
         raise ProjectError(f"{location}: {error.strerror}") from None
     tree = _parse(text, location)
     wanted = (name,) if name else _USUAL_NAMES[source.mode]
-    if _has_definition(text, wanted):
+    if _has_definition(text, wanted) or (not name and _has_runner_class(tree, _METHODS[source.mode])):
         return
     bound, defined = set(_bound_names(tree)), list(_definitions(tree))
     if bound.isdisjoint(wanted) and bound.isdisjoint(_BACK_DOORS):
@@ -61,7 +62,13 @@ def _has_definition(text: bytes, names: tuple[str, ...]) -> bool:
     return re.search(pattern.encode(), text, re.MULTILINE) is not None
 
 
-def _bound_names(tree: ast.Module) -> Iterator[str]:
+def _has_runner_class(tree: ast.Module, methods: frozenset[str]) -> bool:
+    """Tell whether a class of any name may be the runner: it binds such a method, or may inherit one."""
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return any(each.bases or each.decorator_list or not methods.isdisjoint(_bound_names(each)) for each in classes)
+
+
+def _bound_names(tree: ast.AST) -> Iterator[str]:
     """Give every name that anything in the file may bind, at whatever depth, and the back doors that it uses."""
     for node in ast.walk(tree):
         match node:

@@ -17,11 +17,14 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
 from msgspec.structs import replace
 
+from geartrain.authoring.coders import Coder
 from geartrain.authoring.files import File, Path
 from geartrain.authoring.inputs import FieldInfo
 from geartrain.authoring.marks import OpaqueMark
 from geartrain.authoring.secret import Secret
 from geartrain.domain.signature import Kind, TypeSpec
+from geartrain.worker.advice import advice_for
+from geartrain.worker.coders import CoderError, coder_of, decoder_of
 
 Converter = Callable[[Any], Any]
 """Makes the Python value of a decoded JSON value. Given a value that is one already, returns it."""
@@ -83,7 +86,7 @@ class AnnotationReader:
         """`batched`: where a result may be an exception as well, `list[str | Exception]`, that is left aside."""
         self.output = output
         self._batched = batched
-        self._open: list[type] = []  # the records that are being read, to notice one that contains itself
+        self._open: list[Any] = []  # the records and dicts that are being read, to notice one that contains itself
 
     def read(self, annotation: Any) -> Described:
         """Describe a type. Raises `UnsupportedTypeError`."""
@@ -96,6 +99,9 @@ class AnnotationReader:
             return Described(TypeSpec("object" if annotation is Any else "opaque"))
         if annotation is Secret:
             return Described(TypeSpec("secret"), _as_secret)
+        coded = _coded(annotation)
+        if coded is not None:
+            return coded
         tensor = _tensor(annotation, output=self.output)
         if tensor is not None:
             return tensor
@@ -106,7 +112,7 @@ class AnnotationReader:
             return self._union(annotation)
         if isinstance(origin or annotation, type):
             return self._class(annotation, origin or annotation)
-        raise UnsupportedTypeError(annotation, self._advice(annotation))
+        raise UnsupportedTypeError(annotation, advice_for(annotation, output=self.output))
 
     def _opaque(self, annotation: Any) -> Described:
         """What `Opaque` keeps of a type: that it is a list, or may be None."""
@@ -137,7 +143,7 @@ class AnnotationReader:
             described = reader(annotation, origin)
             if described is not None:
                 return described
-        raise UnsupportedTypeError(annotation, self._advice(annotation))
+        raise UnsupportedTypeError(annotation, advice_for(annotation, output=self.output))
 
     def _file(self, _: Any, origin: type) -> Described | None:
         if issubclass(origin, os.PathLike):
@@ -151,8 +157,7 @@ class AnnotationReader:
         if is_typed_dict(origin):
             return None
         if issubclass(origin, abc.Mapping) and (self.output or origin in _INPUT_MAPPINGS):
-            self._check_mapping(annotation)
-            return Described(TypeSpec("object"))
+            return Described(TypeSpec("object", values=self._values(annotation)))
         if origin in _INPUT_LISTS:
             return self._array(typing.get_args(annotation))
         is_list = issubclass(origin, (tuple, abc.Set, abc.Sequence)) and not issubclass(origin, _NO_LISTS)
@@ -160,14 +165,29 @@ class AnnotationReader:
             return None
         return self._named_tensors(origin) or self._output_array(typing.get_args(annotation), origin)
 
-    def _check_mapping(self, annotation: Any) -> None:
-        """The values of a dict arrive as they are, so they must not be of a type that has to be made."""
+    def _values(self, annotation: Any) -> TypeSpec | None:
+        """The type of the values of a dict, for the schema of an output, where any value is admitted.
+
+        Those of an input arrive as they are, so they must not be of a type that has to be made.
+        """
         values = typing.get_args(annotation)[1:]
-        if self.output or not values or isinstance(values[0], TypeVar):
-            return
+        if not values or isinstance(values[0], TypeVar):
+            return None
+        if self.output:
+            return None if any(annotation is each for each in self._open) else self._output_values(annotation)
         if self.read(values[0]).convert is not None:
             advice = "a dict holds plain JSON values: use a TypedDict or a BaseModel, whose fields have types"
             raise UnsupportedTypeError(annotation, advice)
+        return None
+
+    def _output_values(self, annotation: Any) -> TypeSpec | None:
+        self._open.append(annotation)
+        try:
+            return self.read(typing.get_args(annotation)[1]).spec
+        except UnsupportedTypeError:
+            return None
+        finally:
+            self._open.pop()
 
     def _array(self, arguments: tuple[Any, ...]) -> Described:
         if not arguments or arguments[0] is Any or isinstance(arguments[0], TypeVar):
@@ -223,42 +243,9 @@ class AnnotationReader:
         kinds = [kind for base, kind in _SCALARS.items() if issubclass(origin, base)]
         return Described(TypeSpec(kinds[0])) if kinds else None
 
-    def _advice(self, annotation: Any) -> str:
-        origin = typing.get_origin(annotation) or annotation
-        module = getattr(origin, "__module__", "").partition(".")[0]
-        name = getattr(origin, "__name__", "")
-        for names, of_input, of_output in _ADVICE:
-            if name in names or module in names:
-                return of_output if self.output else of_input
-        return _GENERAL_OUTPUT if self.output else _GENERAL_INPUT
-
 
 _INPUT_MAPPINGS = frozenset({dict, abc.Mapping, abc.MutableMapping})
 _INPUT_LISTS = frozenset({list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable})
-
-_GENERAL_INPUT = (
-    "use str, int, float, bool, Path, Secret, list, dict, a Literal, an Enum, a TypedDict, a dataclass or a BaseModel"
-)
-_GENERAL_OUTPUT = (
-    "use str, int, float, bool, Path, list, dict, Iterator, a TypedDict, a dataclass or a BaseModel,"
-    " or Annotated[..., Opaque] to leave the type open"
-)
-_LIST = "use list[...] instead"
-_ADVICE: tuple[tuple[frozenset[str], str, str], ...] = (
-    (
-        frozenset({"bytes", "bytearray", "memoryview"}),
-        "use Path for a file, or str",
-        "write it to a file and return Path, or return a str",
-    ),
-    (frozenset({"set", "frozenset", "tuple", "deque", "Set"}), _LIST, _LIST),
-    (frozenset({"Iterator", "Generator", "AsyncIterator", "AsyncGenerator", "AsyncIterable"}), _LIST, _LIST),
-    (frozenset({"ConcatenateIterator", "AsyncConcatenateIterator"}), _LIST, _LIST),
-    (frozenset({"PIL"}), "use Path, and open the image in run()", "save the image to a file and return Path"),
-    (frozenset({"numpy"}), "use float, int or str, or NDArray[...] for an array", "return .tolist() as list[float]"),
-    (frozenset({"torch"}), "use Float32[torch.Tensor, ...] of jaxtyping", "return .tolist() as list[float]"),
-    (frozenset({"datetime", "uuid", "decimal"}), "use str, and parse it in run()", "return a str or a float"),
-    (frozenset({"TextIO", "StringIO", "TextIOWrapper"}), "use Path, and open it in run()", "return Path"),
-)
 
 
 def strip(annotation: Any) -> tuple[Any, bool]:
@@ -302,6 +289,23 @@ def choice_spec(values: typing.Iterable[Any], annotation: Any) -> TypeSpec:
     if len(specs) == 1:
         return replace(specs[0], nullable=nullable)
     return TypeSpec("union", nullable=nullable, members=specs)
+
+
+_NATIVE = frozenset({NoneType, types.UnionType, *_INPUT_MAPPINGS, *_INPUT_LISTS})
+
+
+def _coded(annotation: Any) -> Described | None:
+    """A type that a coder of the author's translates: a JSON object. Cog asks none for its own types."""
+    origin = typing.get_origin(annotation) or annotation
+    if not Coder.all() or not isinstance(origin, type) or origin in _NATIVE:
+        return None
+    if is_typed_dict(origin) or issubclass(origin, (os.PathLike, io.IOBase)):
+        return None
+    try:
+        coder = coder_of(annotation)
+    except CoderError as error:
+        raise UnsupportedTypeError(annotation, str(error)) from error
+    return None if coder is None else Described(TypeSpec("object"), decoder_of(annotation, coder))
 
 
 def _tensor(annotation: Any, *, output: bool) -> Described | None:

@@ -14,12 +14,12 @@ from geartrain.domain.batching import Batching, BatchPolicy
 from geartrain.domain.signature import Signature, TypeSpec
 from geartrain.domain.tensors import VARIABLE
 from geartrain.worker.annotations import AnnotationReader, Described, UnsupportedTypeError, strip, type_name
+from geartrain.worker.callables import mark_of
 from geartrain.worker.introspect import (
     Parameter,
     UnsupportedAnnotationError,
     Written,
     make_signature,
-    mark_of,
     read_output,
     written_parameters,
 )

@@ -6,18 +6,28 @@ should one be installed, stays as it is and is only not seen from here.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, Union
 
 from geartrain import authoring
+from geartrain.authoring.coders import Coder
 from geartrain.authoring.inputs import FieldInfo
 from geartrain.authoring.urls import URLFile, URLPath, get_filename
 
 COG_VERSION = "0.23.1"
 """The version of Cog whose authoring API this is: what `cog.__version__` says."""
+
+
+_OLDEST_NAMES: Mapping[str, str] = {
+    "Model": "derive the class from cog.BasePredictor",
+    "Predictor": "derive the class from cog.BasePredictor",
+    "input": "annotate the parameters of predict() instead, as in `text: str = cog.Input(description=...)`",
+}
+"""For each name of Cog's API before version 0.1, what to write instead."""
 
 
 class ExperimentalFeatureWarning(FutureWarning):
@@ -28,6 +38,8 @@ def emit_metric(name: str, value: Any) -> None:
     """Record a metric: the older name of `current_scope().record_metric`."""
     authoring.current_scope().record_metric(name, value)
 
+
+Weights = Union[authoring.File, authoring.Path, str]  # noqa: UP007 - what a model's author sees is Cog's own form
 
 _TYPES: dict[str, Any] = {
     "AsyncConcatenateIterator": authoring.AsyncConcatenateIterator,
@@ -68,18 +80,54 @@ _MODULES: Mapping[str, Mapping[str, Any]] = {
     "cog": _EVERYTHING,
     "cog.base_input": _INPUTS,
     "cog.base_predictor": _RUNNERS,
+    "cog.coder": {"Coder": Coder},
+    "cog.coder.json_coder": {},
+    "cog.errors": {},
     "cog.exceptions": _EXCEPTIONS,
     "cog.input": _INPUTS,
+    "cog.mode": {},
     "cog.model": {"BaseModel": authoring.BaseModel},
     "cog.predictor": _RUNNERS,
     "cog.server": {},
     "cog.server.exceptions": _EXCEPTIONS,
+    "cog.server.http": {},
     "cog.server.scope": _SCOPE,
-    "cog.types": {**_TYPES, **_INPUTS, "get_filename": get_filename},
+    "cog.suppress_output": {},
+    "cog.types": {
+        **_TYPES,
+        **_INPUTS,
+        "ExperimentalFeatureWarning": ExperimentalFeatureWarning,
+        "Weights": Weights,
+        "get_filename": get_filename,
+    },
     "coglet": {"CancelationException": authoring.CancelationException, "__version__": COG_VERSION},
 }
 
+# What few models import, and where it is: loaded with the module of Cog that it belongs to.
+_EXTRAS = "geartrain.worker.cog_extras"
+_LATER: Mapping[str, tuple[str, Sequence[str]]] = {
+    "cog.coder.json_coder": ("geartrain.worker.json_coder", ("JsonCoder",)),
+    "cog.errors": (_EXTRAS, ("CogError", "ConfigDoesNotExist", "PredictorNotSet")),
+    "cog.mode": (_EXTRAS, ("Mode",)),
+    "cog.predictor": (_EXTRAS, ("extract_setup_weights", "has_setup_weights", "load_predictor_from_ref")),
+    "cog.server.http": (_EXTRAS, ("Mode",)),
+    "cog.suppress_output": (_EXTRAS, ("suppress_output",)),
+}
+
 COG_NAMES = ", ".join(sorted(_EVERYTHING))
+
+
+def advice_for_oldest(name: str) -> str | None:
+    """Say what to write instead of a name of Cog's API before version 0.1; None for any other name."""
+    advice = _OLDEST_NAMES.get(name)
+    return None if advice is None else f"cog.{name} is of Cog's API before version 0.1: {advice}"
+
+
+class _InputModule(ModuleType):
+    """The module `cog.input`, which has the name of a decorator before version 0.1."""
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
+        raise TypeError(advice_for_oldest("input"))
 
 
 class _CogFinder:  # no base class: `importlib.abc` is slow to import
@@ -102,19 +150,24 @@ class _CogFinder:  # no base class: `importlib.abc` is slow to import
         is_package = any(name.startswith(f"{fullname}.") for name in _MODULES)
         return ModuleSpec(fullname, self, origin="geartrain", is_package=is_package)  # type: ignore[arg-type]
 
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Leave it to the import system to make an empty module."""
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Make an empty module, or leave that to the import system."""
+        return _InputModule(spec.name) if spec.name == "cog.input" else None
 
     def exec_module(self, module: ModuleType) -> None:
         """Fill a module with our names."""
-        name, names = module.__name__, _MODULES[module.__name__]
+        name = module.__name__
+        names = dict(_MODULES[name])
+        if name in _LATER:
+            origin, later = _LATER[name]
+            filled = importlib.import_module(origin)
+            names |= {each: getattr(filled, each) for each in later}
 
         def refuse(attribute: str) -> Any:
+            advice = advice_for_oldest(attribute) if name == "cog" else None
+            offer = f"geartrain stands in for Cog here, with {', '.join(sorted(names))}"
             raise AttributeError(
-                f"module {name!r} has no attribute {attribute!r}: geartrain stands in for Cog here, with"
-                f" {', '.join(sorted(names))}",
-                name=attribute,
-                obj=module,
+                f"module {name!r} has no attribute {attribute!r}: {advice or offer}", name=attribute, obj=module
             )
 
         module.__dict__.update(names, __all__=sorted(names), __getattr__=refuse)

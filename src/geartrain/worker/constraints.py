@@ -15,6 +15,7 @@ from geartrain.domain.nested import nested_array
 from geartrain.domain.signature import Kind, TypeSpec
 from geartrain.domain.tensors import describe_shape
 from geartrain.worker.annotations import plain_scalar
+from geartrain.worker.coders import encoder_of
 
 _WORDS: dict[Kind, str] = {
     "string": "a string",
@@ -177,7 +178,7 @@ def _is_integral(value: Any) -> bool:
 
 def json_default(default: Any, spec: TypeSpec) -> Any:
     """The JSON form of a default; that of a secret is a mask. Raises `ConstraintError` where there is none."""
-    value = _to_json(_nested(default) if spec.kind == "tensor" else default)
+    value = _to_json(_nested(default) if spec.kind == "tensor" else _encoded(default))
     if spec.kind == "secret" and value is not None:
         return MASK
     if spec.kind == "boolean" and type(value) is int and value in {0, 1}:
@@ -185,6 +186,19 @@ def json_default(default: Any, spec: TypeSpec) -> Any:
     if spec.kind in {"integer", "number"} and isinstance(value, bool):
         return int(value)
     return value
+
+
+def _encoded(value: Any) -> Any:
+    """A default of a type with a coder, or a list of such, as this coder writes it."""
+    if isinstance(value, list):
+        return [_encoded(item) for item in value]
+    encode = encoder_of(type(value))
+    if encode is None:
+        return value
+    try:
+        return encode(value)
+    except Exception as error:
+        raise ConstraintError(f"its default cannot be encoded: {type(error).__name__}: {error}") from error
 
 
 def _nested(value: Any) -> Any:

@@ -21,6 +21,14 @@ from geartrain.worker.annotations import (
     strip,
     type_name,
 )
+from geartrain.worker.callables import (
+    SeveralFunctionsError,
+    closure_of,
+    is_generator,
+    layers,
+    mark_of,
+    signature_of,
+)
 from geartrain.worker.constraints import ConstraintError, check_default, check_settings, json_choices, json_default
 
 _ITERATORS = frozenset(
@@ -28,7 +36,6 @@ _ITERATORS = frozenset(
 )
 _CONCATENATED: frozenset[Any] = frozenset({ConcatenateIterator, AsyncConcatenateIterator})
 _OPAQUE = TypeSpec("opaque")
-_ONLY_STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 class UnsupportedAnnotationError(TypeError):
@@ -104,17 +111,12 @@ def written_parameters(run: Callable[..., Any], *, owner_name: str) -> tuple[Wri
 
 
 def _signature(run: Callable[..., Any], owner: str) -> inspect.Signature:
-    """The parameters as they are written, also where a decorator without `functools.wraps` hides them."""
     try:
-        signature = inspect.signature(run)
-        hidden = _hidden(run)
-        if hidden is None:
-            return signature
-        written = inspect.signature(hidden)
+        return signature_of(run)
+    except SeveralFunctionsError as error:
+        raise UnsupportedAnnotationError(f"{owner}: {error}") from error
     except Exception as error:
         raise UnsupportedAnnotationError(f"the signature of {owner} cannot be read: {error}") from error
-    parameters = list(written.parameters.values())
-    return written.replace(parameters=parameters[1:] if inspect.ismethod(run) else parameters)
 
 
 def _written(parameter: inspect.Parameter, run: Callable[..., Any], owner: str) -> Written:
@@ -128,7 +130,7 @@ def _written(parameter: inspect.Parameter, run: Callable[..., Any], owner: str) 
         raise UnsupportedAnnotationError(f"{where} is positional-only, and inputs are given by name: remove the '/'")
     if parameter.annotation is parameter.empty:
         raise UnsupportedAnnotationError(f"{where} has no annotation: give it a type, such as {parameter.name}: str")
-    annotation, info = _split(_resolve(parameter.annotation, run, where), parameter.default, where)
+    annotation, info = _split(resolve(parameter.annotation, run, where), parameter.default, where)
     return Written(parameter.name, where, annotation, info)
 
 
@@ -212,7 +214,7 @@ def _return_annotation(run: Callable[..., Any], owner: str) -> Any:
     annotation = _signature(run, owner).return_annotation
     if annotation is inspect.Signature.empty:
         return annotation
-    annotation = _resolve(annotation, run, f"{owner}: what it returns")
+    annotation = resolve(annotation, run, f"{owner}: what it returns")
     return type(None) if annotation is None else annotation
 
 
@@ -232,14 +234,17 @@ def _output_mode(annotation: Any, owner: str) -> tuple[OutputMode, Any]:
     return mode, element
 
 
-def _resolve(annotation: Any, run: Callable[..., Any], where: str) -> Any:
-    """Evaluate what is a string in an annotation (`from __future__ import annotations`), where it was written."""
+def resolve(annotation: Any, run: Callable[..., Any], where: str) -> Any:
+    """Evaluate what is a string in an annotation (`from __future__ import annotations`), where it was written.
+
+    `where` begins the message. Raises `UnsupportedAnnotationError`.
+    """
     function = layers(run)[-1]
     function = getattr(function, "__func__", function)
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(
-            holder, globalns=getattr(function, "__globals__", {}), localns=_closure(function), include_extras=True
+            holder, globalns=getattr(function, "__globals__", {}), localns=closure_of(function), include_extras=True
         )["it"]
     except Exception as error:
         text = annotation if isinstance(annotation, str) else type_name(annotation)
@@ -249,61 +254,8 @@ def _resolve(annotation: Any, run: Callable[..., Any], where: str) -> Any:
         ) from error
 
 
-def _closure(function: Any) -> dict[str, Any]:
-    """Names that a function made inside another one can see: the types of a model that is built in a function."""
-    cells = getattr(function, "__closure__", None) or ()
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    found = {}
-    for name, cell in zip(names, cells, strict=False):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
-    return found
-
-
 def _explain(annotation: Any, error: UnsupportedTypeError) -> str:
     name = type_name(annotation)
     if error.place or error.name != name:
         return f"{name}; {error}"
     return f"{name}, which is not supported: {error.advice}"
-
-
-def is_generator(run: Callable[..., Any]) -> bool:
-    """Tell whether calling `run` gives a generator, also through decorators."""
-    return any(inspect.isgeneratorfunction(layer) or inspect.isasyncgenfunction(layer) for layer in layers(run))
-
-
-def is_async(run: Callable[..., Any]) -> bool:
-    """Tell whether `run` was written with `async def`, also through decorators."""
-    return any(inspect.iscoroutinefunction(layer) or inspect.isasyncgenfunction(layer) for layer in layers(run))
-
-
-def mark_of(run: Callable[..., Any], mark: str) -> Any:
-    """Return what a decorator such as `@concurrent` has left on `run`, also below other decorators; or None."""
-    return next((getattr(layer, mark) for layer in layers(run) if hasattr(layer, mark)), None)
-
-
-def layers(run: Callable[..., Any]) -> list[Any]:
-    """The callable and what it wraps, from the outside in; for an object that is called, its `__call__` at the end."""
-    found: list[Any] = []
-    layer: Any = run
-    while layer is not None and not any(layer is known for known in found):
-        found.append(layer)
-        layer = getattr(layer, "__wrapped__", None) or getattr(layer, "func", None) or _hidden(layer)
-    if not inspect.isroutine(found[-1]):
-        found.append(type(found[-1]).__call__)
-    return found
-
-
-def _hidden(layer: Any) -> Any:
-    """The one function behind the `def wrapper(*args, **kwargs)` of a decorator without `functools.wraps`."""
-    function = getattr(layer, "__func__", layer)
-    code = getattr(function, "__code__", None)
-    if code is None or hasattr(function, "__wrapped__"):
-        return None
-    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    if code.co_flags & _ONLY_STARS != _ONLY_STARS or (named and named != ("self",)):
-        return None
-    functions = [value for value in _closure(function).values() if inspect.isfunction(value)]
-    return functions[0] if len(functions) == 1 else None

@@ -7,38 +7,30 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, Literal, NamedTuple
+from types import ModuleType
+from typing import Any, Final, NamedTuple
 
 from geartrain.authoring.marks import BATCHED_MARK, CONCURRENT_MARK
-from geartrain.authoring.runner import BasePredictor, BaseRunner
 from geartrain.domain.batching import Batching
 from geartrain.domain.signature import Signature
-from geartrain.worker.cog_alias import COG_NAMES
+from geartrain.worker.callables import is_async, is_generator, lacks_self, layers, mark_of
+from geartrain.worker.finding import METHODS, Mode, find_runner, is_own
 from geartrain.worker.introspect import (
     Parameter,
     UnsupportedAnnotationError,
-    is_async,
-    is_generator,
     make_signature,
-    mark_of,
     read_output,
     read_parameters,
 )
+from geartrain.worker.load_errors import LoadError, blame, line_of, relative, syntax_message
+from geartrain.worker.setup import read_setup
 
-Mode = Literal["predict", "train"]
+__all__ = ["LoadError", "LoadedRunner", "load", "load_target"]
 
-_USUAL_CLASSES: dict[Mode, tuple[str, ...]] = {
-    "predict": ("Runner", "Predictor"),
-    "train": ("Trainer", "Runner", "Predictor"),
-}
-_METHODS: dict[Mode, tuple[str, ...]] = {"predict": ("run", "predict"), "train": ("train",)}
-_FRAMEWORK = (BaseRunner, BasePredictor, object)
-
-
-class LoadError(Exception):
-    """The model cannot be loaded: one message with the file, the line, and what to do."""
+_PACKAGE: Final = "geartrain_model"
+"""The package that a runner's file is in for its relative imports, where its folder is none that can be imported."""
 
 
 class LoadedRunner(NamedTuple):
@@ -62,29 +54,36 @@ def load(ref: str, root: Path, mode: Mode = "predict", *, batching: Mapping[str,
     """Load the model that `ref` names, and make its instance; `setup()` is left to the caller.
 
     `ref` is `run.py:Runner`, `run.py`, or `package.module:name`, below the folder `root`, which comes first on
-    `sys.path`. Without a name it is the class `Runner` or `Predictor`, or the one function `run` or `predict`. With
-    `mode` "train" it is a function, or the `train()` of a class; without a name, of `Trainer`, `Runner` or `Predictor`,
-    or the function `train`. `batching` are settings that come before those of `@batched`. Raises `LoadError`.
+    `sys.path`. Without a name it is the class `Runner` or `Predictor`, the one function `run` or `predict`, or the only
+    class with such a method. With `mode` "train" it is a function, or the `train()` of a class; without a name, of
+    `Trainer`, `Runner` or `Predictor`, the function `train`, or the only class with `train()`. `batching` are settings
+    that come before those of `@batched`. Raises `LoadError`.
     """
     root = root.resolve()
+    target, where = load_target(ref, root, mode)
+    if inspect.isclass(target):
+        instance, run, owner = _make(target, where, root, mode=mode)
+    else:
+        name = ref.partition(":")[2]
+        instance, run, owner = None, target, f"{getattr(target, '__name__', name)}()"
+    try:
+        described = _read(run, owner, mode=mode, settings=batching)
+    except UnsupportedAnnotationError as error:
+        raise LoadError(f"{line_of(layers(run)[-1], where, root)}: {error}") from error
+    return _runner(run, described, root, instance=instance)
+
+
+def load_target(ref: str, root: Path, mode: Mode = "predict") -> tuple[Any, str]:
+    """Import what `ref` names; return the class, the function or the object, and its file. Raises `LoadError`."""
     if str(root) not in sys.path[:1]:
         sys.path.insert(0, str(root))
     location, _, name = ref.partition(":")
     module = _import(location, root)
-    where = _relative(getattr(module, "__file__", None) or location, root)
-    target = _find(module, name, where, mode=mode)
-    if inspect.isclass(target):
-        instance, run, name = _make(target, where, root, mode=mode)
-    elif callable(target):
-        instance, run, name = None, target, getattr(target, "__name__", name)
-    else:
+    where = relative(getattr(module, "__file__", None) or location, root)
+    target = find_runner(module, name, where, mode=mode)
+    if not callable(target):
         raise LoadError(f"{where}: {name!r} is of type {type(target).__name__}; name a class or a function")
-    owner = name if name.endswith(")") else f"{name}()"
-    try:
-        described = _read(run, owner, mode=mode, settings=batching)
-    except UnsupportedAnnotationError as error:
-        raise LoadError(f"{_line_of(run, name, root)}: {error}") from error
-    return _runner(run, described, root, instance=instance)
+    return target, where
 
 
 def _import(location: str, root: Path) -> ModuleType:
@@ -96,89 +95,90 @@ def _import(location: str, root: Path) -> ModuleType:
         raise
     except SyntaxError as error:
         in_file = error.filename is not None and Path(error.filename).is_file()
-        message = _syntax_message(error, root) if in_file else _blame(error, root, fallback=location)
+        message = syntax_message(error, root) if in_file else blame(error, root, fallback=location)
         raise LoadError(message) from error
     except (Exception, SystemExit) as error:
-        raise LoadError(_blame(error, root, fallback=location)) from error
+        raise LoadError(blame(error, root, fallback=location)) from error
 
 
 def _import_file(path: Path, root: Path) -> ModuleType:
     """Import a file under its own name, so that pickle and dataclasses find it again in `sys.modules`."""
     if not path.is_file():
-        raise LoadError(f"there is no file {_relative(path, root)} in {root}")
+        raise LoadError(f"there is no file {relative(path, root)} in {root}")
     name = path.stem
     present = sys.modules.get(name)
     if present is not None and getattr(present, "__file__", None) != str(path):
         name = f"geartrain_model_{name}"  # a file called like a library: that one stays importable
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise LoadError(f"{_relative(path, root)} is no Python file")
+    loader = SourceFileLoader(name, str(path))
+    spec = _FileSpec(name, loader, origin=str(path))
+    spec.has_location = True
+    spec.package = _package_of(path.parent, root)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException:
         sys.modules.pop(name, None)
         raise
     return module
 
 
-def _find(module: ModuleType, name: str, where: str, *, mode: Mode) -> Any:
-    if name:
-        if not hasattr(module, name):
-            raise LoadError(f"{where} has no {name!r}; {_offer(module)}")
-        return getattr(module, name)
-    for usual in _USUAL_CLASSES[mode]:
-        candidate = getattr(module, usual, None)
-        if inspect.isclass(candidate) and any(_is_own(candidate, method) for method in _METHODS[mode]):
-            return candidate
-    functions = [found for usual in _METHODS[mode] if callable(found := getattr(module, usual, None))]
-    if len(functions) == 1:
-        return functions[0]
-    for usual in _USUAL_CLASSES[mode]:  # its own complaint is the better message
-        if inspect.isclass(getattr(module, usual, None)):
-            return getattr(module, usual)
-    usual, method = _USUAL_CLASSES[mode][0], _METHODS[mode][0]
-    wanted = " or ".join(f"{method}()" for method in _METHODS[mode])
-    raise LoadError(
-        f"{where} has no class {usual} and no one function {wanted}; {_offer(module)}."
-        f" Write a class {usual} with a method {method}(), or name the class: {where}:Name"
-    )
+class _FileSpec(ModuleSpec):
+    """The spec of a runner's file: imported under its own name, while its relative imports start at its folder."""
+
+    package = ""
+
+    @property
+    def parent(self) -> str:
+        """The package that `from .helper import x` looks into."""
+        return self.package
 
 
-def _offer(module: ModuleType) -> str:
-    """What a person may have meant: the classes and functions that the file defines itself."""
-    own = [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_")
-        and (inspect.isclass(value) or inspect.isfunction(value))
-        and value.__module__ == module.__name__
-    ]
-    return f"it defines {', '.join(own)}" if own else "it defines no class and no function"
+def _package_of(folder: Path, root: Path) -> str:
+    """Return the name of the package that a folder is, so that `from .a` and `from folder.a` are one module."""
+    parts = folder.relative_to(root).parts if folder.is_relative_to(root) else ()
+    if parts and all(part.isidentifier() for part in parts):
+        try:
+            spec = importlib.util.find_spec(parts[0])
+        except ValueError:  # a module of that name without a spec
+            spec = None
+        if spec is not None and str(root / parts[0]) in list(spec.submodule_search_locations or ()):
+            return ".".join(parts)
+    package = sys.modules.setdefault(_PACKAGE, ModuleType(_PACKAGE))
+    package.__path__ = [str(folder)]
+    return _PACKAGE
 
 
 def _make(cls: type, where: str, root: Path, *, mode: Mode) -> tuple[Any, Callable[..., Any], str]:
     """An instance of the author's class, its bound method, and what errors call that."""
-    methods = [method for method in _METHODS[mode] if _is_own(cls, method)]
+    methods = [method for method in METHODS[mode] if is_own(cls, method)]
     if not methods:
-        wanted = " or ".join(f"{method}()" for method in _METHODS[mode])
-        line = _line_of(cls, where, root)
-        raise LoadError(f"{line}: the class {cls.__name__} has no {wanted}: write the method {_METHODS[mode][0]}()")
+        wanted = " or ".join(f"{method}()" for method in METHODS[mode])
+        line = line_of(cls, where, root)
+        raise LoadError(f"{line}: the class {cls.__name__} has no {wanted}: write the method {METHODS[mode][0]}()")
     if len(methods) > 1:
-        line = _line_of(cls, where, root)
+        line = line_of(cls, where, root)
         raise LoadError(f"{line}: the class {cls.__name__} has both run() and predict(): keep one of them")
+    for method in (*methods, "setup", "healthcheck"):
+        _check_self(cls, method, where, root=root)
     try:
         instance = cls()
     except (Exception, SystemExit) as error:
-        raise LoadError(_blame(error, root, fallback=_line_of(cls, where, root))) from error
+        raise LoadError(blame(error, root, fallback=line_of(cls, where, root))) from error
     return instance, getattr(instance, methods[0]), f"{cls.__name__}.{methods[0]}()"
 
 
-def _is_own(cls: type, method: str) -> bool:
-    """Tell whether a class has a method that is not one of the base class's own."""
-    owner = next((base for base in cls.__mro__ if method in vars(base)), object)
-    return owner not in _FRAMEWORK and callable(getattr(cls, method))
+def _check_self(cls: type, method: str, where: str, *, root: Path) -> None:
+    """Raise `LoadError` for a method that its author has written without `self`."""
+    function = inspect.getattr_static(cls, method, None)
+    if is_own(cls, method) and inspect.isfunction(function) and lacks_self(function, cls):
+        written = layers(function, bound=True)[-1]
+        asynchronous = "async " if inspect.iscoroutinefunction(written) else ""
+        rest = ", ..." if written.__code__.co_argcount + written.__code__.co_kwonlyargcount else ""
+        raise LoadError(
+            f"{line_of(written, where, root)}: {cls.__name__}.{method}() has no parameter self:"
+            f" write `{asynchronous}def {method}(self{rest})`"
+        )
 
 
 class _Described(NamedTuple):
@@ -211,11 +211,12 @@ def _read(run: Callable[..., Any], owner: str, *, mode: Mode, settings: Mapping[
 
 def _runner(run: Callable[..., Any], described: _Described, root: Path, *, instance: Any) -> LoadedRunner:
     setup = _own_method(instance, "setup")
+    setup, takes_weights = (None, False) if setup is None else read_setup(setup, root)
     return LoadedRunner(
         instance=instance,
         run=run,
         setup=setup,
-        setup_takes_weights=setup is not None and _takes_weights(setup, root),
+        setup_takes_weights=takes_weights,
         healthcheck=_own_method(instance, "healthcheck"),
         is_async=is_async(run),
         is_generator=is_generator(run),
@@ -227,69 +228,7 @@ def _runner(run: Callable[..., Any], described: _Described, root: Path, *, insta
 
 
 def _own_method(instance: Any, method: str) -> Callable[..., Any] | None:
-    if instance is None or not _is_own(type(instance), method):
+    if instance is None or not is_own(type(instance), method):
         return None
     bound: Callable[..., Any] = getattr(instance, method)
     return bound
-
-
-def _takes_weights(setup: Callable[..., Any], root: Path) -> bool:
-    """Tell whether `setup()` has a parameter `weights`. Raises `LoadError` for any other that it cannot do without."""
-    parameters = inspect.signature(setup).parameters
-    optional = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-    for name, parameter in parameters.items():
-        if name != "weights" and parameter.default is parameter.empty and parameter.kind not in optional:
-            line = _line_of(setup, "setup()", root)
-            raise LoadError(f"{line}: setup() has the parameter {name!r}, and nothing but weights can be given to it")
-    return "weights" in parameters
-
-
-# messages
-
-
-def _relative(path: str | Path, root: Path) -> str:
-    """A path as the author knows it: from the model's folder."""
-    path = Path(path)
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-
-
-def _line_of(target: Any, fallback: str, root: Path) -> str:
-    """`run.py:12` of a class or function; `fallback` where that is not known."""
-    try:
-        target = inspect.unwrap(target)
-        _, line = inspect.getsourcelines(target)
-        return f"{_relative(inspect.getsourcefile(target) or fallback, root)}:{line}"
-    except (OSError, TypeError):
-        return fallback
-
-
-def _syntax_message(error: SyntaxError, root: Path) -> str:
-    where = f"{_relative(error.filename or '', root)}:{error.lineno or 1}"
-    text = f": {error.text.strip()}" if error.text else ""
-    return f"{where}: {type(error).__name__}: {error.msg}{text}"
-
-
-def _blame(error: BaseException, root: Path, fallback: str) -> str:
-    """Say what was raised, and the line of the author's own code that it came through last."""
-    where, step = fallback, error.__traceback__
-    while step is not None:
-        where = _place(step, root) or where
-        step = step.tb_next
-    text = f": {error}" if str(error) else ""
-    return f"{where}: {type(error).__name__}{text}{_advice(error)}"
-
-
-def _place(step: TracebackType, root: Path) -> str | None:
-    filename = step.tb_frame.f_code.co_filename
-    path = Path(filename)
-    if not path.is_relative_to(root) or "site-packages" in path.parts:
-        return None
-    return f"{_relative(path, root)}:{step.tb_lineno}"
-
-
-def _advice(error: BaseException) -> str:
-    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "cog":
-        return f" (geartrain stands in for Cog here, with {COG_NAMES})"
-    if isinstance(error, ModuleNotFoundError):
-        return " (is it installed in the environment that geartrain runs in?)"
-    return ""

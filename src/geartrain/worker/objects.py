@@ -10,6 +10,7 @@ from typing import Any
 
 from geartrain.authoring.model import BaseModel
 from geartrain.authoring.secret import MASK, Secret
+from geartrain.worker.coders import encoder_of
 from geartrain.worker.faults import OutputError
 from geartrain.worker.records import is_pydantic
 
@@ -22,11 +23,31 @@ _MOMENTS = ("datetime", "date", "time")
 
 def simplifier_of(kind: type) -> Simplifier:
     """Find the step for a type that is not plain JSON. The first family that it belongs to decides."""
+    encode = encoder_of(kind)
+    if encode is not None:
+        return _by_coder(kind, encode)
     for find in (_plain_subclass, _library_type, _object_type, _array_type, _container):
         simplify = find(kind)
         if simplify is not None:
             return simplify
     return _refuse
+
+
+def _by_coder(kind: type, encode: Simplifier) -> Simplifier:
+    """The step by which a coder encodes. One that gives back what it was given would be asked without end."""
+
+    def simplify(value: Any) -> Any:
+        try:
+            encoded = encode(value)
+        except Exception as error:
+            raise OutputError(
+                f"is of type {kind.__name__}, and its coder's encode() raised {type(error).__name__}: {error}"
+            ) from error
+        if type(encoded) is kind:
+            raise OutputError(f"is of type {kind.__name__}, and its coder's encode() returned the same type, no dict")
+        return encoded
+
+    return simplify
 
 
 def _plain_subclass(kind: type) -> Simplifier | None:
