@@ -1,0 +1,1 @@
+from .shouter import Shouter

@@ -1,0 +1,6 @@
+from . import tools
+
+
+class Shouter:
+    def shout(self, text):
+        return tools.upper(text)

@@ -1,0 +1,5 @@
+EXCLAMATION = "!"
+
+
+def upper(text):
+    return text.upper()

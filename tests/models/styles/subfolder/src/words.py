@@ -1,0 +1,3 @@
+class Counter:
+    def count(self, text):
+        return len(text)
