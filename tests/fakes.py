@@ -80,7 +80,11 @@ class FakeWorker:
     # the port
 
     async def start(self) -> WorkerInfo:
-        """Run `setup`, if the runner has one; its prints are what it calls its argument with."""
+        """Tell the signature, then run `setup` if there is one; its prints are what it calls its argument with."""
+        signature = read_signature(self.runner.run, owner_name=type(self.runner).__name__)
+        has_healthcheck = self._own("healthcheck") is not None
+        info = WorkerInfo(signature, self._slots, is_async=True, has_healthcheck=has_healthcheck)
+        self._observer.on_loaded(info)
         setup = self._own("setup")
         if setup is not None:
             try:
@@ -89,10 +93,9 @@ class FakeWorker:
                     await self._unless_dead(result)
             except Exception as error:
                 raise SetupError(f"setup() failed: {type(error).__name__}: {error}") from error
-        signature = read_signature(self.runner.run, owner_name=type(self.runner).__name__)
         self._binder = ArgumentBinder(read_parameters(self.runner.run, owner_name="run()"))
         self._tensors = tensor_outputs(signature.output)
-        return WorkerInfo(signature, self._slots, is_async=True, has_healthcheck=self._own("healthcheck") is not None)
+        return info
 
     def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
         """Run a job on an idle slot."""

@@ -300,23 +300,29 @@ async def test_before_setup_ends(serve: Serve, setup_ends: SetupEnds) -> None:
         assert "completed_at" not in health["setup"]
 
         openapi = await server.client.get("/openapi.json")
-        assert (openapi.status_code, openapi.json()) == (503, {"error": "OpenAPI schema not available"})
+        assert openapi.status_code == 200
+        assert list(openapi.json()["components"]["schemas"]["Input"]["properties"]) == ["n"]
         assert (await server.client.get("/")).status_code == 200
         assert (await server.client.get("/docs")).status_code == 200
         for method, path in (("POST", "/predictions"), ("PUT", "/predictions/x")):
-            response = await server.client.request(method, path, json={"input": {"n": 1}})
-            assert response.status_code == 503
-            assert response.json() == {
-                "error": "Setup has not finished yet. Wait until it has finished, or GET /health-check for status.",
-                "status": "failed",
-            }
+            for values in ({"n": 1}, {"n": "one"}, {}):
+                for accept in ("*/*", "text/event-stream"):
+                    response = await server.client.request(
+                        method, path, json={"input": values}, headers={"accept": accept}
+                    )
+                    assert response.status_code == 503
+                    assert response.json() == {
+                        "error": "Setup has not finished yet. "
+                        "Wait until it has finished, or GET /health-check for status.",
+                        "status": "failed",
+                    }
         assert (await server.client.post("/predictions/x/cancel")).status_code == 404
 
         server.open_gate()
         await setup_ends(server)
         health = await server.health()
         assert (health["status"], health["setup"]["logs"]) == ("READY", "step one\nstep two\n")
-        assert (await server.client.get("/openapi.json")).status_code == 200
+        assert (await server.client.get("/openapi.json")).json() == openapi.json()
         assert (await server.predict({"n": 1}))["output"] == 1
 
 
@@ -328,10 +334,20 @@ async def test_after_setup_failed(serve: Serve, setup_ends: SetupEnds) -> None:
         health = await server.health()
         assert health["status"] == health["setup"]["status"].replace("failed", "SETUP_FAILED")
         assert health["setup"]["completed_at"] >= health["setup"]["started_at"]
-        assert (await server.client.get("/openapi.json")).status_code == 503
-        response = await server.client.post("/predictions", json={"input": {"n": 1}})
-        assert response.status_code == 503
-        assert set(response.json()) == {"error", "status"}
+        openapi = await server.client.get("/openapi.json")
+        assert openapi.status_code == 200
+        assert list(openapi.json()["components"]["schemas"]["Input"]["properties"]) == ["n"]
+        for values in ({"n": 1}, {"n": "one"}):
+            response = await server.client.post("/predictions", json={"input": values})
+            assert response.status_code == 503
+            assert set(response.json()) == {"error", "status"}
+
+
+async def test_model_that_cannot_be_loaded_has_no_document(serve: Serve, setup_ends: SetupEnds) -> None:
+    async with serve("def run(n: int) -> int: 1 1", ready=False) as server:
+        await setup_ends(server)
+        openapi = await server.client.get("/openapi.json")
+        assert (openapi.status_code, openapi.json()) == (503, {"error": "OpenAPI schema not available"})
 
 
 # section 5: OpenAPI, and the page made of it

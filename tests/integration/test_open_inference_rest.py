@@ -193,11 +193,16 @@ async def test_health_before_setup_is_done(serve: Serve) -> None:
                 return prompt
     """
     async with serve(source, ready=False) as server:
+        async with asyncio.timeout(20):
+            await server.model.loaded.wait()
         paths = ["/v2/health/live", "/v2/health/ready", "/v2/models/model/ready", "/v2/models/model"]
-        assert [(await server.client.get(path)).status_code for path in paths] == [200, 400, 400, 503]
-        body = {"inputs": [given("prompt", ["a"], datatype="BYTES")]}
-        assert (await error(server, "/v2/models/model/infer", json=body))[0] == 503
-        assert (await error(server, "/v2/models/model/generate", json={"text_input": "a"}))[0] == 503
+        assert [(await server.client.get(path)).status_code for path in paths] == [200, 400, 400, 200]
+        bodies: list[Any] = [{"inputs": [given("prompt", ["a"], datatype="BYTES")]}, {"inputs": []}, {"nope": 1}]
+        for body in bodies:
+            assert (await error(server, "/v2/models/model/infer", json=body))[0] == 503
+        for text in ({"prompt": "a"}, {"nope": "a"}):
+            assert (await error(server, "/v2/models/model/generate", json=text))[0] == 503
+            assert (await error(server, "/v2/models/model/generate_stream", json=text))[0] == 503
         server.open_gate()
         await eventually(lambda: server.model.health == "READY")
         assert [(await server.client.get(path)).status_code for path in paths] == [200] * 4

@@ -121,6 +121,7 @@ class Bench:
             new_folder=self.workspace.folder,
             limits=limits,
         )
+        self.starting: asyncio.Future[None] | None = None
         self.admitted: list[Prediction] = []
         self.is_lost = asyncio.Event()
         self.is_stopped = False
@@ -245,6 +246,7 @@ class _Observer:
 
     def __init__(self, model: Model) -> None:
         self.on_setup_log = model.on_setup_log
+        self.on_loaded = model.on_loaded
         self._model = model
         self.lost: Callable[[], None] = lambda: None
 
@@ -278,7 +280,9 @@ async def _bench(
     slots: int = 1,
     limits: Limits = NO_LIMITS,
     module: ModuleType = scripted,
+    ready: bool = True,
 ) -> AsyncIterator[Bench]:
+    """`ready=False`: setup is not waited for, only the signature; `Bench.starting` is what is left to do."""
     is_async = kind != "sync child"
     runner = f"{'Async' if is_async else 'Sync'}{'Stream' if streams else 'Value'}"
     model = Model("scripted")
@@ -291,15 +295,18 @@ async def _bench(
         worker = ChildWorker(Launch(f"{path.name}:{runner}", path.parent, {"PYTHONPATH": str(ROOT)}, slots), observer)
     bench = Bench(model, worker, folder, limits=limits)
     observer.lost = bench.is_lost.set
+    bench.starting = starting = asyncio.ensure_future(model.start(worker))
     try:
         async with asyncio.timeout(LIMIT):
-            await model.start(worker)
+            await (starting if ready else model.loaded.wait())
         yield bench
         for prediction in bench.admitted:
             await bench.ended(prediction)
         bench.check()
     finally:
         bench.service.close()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
         await model.stop(0)
         await bench.workspace.close()
         bench.gates.remove()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import select
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +15,11 @@ from geartrain.bridge.child import ChildWorker
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import Completed, Event, Log, Metric, Output, Start
 from geartrain.domain.lifecycle import Health, Status
+from geartrain.service.model import ModelSetupError
 from geartrain.service.predictions import Limits, NewPrediction
+from tests.gates import Gate
 from tests.lifecycle.conftest import LIMIT, Bench, OpenBench, events_of, story
+from tests.lifecycle.model import slow_setup
 from tests.lifecycle.model.run import wait_on_loop
 
 
@@ -23,6 +28,60 @@ def refusal(bench: Bench, *steps: list[Any], **options: Any) -> Code:
     with pytest.raises(GeartrainError) as caught:
         bench.create(*steps, **options)
     return caught.value.code
+
+
+# before there is any
+
+
+def take(bench: Bench, values: bytes) -> Code:
+    """Why an input is not taken, whatever it is."""
+    with pytest.raises(GeartrainError) as caught:
+        bench.service.create(NewPrediction(values))
+    return caught.value.code
+
+
+@pytest.fixture
+def setup_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """What the setup of the module `slow_setup` waits for."""
+    gate = Gate(tmp_path / "setup")
+    monkeypatch.setenv("SETUP_GATE", str(gate.path))
+    yield gate
+    gate.remove()
+
+
+async def test_signature_is_known_before_setup_is_over(bench: OpenBench, setup_gate: Gate) -> None:
+    async with bench(streams=False, module=slow_setup, ready=False) as b:
+        model, known = b.model, b.model.signature
+        assert model.health is Health.STARTING
+        assert [field.name for field in known.inputs] == ["script", "image"]
+        assert (model.slots, model.permits.size) == (1, 0)
+        assert {take(b, values) for values in (b'{"script":"[]"}', b'{"nope":1}')} == {Code.NOT_READY}
+        with pytest.raises(GeartrainError) as caught:
+            b.service.check(NewPrediction(b'{"nope":1}'))
+        assert caught.value.code is Code.INVALID_INPUT
+        assert {field.loc[-1] for field in caught.value.fields} == {"nope", "script"}
+        setup_gate.open()
+        assert b.starting is not None
+        async with asyncio.timeout(LIMIT):
+            await b.starting
+        assert (model.health, model.signature, model.slots) == (Health.READY, known, 1)
+        assert (await b.done(["give", 1])).output == b"1"
+
+
+async def test_signature_is_known_after_setup_has_failed(
+    bench: OpenBench, setup_gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SETUP_FAILS", "1")
+    async with bench(streams=False, module=slow_setup, ready=False) as b:
+        setup_gate.open()
+        assert b.starting is not None
+        async with asyncio.timeout(LIMIT):
+            with pytest.raises(ModelSetupError, match="boom in setup"):
+                await b.starting
+        assert b.model.health is Health.SETUP_FAILED
+        assert [field.name for field in b.model.signature.inputs] == ["script", "image"]
+        assert b.model.slots == 1
+        assert {take(b, values) for values in (b'{"script":"[]"}', b'{"nope":1}')} == {Code.NOT_READY}
 
 
 # its ends

@@ -111,6 +111,7 @@ class HandWorker:
 
     async def start(self) -> WorkerInfo:
         """It is ready at once."""
+        self._observer.on_loaded(self._info)
         return self._info
 
     def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:

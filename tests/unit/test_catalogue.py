@@ -367,6 +367,57 @@ async def test_reload_serves_by_the_old_worker_until_the_new_one_is_ready(shops:
     assert service.counts.successes == 4
 
 
+class Numbers(Slow):
+    """Takes something else."""
+
+    async def run(self, number: int = 1) -> str:  # type: ignore[override]
+        return f"{self.answer}{number}"
+
+
+def described(catalogue: Catalogue, name: str, version: str = "") -> tuple[list[str], tuple[str, ...]]:
+    model, versions = catalogue.describe(name, version)
+    return [field.name for field in model.signature.inputs], versions
+
+
+async def test_model_is_described_while_it_is_loaded_and_when_that_has_failed(shops: Make) -> None:
+    slow = Slow("slow")
+    shop = shops(Disk(slow={"1": lambda: slow}, bad={"2": lambda: Broken("x")}, gone={"1": "no file"}))
+    catalogue = shop.catalogue
+    catalogue.begin(["slow"])
+    await shop.begin("bad", "gone")
+    await slow.began.wait()
+    for version in ("", "1", "01"):
+        assert described(catalogue, "slow", version) == (["text"], ("1",))
+    assert not catalogue.is_ready("slow")
+    with pytest.raises(GeartrainError) as caught:
+        ask(catalogue, "slow")
+    assert caught.value.code is Code.NOT_READY
+    for version in ("", "2"):
+        assert described(catalogue, "bad", version) == (["text"], ("2",))
+    for name, version in (("bad", "7"), ("gone", ""), ("nope", ""), ("slow", "7")):
+        with pytest.raises(GeartrainError) as caught:
+            catalogue.describe(name, version)
+        assert caught.value.code is Code.NOT_FOUND
+    slow.go.set()
+    await catalogue.unload("bad")
+    with pytest.raises(GeartrainError):
+        catalogue.describe("bad")
+
+
+async def test_reload_is_described_when_it_serves(shops: Make) -> None:
+    disk = Disk(cats={"1": says("old")})
+    shop = shops(disk)
+    await shop.begin()
+    new = Numbers("new")
+    disk.models["cats"] = {"1": lambda: new}
+    loading = asyncio.ensure_future(shop.catalogue.load("cats"))
+    await new.began.wait()
+    assert described(shop.catalogue, "cats") == (["text"], ("1",))
+    new.go.set()
+    await loading
+    assert described(shop.catalogue, "cats") == (["number"], ("1",))
+
+
 async def test_reload_that_fails_leaves_the_old_one_serving(shops: Make) -> None:
     shop = shops(Disk(cats={"1": says("old")}))
     await shop.begin()

@@ -43,9 +43,9 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     "control/Cancel": (m.Cancel(2, 17), "to_worker"),
     "control/Healthcheck": (m.Healthcheck(7), "to_worker"),
     "control/Shutdown": (m.Shutdown(), "to_worker"),
-    "control/Ready": (m.Ready((0, 1), SIGNATURE, is_async=True, has_healthcheck=False), "to_parent"),
-    "control/Ready with batches": (
-        m.Ready(
+    "control/Loaded": (m.Loaded((0, 1), SIGNATURE, is_async=True, has_healthcheck=False), "to_parent"),
+    "control/Loaded with batches": (
+        m.Loaded(
             (0,),
             SIGNATURE,
             is_async=False,
@@ -55,6 +55,7 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         ),
         "to_parent",
     ),
+    "control/Ready": (m.Ready(), "to_parent"),
     "control/Log": (m.SetupLog("stdout", "loading\n"), "to_parent"),
     "control/WorkerLog": (m.WorkerLog("model", "info", "a thread spoke\n"), "to_parent"),
     "control/Idle": (m.Idle(3), "to_parent"),
@@ -174,7 +175,7 @@ def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
 
 
 def test_version_of_the_protocol() -> None:
-    assert m.PROTOCOL_VERSION == 5
+    assert m.PROTOCOL_VERSION == 6
 
 
 def test_the_first_message_each_way_carries_the_protocol_version() -> None:

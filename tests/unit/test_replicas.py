@@ -142,6 +142,54 @@ async def test_single_replicas_are_restarted() -> None:
     assert {busy.output, other.output} == {b'"b"', b'"c"'}
 
 
+class Other(Runner):
+    """Takes something else, and is set up when it is told to."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def setup(self, _say: Any) -> None:
+        self.begun.set()
+        await self.go.wait()
+
+    async def run(self, number: int = 1) -> str:  # type: ignore[override]
+        return f"{self.name}{number}"
+
+
+def inputs(model: Model) -> list[str]:
+    return [field.name for field in model.signature.inputs]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_restarted_worker_changes_the_signature_when_it_is_ready(replicas: int) -> None:
+    team = await Team(*map(Runner, "ab"[:replicas]), restarts=RestartPolicy(first_delay=0)).start()
+    replica, other = team.model.replicas[0], Other("c")
+    replica.respawn = lambda: FakeWorker(other, replica)
+    team.workers[0].die("gone")
+    await other.begun.wait()
+    assert inputs(team.model) == ["text"]
+    other.go.set()
+    await until(lambda: replica.health is Health.READY)
+    assert inputs(team.model) == ["number"]
+
+
+async def test_first_replica_that_is_loaded_tells_the_signature() -> None:
+    first, second = Other("a"), Other("b")
+    team = Team(first, second, slots=2)
+    starting = asyncio.ensure_future(team.start())
+    await team.model.loaded.wait()
+    assert (inputs(team.model), team.model.slots, team.model.permits.size) == (["number"], 4, 0)
+    with pytest.raises(GeartrainError) as caught:
+        team.service.create(NewPrediction(b'{"nope":1}'))
+    assert caught.value.code is Code.NOT_READY
+    second.go.set()
+    first.go.set()
+    await starting
+    assert team.model.permits.size == 4
+
+
 async def test_one_replica_is_enough_to_be_ready() -> None:
     team = Team(Broken("a"), Runner("b"))
     await team.start()

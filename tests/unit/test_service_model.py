@@ -117,6 +117,27 @@ async def test_setup_that_succeeds() -> None:
     assert not model.validator.check(b'{"text":"x"}')
 
 
+async def test_signature_is_known_while_setup_runs_and_after_it_has_failed() -> None:
+    model, runner = Model("m"), Waiting()
+    starting = asyncio.ensure_future(model.start(FakeWorker(runner, model, slots=3)))
+    await model.loaded.wait()
+    assert (model.health, model.slots, model.permits.size) == (Health.STARTING, 3, 0)
+    assert [field.name for field in model.signature.inputs] == ["text"]
+    assert [spec.name for spec in model.view.inputs] == ["text"]
+    assert model.validator.check(b'{"nope":1}')
+    with pytest.raises(GeartrainError):
+        model.check_ready()
+    runner.go.set()
+    await starting
+    assert (model.slots, model.permits.size) == (3, 3)
+
+    failed = Model("m")
+    with pytest.raises(ModelSetupError):
+        await failed.start(FakeWorker(Failing(), failed))
+    assert [field.name for field in failed.signature.inputs] == ["text"]
+    assert failed.slots == 1
+
+
 async def test_setup_that_raises() -> None:
     model = Model("m", clock=clock())
     with pytest.raises(ModelSetupError) as caught:

@@ -26,6 +26,7 @@ from geartrain.bridge.messages import (
     HealthcheckResult,
     Idle,
     Init,
+    Loaded,
     Ready,
     SetupLog,
     Shutdown,
@@ -71,7 +72,7 @@ class _Life:
     """What a started worker has reached: made on the loop that watches it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.ready: asyncio.Future[Ready] = loop.create_future()
+        self.ready: asyncio.Future[work.WorkerInfo] = loop.create_future()
         self.exited: asyncio.Future[int] = loop.create_future()
         self.attached = asyncio.Event()
 
@@ -81,6 +82,8 @@ class ChildWorker:
 
     def __init__(self, launch: Launch, observer: work.WorkerObserver) -> None:
         self._observer = observer
+        self._inspects = launch.inspect
+        self._info: work.WorkerInfo | None = None
         self._folder = WorkerFolder()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self._folder.address))
@@ -120,7 +123,11 @@ class ChildWorker:
     # the port
 
     async def start(self) -> work.WorkerInfo:
-        """Wait until setup is done and every slot is attached; raise `SetupError` with the reason if it fails."""
+        """Wait until setup is done and every slot is attached; raise `SetupError` with the reason if it fails.
+
+        The observer has heard before what the model takes and gives. A worker that only inspects has neither setup nor
+        slots to wait for.
+        """
         loop = asyncio.get_running_loop()
         life = self._life = _Life(loop)
         self._pipes.attach(loop)
@@ -128,8 +135,8 @@ class ChildWorker:
         self._process.watch(lambda code: _call_soon_threadsafe(loop, self._on_exit, code))
         self._server = await loop.create_unix_server(self._make_slot, sock=self._listener)
         try:
-            ready = await life.ready
-            while len(self._slots) < len(ready.slots):
+            info = await life.ready
+            while len(self._slots) < info.slots and not self._inspects:
                 life.attached.clear()
                 await life.attached.wait()
         finally:
@@ -137,16 +144,9 @@ class ChildWorker:
             self._close_probe()
         self._pipes.drain()  # what setup wrote past Python is setup's
         self._setting_up = False
-        for channel in self._slots.values() if may_spin and not ready.is_async else ():
+        for channel in self._slots.values() if may_spin and not info.is_async else ():
             channel.vigil = Vigil(loop)
-        return work.WorkerInfo(
-            signature=ready.signature,
-            slots=len(ready.slots),
-            is_async=ready.is_async,
-            has_healthcheck=ready.has_healthcheck,
-            batching=ready.batching,
-            platform=ready.platform or work.PYTHON,
-        )
+        return info
 
     def run(self, slot: int, job: work.Job | work.BatchJob, listener: work.JobListener) -> None:
         """Run a job on an idle slot; `listener` hears of it until its end."""
@@ -228,8 +228,10 @@ class ChildWorker:
 
     def _on_control(self, message: ControlToParent) -> None:  # noqa: C901, PLR0912 - one arm per message
         match message:
+            case Loaded():
+                self._on_loaded(message)
             case Ready():
-                self._on_ready(message)
+                self._on_ready()
             case SetupLog(source, data):
                 self._observer.on_setup_log(source, data)
             case WorkerLog(target, level, text):
@@ -260,9 +262,22 @@ class ChildWorker:
             case _:
                 logger.debug("worker is shutting down", extra={"pid": self._process.pid})
 
-    def _on_ready(self, message: Ready) -> None:
-        if self._life is not None and not self._life.ready.done():
-            self._life.ready.set_result(message)
+    def _on_loaded(self, message: Loaded) -> None:
+        self._info = work.WorkerInfo(
+            signature=message.signature,
+            slots=len(message.slots),
+            is_async=message.is_async,
+            has_healthcheck=message.has_healthcheck,
+            batching=message.batching,
+            platform=message.platform or work.PYTHON,
+        )
+        self._observer.on_loaded(self._info)
+        if self._inspects:
+            self._on_ready()
+
+    def _on_ready(self) -> None:
+        if self._info is not None and self._life is not None and not self._life.ready.done():
+            self._life.ready.set_result(self._info)
 
     def _on_setup_failed(self, reason: str) -> None:
         if self._life is not None and not self._life.ready.done():

@@ -16,7 +16,7 @@ from geartrain.domain.batching import Batching
 from geartrain.domain.events import LogSource, MetricMode
 from geartrain.domain.signature import Signature
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -73,8 +73,8 @@ class Shutdown(_Message, frozen=True, tag="Shutdown"):
 # Control channel, worker to parent
 
 
-class Ready(_Message, frozen=True, tag="Ready", gc=True):
-    """Setup is done: the slots, and what the model takes and gives."""
+class Loaded(_Message, frozen=True, tag="Loaded", gc=True):
+    """The model is loaded and its setup begins, unless it is only inspected: what it takes and gives, and the slots."""
 
     slots: tuple[int, ...]
     signature: Signature
@@ -82,6 +82,10 @@ class Ready(_Message, frozen=True, tag="Ready", gc=True):
     has_healthcheck: bool
     batching: Batching | None = None  # of a model that takes several predictions in one call
     platform: str = ""  # what runs the model, as the Open Inference Protocol calls it, where that is no Python class
+
+
+class Ready(_Message, frozen=True, tag="Ready"):
+    """Setup is done: the slots take predictions."""
 
 
 class SetupLog(_Message, frozen=True, tag="Log"):
@@ -310,7 +314,8 @@ class Ended(_Message, frozen=True, tag="Ended", gc=True):
 
 ControlToWorker = Init | Cancel | Healthcheck | Shutdown
 ControlToParent = (
-    Ready
+    Loaded
+    | Ready
     | SetupLog
     | WorkerLog
     | Idle

@@ -133,12 +133,15 @@ class WorkerObserver(Protocol):
     def on_setup_log(self, source: LogSource, data: str) -> None:
         """Load or setup wrote to a stream."""
 
+    def on_loaded(self, info: WorkerInfo) -> None:
+        """The model is loaded, and its setup begins."""
+
     def on_lost(self, reason: str) -> None:
         """The worker is gone without having been told to go; the jobs it had have been ended before."""
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """What a worker says of itself when it is ready."""
+    """What a worker says of itself when it has loaded its model, before setup."""
 
     signature: Signature
     slots: int

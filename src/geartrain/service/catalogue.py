@@ -7,9 +7,11 @@ import logging
 from collections.abc import Callable, Iterable
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.lifecycle import Health
 from geartrain.domain.statistics import ModelStatistics
 from geartrain.service.inference import Inference
 from geartrain.service.loads import Loads
+from geartrain.service.model import Model
 from geartrain.service.predictions import PredictionService
 from geartrain.service.shelves import (
     IndexEntry,
@@ -104,6 +106,30 @@ class Catalogue:
         if not shelf.inferences:
             raise not_available(name)
         return tuple(shelf.inferences)
+
+    def describe(self, name: str, version: str = "") -> tuple[Model, tuple[str, ...]]:
+        """Return a model version whose inputs and outputs are asked for, and the versions to name with it.
+
+        As `find` and `versions`, but a version whose setup has failed is found too: its signature was known before.
+        Raises `NOT_FOUND` and `NOT_READY`. The signature of what is returned may not be known yet.
+        """
+        try:
+            found = self.find(name, version)
+        except GeartrainError:
+            failed = self._failed(name, version)
+            if failed is None:
+                raise
+            return failed, (failed.version,)
+        model = found.service.model
+        return model, (model.version,) if version else self.versions(name)
+
+    def _failed(self, name: str, version: str) -> Model | None:
+        """Return a model version that has been loaded, and whose setup has failed."""
+        shelf = self._shelves.get(name)
+        service = None if shelf is None else shelf.service(_normal(version))
+        if service is None or not service.model.loaded.is_set() or service.model.health is not Health.SETUP_FAILED:
+            return None
+        return service.model
 
     def is_ready(self, name: str, version: str = "") -> bool:
         """Whether a model version can take requests; False also for one that is not there."""

@@ -24,7 +24,9 @@ class Inference:
         Its id is our own: clients of this protocol give the same one to many requests. Raises `GeartrainError`:
         `INVALID_TENSOR`, `INVALID_INPUT`, `NOT_READY`, `QUEUE_FULL`, `SHUTTING_DOWN`.
         """
-        view = self.service.model.view
+        model = self.service.model
+        model.check_ready()
+        view = model.view
         if request.outputs is not None:
             view.check_requested(request.outputs)
         bound = view.bind(request.inputs)

@@ -79,6 +79,7 @@ class Model:
         self.health = Health.UNKNOWN
         self.absence: str | None = None  # why it has no worker, and none on its way
         self.replicas = tuple(Replica(self, restarts, clock) for _ in range(replicas))
+        self.loaded = asyncio.Event()  # its signature is known
         self.on_setup_output: Callable[[LogSource, str], None] | None = None
         self.on_health: Callable[[Health], None] | None = None
         self.has_room: Callable[[], bool] = lambda: self._permits.idle > 0
@@ -136,6 +137,12 @@ class Model:
             self._plain_validator = None
             self._view = None
         self._info = info
+        self.loaded.set()
+
+    def on_replica_loaded(self, info: WorkerInfo) -> None:
+        """A replica has loaded the model. Only the first counts here: a later one may differ, and has to be ready."""
+        if self._info is None:
+            self._learn(info)
 
     def on_replica_output(self, source: LogSource, data: str) -> None:
         """The setup of a replica has written to a stream."""
@@ -145,6 +152,10 @@ class Model:
     def on_setup_log(self, source: LogSource, data: str) -> None:
         """See `WorkerObserver`."""
         self.replicas[0].on_setup_log(source, data)
+
+    def on_loaded(self, info: WorkerInfo) -> None:
+        """See `WorkerObserver`."""
+        self.replicas[0].on_loaded(info)
 
     def on_lost(self, reason: str) -> None:
         """See `WorkerObserver`."""
@@ -174,19 +185,19 @@ class Model:
 
     @property
     def info(self) -> WorkerInfo:
-        """What the worker said of itself; raises `NOT_READY` before setup is done."""
+        """What the worker said of itself; raises `NOT_READY` before the model is loaded."""
         if self._info is None:
             raise self.not_ready()
         return self._info
 
     @property
     def signature(self) -> Signature:
-        """The model's inputs and output; raises `NOT_READY` before setup is done."""
+        """The model's inputs and output; raises `NOT_READY` before the model is loaded."""
         return self.info.signature
 
     @property
     def validator(self) -> InputValidator:
-        """The check of inputs; raises `NOT_READY` before setup is done."""
+        """The check of inputs; raises `NOT_READY` before the model is loaded."""
         if self._validator is None:
             raise self.not_ready()
         return self._validator
@@ -201,7 +212,7 @@ class Model:
 
     @property
     def view(self) -> TensorView:
-        """The model's inputs and outputs as tensors; raises `NOT_READY` before setup is done."""
+        """The model's inputs and outputs as tensors; raises `NOT_READY` before the model is loaded."""
         if self._view is None:
             self._view = TensorView(self.signature)
         return self._view
@@ -210,6 +221,11 @@ class Model:
     def permits(self) -> PermitPool | SharedPermits:
         """The slots of the workers that live."""
         return self._permits
+
+    @property
+    def slots(self) -> int:
+        """How many predictions can run at once when setup is done; raises `NOT_READY` before the model is loaded."""
+        return self._permits.size or self.info.slots * len(self.replicas)
 
     @property
     def worker(self) -> WorkerPort:

@@ -130,6 +130,9 @@ class OnDemandWorker:
         else:
             self._job.on_log(source, data)
 
+    def on_loaded(self, info: WorkerInfo) -> None:
+        """The signature is known since `start`."""
+
     def on_lost(self, reason: str) -> None:
         """The worker has died; its job, if it had one, has failed already, and the slot is as good as ever."""
         logger.error("the worker is gone; the next job starts another", extra={"reason": reason})

@@ -15,7 +15,10 @@ class WorkerPort(Protocol):
     """One worker of one model version."""
 
     async def start(self) -> WorkerInfo:
-        """Wait for setup; raise `bridge.child.SetupError` with the reason if it fails."""
+        """Wait for setup; raise `bridge.child.SetupError` with the reason if it fails.
+
+        The observer hears before, as soon as the model is loaded, what is returned in the end.
+        """
 
     def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
         """Run a job on an idle slot; `listener` hears of it until its end.

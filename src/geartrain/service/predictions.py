@@ -115,14 +115,30 @@ class PredictionService:
     def create(self, new: NewPrediction) -> Prediction:
         """Admit a prediction and start it. Returns at once.
 
-        Raises `GeartrainError`: `NOT_READY`, `INVALID_INPUT` with every wrong field, `CONFLICT` when a live prediction
-        has the id, `AT_CAPACITY` when every slot is in use, `SHUTTING_DOWN`.
+        Raises `GeartrainError`: `NOT_READY` whatever the input is, `INVALID_INPUT` with every wrong field, `CONFLICT`
+        when a live prediction has the id, `AT_CAPACITY` when every slot is in use, `SHUTTING_DOWN`.
         """
-        model = self.model
+        self.model.check_ready()
+        values = self.check(new)
+        prediction_id = self._new_id() if new.id is None else self._own_id(new.id)
+        if self._closing:
+            return self._pass_on(new)
+        execution = self._admit(new, prediction_id, values)
+        prediction = execution.prediction
+        if new.webhook is not None and self.webhooks is not None:
+            self.webhooks.follow(prediction, new.webhook)
+        return prediction
+
+    def check(self, new: NewPrediction) -> dict[str, Any] | None:
+        """Check what is asked for, and start nothing; return the decoded input if it names files, None otherwise.
+
+        It needs the signature only, which is known before setup. Raises `GeartrainError`: `NOT_READY` before that,
+        `INVALID_INPUT` with every wrong field.
+        """
         if not self._prepared:
             self._prepare()
         webhook, webhooks = new.webhook, self.webhooks
-        validator = model.validator if new.tensors is None else model.plain_validator
+        validator = self.model.validator if new.tensors is None else self.model.plain_validator
         errors = validator.check(new.input)
         if webhook is not None and webhooks is not None:
             errors += webhooks.check(webhook)
@@ -130,16 +146,7 @@ class PredictionService:
             errors += self._check_prefix(new.output_prefix, background=new.background)
         if errors:
             raise _invalid(errors)
-        values = self._check_files(new.input) if self._has_files else None
-        model.check_ready()
-        prediction_id = self._new_id() if new.id is None else self._own_id(new.id)
-        if self._closing:
-            return self._pass_on(new)
-        execution = self._admit(new, prediction_id, values)
-        prediction = execution.prediction
-        if webhook is not None and webhooks is not None:
-            webhooks.follow(prediction, webhook)
-        return prediction
+        return self._check_files(new.input) if self._has_files else None
 
     def find(self, prediction_id: str) -> Prediction | None:
         """Return the live prediction of that id."""

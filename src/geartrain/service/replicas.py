@@ -55,6 +55,9 @@ class ReplicaOwner(Protocol):
     def on_replica(self, replica: Replica) -> None:
         """Its health has changed."""
 
+    def on_replica_loaded(self, info: WorkerInfo) -> None:
+        """Its worker has loaded the model and begins its setup."""
+
     def on_replica_output(self, source: LogSource, data: str) -> None:
         """Its setup has written to a stream."""
 
@@ -119,6 +122,10 @@ class Replica:
         """Keep what setup prints: health shows it."""
         self.setup.log_parts.append(data)
         self._owner.on_replica_output(source, data)
+
+    def on_loaded(self, info: WorkerInfo) -> None:
+        """Pass on what the worker says of the model, before its setup."""
+        self._owner.on_replica_loaded(info)
 
     def on_lost(self, reason: str) -> None:
         """The worker died: for good, as the container runtime has it, unless the operator wants it restarted."""

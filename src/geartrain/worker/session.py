@@ -16,6 +16,7 @@ from geartrain.bridge.messages import (
     Attach,
     Fatal,
     Init,
+    Loaded,
     Ready,
     SetupLog,
     WorkerLog,
@@ -80,9 +81,15 @@ class _Session:
         self._thread.start()
         try:
             runner = self._load()
-            slots = self._connect(self._number_of_slots(runner))
-            if not self._init.inspect:
-                self._setup(runner)
+            number = self._number_of_slots(runner)
+            if self._init.inspect:
+                self._router.flush_ambient()
+                flush_c()
+                self._send_loaded(runner, number)
+                return 0
+            slots = self._connect(number)
+            self._send_loaded(runner, number)
+            self._setup(runner)
         except _SetupFailedError as error:
             self._router.flush_ambient()
             flush_c()
@@ -123,13 +130,24 @@ class _Session:
         region = self._region = CancelRegion()
         shares_memory = can_share(self._init.probe)
         slots = []
-        for slot in range(0 if self._init.inspect else number):
+        for slot in range(number):
             sock = socket.socket(socket.AF_UNIX)
             sock.connect(self._init.slot_address)
             channel = Channel(sock, shield=region.shield)
             channel.send(Attach(PROTOCOL_VERSION, slot, shares_memory))
             slots.append(channel)
         return slots
+
+    def _send_loaded(self, runner: LoadedRunner, number: int) -> None:
+        loaded = Loaded(
+            slots=tuple(range(number)),
+            signature=runner.signature,
+            is_async=runner.is_async,
+            has_healthcheck=runner.healthcheck is not None,
+            batching=runner.batching,
+            platform=runner.platform,
+        )
+        self._control.send(loaded)
 
     def _setup(self, runner: LoadedRunner) -> None:
         if runner.is_async:
@@ -179,23 +197,12 @@ class _Session:
         )
         self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
         flush_c()
-        ready = Ready(
-            slots=tuple(range(len(slots))),
-            signature=signature,
-            is_async=runner.is_async,
-            has_healthcheck=runner.healthcheck is not None,
-            batching=runner.batching,
-            platform=runner.platform,
-        )
-        if self._init.inspect:
-            self._control.send(ready)
-            return
         if runner.is_async and self._loop is not None:
             from geartrain.worker.async_engine import AsyncEngine, close_loop
 
             engine = AsyncEngine(runner.run, slots, self._control, loop=self._loop)
             self._thread.serve(engine, runner.healthcheck)
-            self._control.send(ready)
+            self._control.send(Ready())
             engine.serve(tools, flush_c)
             close_loop(self._loop)
         else:
@@ -204,7 +211,7 @@ class _Session:
             self._region.install()
             sync = SyncEngine(runner.run, slots[0], self._region, streams=signature.output.mode != "value")
             self._thread.serve(sync, runner.healthcheck)
-            self._control.send(ready)
+            self._control.send(Ready())
             sync.serve(tools, flush_c)
 
 

@@ -9,16 +9,15 @@ from geartrain.domain.batching import BatchPolicy
 from geartrain.domain.statistics import Duration, ModelStatistics
 from geartrain.domain.tensors import TensorSpec
 from geartrain.service.catalogue import IndexEntry
-from geartrain.service.inference import Inference
+from geartrain.service.model import Model
 from geartrain.transport.grpc import open_inference_pb2 as pb
 
 _COMPUTE: Final = ("compute_input", "compute_infer", "compute_output")
 _DURATIONS: Final = ("success", "fail", "queue", *_COMPUTE)
 
 
-def metadata(inference: Inference, versions: tuple[str, ...]) -> pb.ModelMetadataResponse:
+def metadata(model: Model, versions: tuple[str, ...]) -> pb.ModelMetadataResponse:
     """Describe a model version; raise `NOT_READY` while its inputs are not known."""
-    model = inference.service.model
     view, info = model.view, model.info
     return pb.ModelMetadataResponse(
         name=model.name,
@@ -30,9 +29,8 @@ def metadata(inference: Inference, versions: tuple[str, ...]) -> pb.ModelMetadat
     )
 
 
-def config(inference: Inference) -> pb.ModelConfig:
+def config(model: Model) -> pb.ModelConfig:
     """Describe how a model version is served; raise `NOT_READY` while its inputs are not known."""
-    model = inference.service.model
     view, batching = model.view, model.info.batching
     platform = model.info.platform
     largest = max_batch(view, batching)
@@ -55,7 +53,7 @@ def config(inference: Inference) -> pb.ModelConfig:
             pb.ModelOutput(name=spec.name, data_type=config_type(spec.datatype), dims=spec.shape[first:])
             for spec in view.outputs
         ],
-        instance_group=[pb.ModelInstanceGroup(name=model.name, count=model.permits.size, kind="KIND_CPU")],
+        instance_group=[pb.ModelInstanceGroup(name=model.name, count=model.slots, kind="KIND_CPU")],
         dynamic_batching=None if batching is None else _dynamic_batching(batching.policy),
         model_transaction_policy=pb.ModelTransactionPolicy(decoupled=view.streams),
     )

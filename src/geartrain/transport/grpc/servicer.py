@@ -49,15 +49,12 @@ class Calls:
 
     async def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         """A model's inputs and outputs. Asked for one version, only that one is named."""
-        version = read_version(request.version)
-        inference = self.catalogue.find(request.name, version)
-        versions = (version,) if version else self.catalogue.versions(request.name)
-        return describe.metadata(inference, versions)
+        return describe.metadata(*self.catalogue.describe(request.name, read_version(request.version)))
 
     async def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
         """How a model is served."""
-        inference = self.catalogue.find(request.name, read_version(request.version))
-        return pb.ModelConfigResponse(config=describe.config(inference))
+        model, _ = self.catalogue.describe(request.name, read_version(request.version))
+        return pb.ModelConfigResponse(config=describe.config(model))
 
     async def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
         """What one model has done, or all of them."""

@@ -113,6 +113,7 @@ class _Generation:
 
     def __init__(self, inference: Inference, body: bytes | bytearray) -> None:
         model = inference.service.model
+        model.check_ready()
         asked = generate.read_request(body, model.signature, model.view)
         self._inference = inference
         self._view = GenerateView(model.signature, model.view)

@@ -184,8 +184,10 @@ class InferCall:
         self._inference = inference = endpoint.catalogue.find(self._name, self._version)
         if len(body) >= tensor_json.LARGE and tensor_json.arrays() is None:
             endpoint.begin_loading()
+        model = inference.service.model
+        model.check_ready()
         self._request, self._reply = open_inference.read_request(
-            body, self.head.read_json_size(), inference.service.model.view, fetch=endpoint.regions.read
+            body, self.head.read_json_size(), model.view, fetch=endpoint.regions.read
         )
         self._prediction = inference.create(self._request)
         return self._prediction

@@ -174,8 +174,7 @@ class OpenInferenceEndpoints:
         return self._health(ready, open_inference_info.health(request.name, ready=ready))
 
     async def _metadata(self, request: _Request) -> Answer:
-        model = self._catalogue.find(request.name, request.version).service.model
-        versions = (model.version,) if request.version else self._catalogue.versions(request.name)
+        model, versions = self._catalogue.describe(request.name, request.version)
         info, view = model.info, model.view
         return _json(
             open_inference_info.model_metadata(
@@ -184,12 +183,12 @@ class OpenInferenceEndpoints:
         )
 
     async def _config(self, request: _Request) -> Answer:
-        model = self._catalogue.find(request.name, request.version).service.model
+        model, _ = self._catalogue.describe(request.name, request.version)
         return _json(
             open_inference_info.model_config(
                 model.name,
                 model.view,
-                model.permits.size,
+                model.slots,
                 platform=model.info.platform,
                 batching=model.info.batching,
             )

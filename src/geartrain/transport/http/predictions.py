@@ -140,6 +140,7 @@ class PredictionEndpoints:
         if url_id is not None and request.id is not None and request.id != url_id:
             raise cog.id_mismatch(self._service.model.noun)
         if head.event_stream and not self._service.model.signature.streaming:
+            self._service.model.check_ready()
             raise GeartrainError(Code.NOT_ACCEPTABLE, _NO_STREAMS)
         live = None if url_id is None else self._service.find(url_id)
         prediction = live
