@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,6 +126,24 @@ def test_what_is_wrong_is_said(train: Train, tmp_path: Path, arguments: list[str
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.endswith(said)
     assert not (tmp_path / "weights").exists()
+
+
+def test_first_use_5_wrong_input_is_refused_before_setup_is_over(train: Train, tmp_path: Path) -> None:
+    source = """
+        import time
+
+        class Trainer:
+            def setup(self) -> None:
+                time.sleep(20)
+
+            def train(self, data: str) -> str: ...
+        """
+    write(tmp_path / "model", source, "train: train.py:Trainer\n")
+    began = time.monotonic()
+    done = train("model", "-i", "dta=ab")
+    assert time.monotonic() - began < 10  # the setup alone takes 20 s
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == 'error: unknown input "dta"; this model takes data\n'
 
 
 def test_model_without_a_training(train: Train, tmp_path: Path) -> None:

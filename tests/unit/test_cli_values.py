@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from geartrain.cli.values import (
     InputError,
     build_input,
+    check_files,
     describe,
     encode_input,
     parse_json_input,
@@ -228,6 +230,22 @@ def test_stdin_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
     give(b"\xff")
     with pytest.raises(InputError, match=r"^stdin is not UTF-8 text$"):
         convert(STRING, "@-")
+
+
+def test_stdin_can_be_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
+    check_files({"a": ["@-"]})
+    assert sys.stdin.buffer.read() == b""  # it has been read
+    assert convert(union(INTEGER, STRING), "@-") == "hello"
+
+
+def test_missing_file_is_told_without_a_signature(tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("x")
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
+    check_files({"a": ["text", f"@{tmp_path / 'there'}", f"@{tmp_path / 'pipe'}"], "b": []})
+    for name, reason in (("missing.png", "No such file or directory"), ("", "Is a directory")):
+        with pytest.raises(InputError, match=f"^cannot read .*: {reason} "):
+            check_files({"a": ["text"], "b": [f"@{tmp_path / name}"]})
 
 
 def test_unreadable_file_is_named(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def run_once(
         source = find_model(model, mode=mode, no_pickle=no_pickle)
         precheck(source)
         texts = values.split_pairs(inputs or ())
+        values.check_files(texts)
         document = None if json_input is None else values.parse_json_input(_whole(json_input))
     except ProjectError as error:
         fail(error.message)

@@ -53,20 +53,28 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
         on_download=observer.add_bytes,
     )
     asyncio.get_running_loop().call_soon(observer.begin)  # once the worker is on its way
+    asked: list[NewPrediction] = []
+
+    def check(service: PredictionService) -> None:
+        asked.append(_ask(service, plan))
+
     with _Interrupts() as interrupts:
         try:
-            async with open_service(options) as service:
+            async with open_service(options, check) as service:
                 try:
-                    return await _answer(service, plan, observer, interrupts=interrupts)
+                    prediction = service.create(asked.pop())
+                    return await _answer(service, prediction, plan, observer=observer, interrupts=interrupts)
                 finally:
                     observer.end()
         except ModelSetupError as error:
             observer.end()
             complain(error.reason)
         except GeartrainError as error:
+            observer.end()
             for sentence in values.describe(error.fields) or [error.message]:
                 complain(sentence)
         except (values.InputError, OutputFileError) as error:
+            observer.end()
             complain(str(error))
         except BrokenPipeError:
             _silence_stdout()
@@ -77,10 +85,25 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
     return FAILURE
 
 
-async def _answer(service: PredictionService, plan: Plan, observer: RunObserver, *, interrupts: _Interrupts) -> int:
-    signature = service.model.signature
-    document = values.build_input(signature, plan.texts) if plan.document is None else plan.document
-    prediction = service.create(NewPrediction(input=values.encode_input(document)))
+def _ask(service: PredictionService, plan: Plan) -> NewPrediction:
+    """Make the prediction's request; raise `InputError` or `GeartrainError` if it does not fit the signature."""
+    document = plan.document
+    if document is None:
+        document = values.build_input(service.model.signature, plan.texts)
+    new = NewPrediction(input=values.encode_input(document))
+    service.check(new)
+    return new
+
+
+async def _answer(
+    service: PredictionService,
+    prediction: Prediction,
+    plan: Plan,
+    *,
+    observer: RunObserver,
+    interrupts: _Interrupts,
+) -> int:
+    """Show a prediction as it goes on, and return the exit code."""
 
     def cancel() -> None:
         observer.step("Canceling; Ctrl-C again ends it at once")
@@ -96,7 +119,7 @@ async def _answer(service: PredictionService, plan: Plan, observer: RunObserver,
         write_json(_summary(prediction), plan.output)
     else:
         writer = AnswerWriter(
-            signature.output,
+            service.model.signature.output,
             plan.output,
             before_text=observer.leave_stdout,
             file_first=plan.source.mode == "train",

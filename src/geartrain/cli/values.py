@@ -6,12 +6,15 @@ Values come out as JSON; whether they keep to `ge`, `max_length` and the like is
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
 import json
 import mimetypes
 import pathlib
+import stat
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
 
 from geartrain.cli.options import parse_boolean
 from geartrain.domain.errors import FieldError
@@ -54,6 +57,20 @@ def split_pairs(pairs: Iterable[str]) -> dict[str, list[str]]:
             raise InputError(f"{pair!r} is no input; write -i name=value")
         texts.setdefault(name.strip(), []).append(text)
     return texts
+
+
+def check_files(texts: dict[str, list[str]]) -> None:
+    """Read stdin to its end if a text is `@-`, and look at the files that the other `@` texts name.
+
+    Raises InputError for one that is not there or cannot be read. Whatever the type of an input, `@` means a file, so
+    this needs no model.
+    """
+    for text in (text for given in texts.values() for text in given if text.startswith("@")):
+        name = text[1:]
+        if name == "-":
+            _read(name)  # before the worker is there: Ctrl-C still ends a wait for stdin
+        else:
+            _look_at(name)
 
 
 def build_input(signature: Signature, texts: dict[str, list[str]]) -> dict[str, Any]:
@@ -274,8 +291,29 @@ def data_url(name: str) -> str:
 
 
 def _read(name: str) -> bytes:
+    with _unreadable_explained(name):
+        return _whole_of(sys.stdin.buffer) if name == "-" else pathlib.Path(name).expanduser().read_bytes()
+
+
+@functools.lru_cache(maxsize=1)
+def _whole_of(stream: BinaryIO) -> bytes:
+    """Return all of stdin, also to whoever asks a second time."""
+    return stream.read()
+
+
+def _look_at(name: str) -> None:
+    """Raise `InputError` for a file that is missing or unreadable. A pipe is left alone: it can be opened once only."""
+    with _unreadable_explained(name):
+        path = pathlib.Path(name).expanduser()
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            path.open("rb").close()
+
+
+@contextlib.contextmanager
+def _unreadable_explained(name: str) -> Iterator[None]:
     try:
-        return sys.stdin.buffer.read() if name == "-" else pathlib.Path(name).expanduser().read_bytes()
+        yield
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: NUL in the name; RuntimeError: no such ~user
         reason = error.strerror if isinstance(error, OSError) else str(error)
         hint = "to give text that begins with @, use --json"

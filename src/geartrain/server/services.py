@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import ipaddress
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from geartrain import __version__
 from geartrain.apis import cog
@@ -18,7 +19,7 @@ from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.workers import STOP_GRACE, launch, new_model
 from geartrain.service.model import Model
 from geartrain.service.ondemand import OnDemandWorker
-from geartrain.service.ports import InputFilesPort
+from geartrain.service.ports import InputFilesPort, WorkerPort
 from geartrain.service.predictions import PredictionService
 from geartrain.service.served import Served
 from geartrain.service.trainings import Trainings
@@ -57,20 +58,47 @@ class ServiceRoom:
 
 
 @contextlib.asynccontextmanager
-async def open_service(options: ServeOptions) -> AsyncIterator[PredictionService]:
-    """Give a service whose model is ready, with no door; raise `ModelSetupError` if it cannot be made ready."""
+async def open_service(
+    options: ServeOptions, check: Callable[[PredictionService], None] = lambda _service: None
+) -> AsyncIterator[PredictionService]:
+    """Give a service whose model is ready, without a transport; raise `ModelSetupError` if it cannot be made ready.
+
+    `check` is called before setup is over, as soon as the model's signature is known; if it raises, the worker is
+    killed and the error goes on to the caller.
+    """
     model = new_model(options)
     show_setup(model, options)
     worker = launch(options.model, model)
     async with _open_room(options, model) as service:
         try:
-            await model.start(worker, time_limit=options.setup_timeout)
+            await _set_up(service, worker, check, time_limit=options.setup_timeout)
             yield service
         finally:
             service.close()
             service.cancel_all()
             await service.drain(STOP_GRACE)
             await model.stop(STOP_GRACE if model.health is Health.READY else 0)
+
+
+async def _set_up(
+    service: PredictionService,
+    worker: WorkerPort,
+    check: Callable[[PredictionService], None],
+    *,
+    time_limit: float | None,
+) -> None:
+    """Wait until the model is ready, and call `check` on the way."""
+    starting = asyncio.ensure_future(service.model.start(worker, time_limit=time_limit))
+    loaded = asyncio.ensure_future(service.model.loaded.wait())
+    try:
+        await asyncio.wait((starting, loaded), return_when=asyncio.FIRST_COMPLETED)
+        if service.model.loaded.is_set():
+            check(service)
+        await starting
+    finally:
+        loaded.cancel()
+        starting.cancel()
+        await asyncio.gather(starting, loaded, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
