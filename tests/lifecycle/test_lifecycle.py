@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from geartrain.bridge.child import ChildWorker
+from geartrain.bridge.child import ChildWorker, Launch
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import Completed, Event, Log, Metric, Output, Start
 from geartrain.domain.lifecycle import Health, Status
-from geartrain.service.model import ModelSetupError
+from geartrain.service.model import Model, ModelSetupError
 from geartrain.service.predictions import Limits, NewPrediction
 from tests.gates import Gate
-from tests.lifecycle.conftest import LIMIT, Bench, OpenBench, events_of, story
+from tests.lifecycle.conftest import LIMIT, ROOT, Bench, OpenBench, events_of, leftovers, story
 from tests.lifecycle.model import slow_setup
 from tests.lifecycle.model.run import wait_on_loop
 
@@ -82,6 +82,18 @@ async def test_signature_is_known_after_setup_has_failed(
         assert [field.name for field in b.model.signature.inputs] == ["script", "image"]
         assert b.model.slots == 1
         assert {take(b, values) for values in (b'{"script":"[]"}', b'{"nope":1}')} == {Code.NOT_READY}
+
+
+@pytest.mark.usefixtures("setup_gate")
+async def test_worker_that_inspects_tells_the_signature_and_runs_no_setup(folder: Path) -> None:
+    path, model = Path(slow_setup.__file__), Model("inspected")
+    launch = Launch(f"{path.name}:AsyncValue", path.parent, {"PYTHONPATH": str(ROOT)}, slots=3, inspect=True)
+    worker = ChildWorker(launch, model)
+    async with asyncio.timeout(LIMIT):
+        info = await worker.start()
+    await worker.stop(LIMIT)
+    assert (info.slots, info.is_async, model.info) == (3, True, info)
+    assert not leftovers(folder)
 
 
 # its ends
