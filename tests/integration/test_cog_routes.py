@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import platform
 import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +18,7 @@ import pytest
 import pytest_asyncio
 
 from geartrain import __version__
+from geartrain.domain.versions import COG_VERSION
 from tests.integration.conftest import LiveServer, Serve, ServerProcess, eventually, write_model
 from tests.integration.wire import Answer, connection
 
@@ -242,7 +244,7 @@ async def test_nonsense_gets_an_answer_or_an_end(server: LiveServer, request_lin
 async def test_discovery_document(server: LiveServer) -> None:
     response = await server.client.get("/")
     assert response.json() == {
-        "cog_version": __version__,
+        "cog_version": COG_VERSION,
         "docs_url": "/docs",
         "healthcheck_url": "/health-check",
         "openapi_url": "/openapi.json",
@@ -263,6 +265,16 @@ async def test_health_when_ready(server: LiveServer) -> None:
     assert began <= ended
     assert health["setup"]["started_at"].endswith("+00:00")
     assert {"coglet", "cog", "python"} <= set(health["version"])
+
+
+async def test_c7_health_has_the_versions_that_clients_of_cog_read(server: LiveServer) -> None:
+    assert (await server.health())["version"] == {
+        "coglet": "0.23.1",
+        "cog": "0.23.1",
+        "python_sdk": "0.23.1",
+        "python": platform.python_version(),
+        "geartrain": __version__,
+    }
 
 
 async def test_health_when_busy(server: LiveServer) -> None:

@@ -17,6 +17,7 @@ import pytest
 import geartrain
 from geartrain.authoring.coders import Coder
 from geartrain.authoring.scope import Scope, use_scope
+from geartrain.domain.versions import COG_VERSION
 from geartrain.worker import cog_alias
 from geartrain.worker.loader import LoadError, load
 
@@ -224,7 +225,7 @@ def test_star_import() -> None:
 
 
 def test_the_version_is_that_of_cogs_api() -> None:
-    assert imported("cog").__version__ == cog_alias.COG_VERSION
+    assert imported("cog").__version__ == COG_VERSION
 
 
 def test_emit_metric() -> None:

@@ -17,6 +17,7 @@ import msgspec
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.lifecycle import Status
 from geartrain.domain.prediction import Prediction, json_array
+from geartrain.domain.versions import COG_VERSION
 from geartrain.domain.webhook import WebhookEvent
 
 _FIELDS: Final = (b'"input"', b'"id"', b'"context"', b'"webhook"', b'"webhook_events_filter"')
@@ -213,10 +214,10 @@ def id_mismatch(noun: str) -> GeartrainError:
     return GeartrainError(Code.INVALID_INPUT, msg, fields=(FieldError(("body", "id"), msg, "value_error"),))
 
 
-def discovery(version: str, nouns: Iterable[str], *, prefix: str = "", shutdown: bool = True) -> bytes:
+def discovery(nouns: Iterable[str], *, prefix: str = "", shutdown: bool = True) -> bytes:
     """Return the body of `GET /`: the URLs of what there is, `nouns` being `prediction`, `training` or both."""
     urls = {
-        "cog_version": version,
+        "cog_version": COG_VERSION,
         "docs_url": f"{prefix}/docs",
         "healthcheck_url": f"{prefix}/health-check",
         "openapi_url": f"{prefix}/openapi.json",
@@ -231,8 +232,20 @@ def discovery(version: str, nouns: Iterable[str], *, prefix: str = "", shutdown:
 
 
 def versions(version: str) -> dict[str, Any]:
-    """Return the part of a health check that says what runs here."""
-    return {"version": {"geartrain": version, "coglet": version, "cog": version, "python": platform.python_version()}}
+    """Return the part of a health check that says what runs here; `version` is that of geartrain.
+
+    The versions of Cog are those of the Cog whose interface this is, as its clients read them: `coglet` of the server,
+    `cog` (HTTP API, "GET /health-check") and `python_sdk` (observed Cog, section 4) of the package that models import.
+    """
+    return {
+        "version": {
+            "coglet": COG_VERSION,
+            "cog": COG_VERSION,
+            "python_sdk": COG_VERSION,
+            "python": platform.python_version(),
+            "geartrain": version,
+        }
+    }
 
 
 def encode_health(body: dict[str, Any]) -> bytes:

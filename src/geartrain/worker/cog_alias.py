@@ -17,9 +17,7 @@ from geartrain import authoring
 from geartrain.authoring.coders import Coder
 from geartrain.authoring.inputs import FieldInfo
 from geartrain.authoring.urls import URLFile, URLPath, get_filename
-
-COG_VERSION = "0.23.1"
-"""The version of Cog whose authoring API this is: what `cog.__version__` says."""
+from geartrain.domain.versions import COG_VERSION
 
 
 _OLDEST_NAMES: Mapping[str, str] = {

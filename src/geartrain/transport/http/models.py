@@ -16,6 +16,7 @@ from geartrain import __version__
 from geartrain.apis import cog
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.lifecycle import Health
+from geartrain.domain.versions import COG_VERSION
 from geartrain.service.predictions import PredictionService
 from geartrain.service.trainings import Trainings
 from geartrain.transport.errors import HTTP_STATUS
@@ -184,7 +185,7 @@ class _Overview:
     async def discover(self, _request: Request) -> Response:
         """`GET /`: where each model is."""
         urls = {
-            "cog_version": __version__,
+            "cog_version": COG_VERSION,
             "healthcheck_url": "/health-check",
             "metrics_url": "/metrics",
             "models_url": "/models",

@@ -90,7 +90,7 @@ class SystemEndpoints:
         """`GET /`."""
         nouns = {"prediction": self._predictions is not None, "training": self._trainings is not None}
         there = [noun for noun, is_there in nouns.items() if is_there]
-        return _json(cog.discovery(__version__, there, prefix=self._prefix, shutdown=self._shut_down is not None))
+        return _json(cog.discovery(there, prefix=self._prefix, shutdown=self._shut_down is not None))
 
     async def health_check(self, _request: Request) -> Response:
         """`GET /health-check`: always 200, the status is in the body."""
