@@ -160,7 +160,7 @@ async def serve_folder(
             quiet=quiet,
         )
         serving = asyncio.ensure_future(http.serve(sockets=[listener]))
-        setup = asyncio.ensure_future(model.start(worker, time_limit=chosen.setup_timeout))
+        setup = asyncio.ensure_future(model.start(worker, time_limit=chosen.variables_of(found).setup_timeout))
         try:
             if ready:
                 await setup

@@ -390,7 +390,6 @@ async def test_surroundings_of_a_model(serve: Serve, tmp_path: Path, monkeypatch
                 }
     """
     monkeypatch.setenv("INHERITED", "inherited")
-    monkeypatch.setenv("COG_WEIGHTS", "http://example.com/weights")
     cog_yaml = """
         run: "model.py:Runner"
         environment:
@@ -400,7 +399,7 @@ async def test_surroundings_of_a_model(serve: Serve, tmp_path: Path, monkeypatch
     (folder / "run.py").rename(folder / "model.py")
     (folder / "helper.py").write_text("VALUE = 'helped'")
     (folder / "data.txt").write_text("data")
-    async with serve(folder) as server:
+    async with serve(folder, environ={"COG_WEIGHTS": "http://example.com/weights"}) as server:
         assert (await server.predict())["output"] == {
             "argv": 1,
             "cwd": str(folder.resolve()),

@@ -200,10 +200,10 @@ async def test_compressed_answer_is_decoded(server: LiveServer, web: Server) -> 
     assert (await given(server, {"path": url}))["path"]["text"] == "content"
 
 
-async def test_user_agent(serve: Serve, web: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COG_USER_AGENT", "my-cluster/1.0")
+async def test_user_agent(serve: Serve, web: Server) -> None:
     url = web.serve("/a.txt", b"content")
-    async with serve("from geartrain import Path\ndef run(p: Path) -> str: return p.read_text()") as server:
+    source = "from geartrain import Path\ndef run(p: Path) -> str: return p.read_text()"
+    async with serve(source, environ={"COG_USER_AGENT": "my-cluster/1.0"}) as server:
         assert (await server.predict({"p": url}))["output"] == "content"
     assert web.received[0].headers["user-agent"] == "my-cluster/1.0"
 

@@ -103,6 +103,5 @@ async def test_centroid_learns_what_it_then_knows(
         assert (trained["status"], trained["output"]["points"], trained["metrics"]["labels"]) == ("succeeded", 9, 3)
     weights = tmp_path / "weights"
     weights.write_bytes(base64.b64decode(trained["output"]["weights"].partition(",")[2]))
-    monkeypatch.setenv("COG_WEIGHTS", str(weights))
-    async with serve(model) as server:
+    async with serve(model, environ={"COG_WEIGHTS": str(weights)}) as server:
         assert (await server.predict({"petal": [1.4, 0.2]}))["output"] == {"distance": 0.033, "label": "iris"}

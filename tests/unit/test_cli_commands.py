@@ -14,6 +14,7 @@ import geartrain
 import geartrain.server
 from geartrain.cli import logs, options
 from geartrain.cli.main import app
+from geartrain.project.variables import NAMES
 from geartrain.server import PortInUseError, Progress, ServeOptions, log_progress
 
 MIB = 1024**2
@@ -39,7 +40,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model in the current folder, and none of the variables that the commands read."""
     (tmp_path / "run.py").write_text("def run(name: str) -> str:\n    return name\n")
     monkeypatch.chdir(tmp_path)
-    for name in ("PORT", "COG_SETUP_TIMEOUT", "RUST_LOG", "COG_LOG_LEVEL", "LOG_FORMAT", "COG_MAX_CONCURRENCY"):
+    for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -117,7 +118,8 @@ def test_serve_has_cogs_defaults(server: FakeServer, model: Path) -> None:
 
 def test_webhook_interval_comes_from_the_environment(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COG_THROTTLE_RESPONSE_INTERVAL", "2.5")
-    assert serve(server).webhooks.interval == 2.5
+    chosen = serve(server)
+    assert chosen.variables_of(chosen.model).webhook_interval == 2.5
 
 
 def test_serve_takes_every_option(server: FakeServer, model: Path) -> None:
@@ -143,6 +145,38 @@ def test_port_comes_from_the_environment(server: FakeServer) -> None:
     result = command("serve", PORT="http")
     assert result.exit_code == 2
     assert "'--port' (env var: 'PORT')" in plain(result.stderr)
+
+
+def test_c1_port_comes_from_cog_yaml(server: FakeServer, model: Path) -> None:
+    (model / "cog.yaml").write_text("environment: [PORT=0]")
+    assert serve(server).port == 0
+    assert serve(server, PORT="8123").port == 8123
+    assert serve(server, PORT="").port == 0
+    assert serve(server, "--port", "8124").port == 8124
+
+
+def test_c1_logs_are_as_cog_yaml_says(server: FakeServer, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configured: list[tuple[str | None, ...]] = []
+
+    def configure(*given: str | None) -> str:
+        configured.append(given)
+        return "json"
+
+    monkeypatch.setattr(logs, "configure", configure)
+    (model / "cog.yaml").write_text("environment: [COG_LOG_LEVEL=error, LOG_FORMAT=console]")
+    serve(server)
+    serve(server, COG_LOG_LEVEL="debug")
+    serve(server, "--log-level", "warning", "--log-format", "json", COG_LOG_LEVEL="debug")
+    assert configured == [("error", "console"), ("debug", "console"), ("warning", "json")]
+
+
+def test_c1_port_and_logs_of_several_models_are_the_environments(server: FakeServer, model: Path) -> None:
+    for name in ("cats", "dogs"):
+        (model / "zoo" / name).mkdir(parents=True)
+        (model / "zoo" / name / "run.py").write_text("def run() -> str: ...")
+        (model / "zoo" / name / "cog.yaml").write_text("environment: [PORT=1, COG_LOG_LEVEL=off]")
+    assert serve(server, "zoo").port == 5000
+    assert serve(server, "zoo", PORT="8123").port == 8123
 
 
 @pytest.mark.parametrize(
@@ -226,7 +260,8 @@ def test_wrong_size_names_its_option() -> None:
 def test_setup_timeout_comes_from_the_option_then_the_environment(
     server: FakeServer, arguments: list[str], variable: str, timeout: float | None
 ) -> None:
-    assert serve(server, *arguments, COG_SETUP_TIMEOUT=variable).setup_timeout == timeout
+    chosen = serve(server, *arguments, COG_SETUP_TIMEOUT=variable)
+    assert chosen.variables_of(chosen.model).setup_timeout == timeout
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "inf"])

@@ -378,12 +378,12 @@ def test_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_port_in_use_is_an_error_if_it_was_asked_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        found = machine.check_port(port, {})
+        found = machine.check_port(port, 5000)
         assert found.level == "error"
         assert found.text == f"port {port}: something else listens there (Address already in use)"
         assert found.fix.startswith("geartrain serve --port 50")
-        assert machine.check_port(None, {"PORT": str(port)}).level == "warning"
-    assert machine.check_port(port, {}) == ok(f"port {port}: free")
+        assert machine.check_port(None, port).level == "warning"
+    assert machine.check_port(port, 5000) == ok(f"port {port}: free")
 
 
 def test_port_that_needs_rights_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,15 +391,18 @@ def test_port_that_needs_rights_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(socket, "create_server", refuse)
-    assert machine.check_port(80, {}).text == "port 80: this user may not listen on it"
+    assert machine.check_port(80, 5000).text == "port 80: this user may not listen on it"
 
 
 def test_variables_that_have_no_effect_are_told() -> None:
     environ = {"COG_MAX_CONCURENCY": "4", "COG_WEIGHTS": "w", "COG_SOMETHING_ELSE": "", "HOME": "/"}
-    assert machine.check_variables(environ, {"PORT": "80", "HF_HOME": "/hf"}) == [
+    assert machine.check_variables(environ, {"PORT": "80", "HF_HOME": "/hf", "COG_SETUP_TIMEOT": "1"}) == [
         warning("the variable COG_MAX_CONCURENCY is set, and nothing reads it", "set COG_MAX_CONCURRENCY"),
-        warning(
-            "cog.yaml: `environment` sets PORT for the model alone; the server does not see it",
-            "set it where geartrain is started: PORT=80 geartrain serve",
-        ),
+        warning("`environment` sets COG_SETUP_TIMEOT, and nothing reads it", "write COG_SETUP_TIMEOUT"),
     ]
+
+
+def test_port_that_the_server_would_not_start_with_is_an_error() -> None:
+    assert machine.check_variables({"PORT": "8080"}, {}) == machine.check_variables({"PORT": ""}, {}) == []
+    (finding,) = machine.check_variables({"PORT": "http"}, {})
+    assert finding == error("PORT=http: it is no port", "write a number from 0 to 65535, such as PORT=5000")

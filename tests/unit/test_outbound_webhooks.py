@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import stamina.instrumentation
 
-from geartrain.cli.options import DEFAULT_WEBHOOK_INTERVAL, webhook_interval, webhook_token
 from geartrain.domain.events import Log, Output
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.webhook import Webhook, WebhookEvent
@@ -17,7 +16,7 @@ from geartrain.outbound.lanes import Lanes
 from geartrain.outbound.policy import UrlPolicy
 from geartrain.outbound.webhooks import Retries, WebhookSender
 from geartrain.service.readers import ChangeReader
-from geartrain.service.webhooks import DEFAULT_INTERVAL, Backlog, Webhooks
+from geartrain.service.webhooks import Backlog, Webhooks
 from tests.receiver import Receiver, answers, receiving, waits_for
 
 QUICK = Retries(first_pause=0.001, longest_pause=0.01, jitter=0)
@@ -77,29 +76,6 @@ def test_target_that_may_not_be() -> None:
         fault = WebhookSender(UrlPolicy(), user_agent="x").fault(url)
         assert fault is not None
         assert "--allow-private-urls" in fault
-
-
-# the operator's variables
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds", "warned"),
-    [("", 0.5, False), ("2", 2, False), (" 0.25 ", 0.25, False), ("0", 0, False), ("-1", 0.5, True), ("x", 0.5, True)],
-)
-def test_interval(text: str, seconds: float, warned: bool) -> None:
-    interval, warning = webhook_interval({"COG_THROTTLE_RESPONSE_INTERVAL": text})
-    assert (interval, warning is not None) == (seconds, warned)
-    assert webhook_interval({})[0] == DEFAULT_WEBHOOK_INTERVAL == DEFAULT_INTERVAL
-
-
-def test_token() -> None:
-    assert webhook_token({}) == (None, None)
-    assert webhook_token({"WEBHOOK_AUTH_TOKEN": " t0ken\n"}) == ("t0ken", None)
-    for text in ("two\nlines", "é"):
-        token, warning = webhook_token({"WEBHOOK_AUTH_TOKEN": text})
-        assert token is None
-        assert warning is not None
-        assert text not in warning
 
 
 # the sender

@@ -11,6 +11,7 @@ import pytest
 from geartrain.project.config import CogConfig, read_config
 from geartrain.project.precheck import precheck
 from geartrain.project.source import ModelSource, ProjectError, find_model
+from geartrain.project.variables import Variables
 
 RUNNER = "class Runner:\n    def run(self) -> str:\n        return 'x'\n"
 
@@ -52,8 +53,14 @@ def test_training_of_a_model_is_a_source_of_its_own(folder: Path) -> None:
     training = source.training()
     assert training == find_training()
     assert training == ModelSource(
-        name="pets", root=folder, runner="train.py:train", max_concurrency=1, environment={"A": "1"}, mode="train"
+        name="pets",
+        root=folder,
+        runner="train.py:train",
+        variables=Variables(max_concurrency=4),
+        environment={"A": "1"},
+        mode="train",
     )
+    assert training.max_concurrency == 1
     assert training.training() is None
 
 

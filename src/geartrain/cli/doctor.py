@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pathlib
 import re
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from geartrain.project.findings import Finding, Level, error, ok, warning
 from geartrain.project.packages_check import check_packages, check_python, install
 from geartrain.project.precheck import precheck
 from geartrain.project.source import ModelSource, ProjectError, find_model, model_folder
+from geartrain.project.variables import resolve
 
 if TYPE_CHECKING:
     from geartrain.domain.signature import Signature
@@ -76,27 +76,35 @@ def doctor(
 
 
 def _findings(target: str | None, port: int | None) -> Iterator[Finding]:
+    source: ModelSource | ProjectError
     try:
         root, _ = model_folder(target)
     except ProjectError as fault:
         yield error(fault.message)
+        source = fault
     else:
-        yield from _about_model(target, root)
+        config = check_config(root)
+        yield from config
+        try:
+            source = find_model(target)
+        except ProjectError as fault:
+            if all(finding.level != "error" for finding in config):
+                yield error(fault.message.replace(f"{root}/", ""))
+            source = fault
+        yield from _about_model(source)
         yield check_python(root)
         yield from check_packages(root)
+    variables = resolve(os.environ)[0]
+    if isinstance(source, ModelSource):
+        variables = source.variables
+        yield from map(ok, variables.describe())
     yield from machine.check_interpreter(machine.build_variables())
     yield machine.check_temporary_folder(os.environ)
-    yield machine.check_port(port, os.environ)
+    yield machine.check_port(port, variables.port)
 
 
-def _about_model(target: str | None, root: pathlib.Path) -> Iterator[Finding]:
-    config = check_config(root)
-    yield from config
-    try:
-        source = find_model(target)
-    except ProjectError as fault:
-        if all(finding.level != "error" for finding in config):
-            yield error(fault.message.replace(f"{root}/", ""))
+def _about_model(source: ModelSource | ProjectError) -> Iterator[Finding]:
+    if isinstance(source, ProjectError):
         yield from machine.check_variables(os.environ, {})
         return
     yield from map(warning, source.warnings)

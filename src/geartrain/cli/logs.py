@@ -15,21 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import msgspec
 
+from geartrain.project import variables
+from geartrain.project.variables import LOG_FORMATS, LOG_LEVELS
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, WrappedLogger
 
 Format = Literal["json", "console"]
 
-_LEVELS = {
-    "trace": logging.DEBUG,
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warn": logging.WARNING,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "critical": logging.CRITICAL,
-    "off": logging.CRITICAL + 10,
-}
 # What every record has; all else on a record came from `extra`.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 _LOGGER = logging.getLogger("geartrain")
@@ -48,39 +41,19 @@ def configure(
     records show from warnings on. A level or form that does not exist gives a warning and the usual one: `info`, and
     JSON unless stderr is a terminal. `default` is the level that nobody has asked for.
     """
-    wanted_level = (level or _variable_level(environ) or default).strip().lower()
+    wanted_level = (level or variables.log_level(environ) or default).strip().lower()
     wanted_form = (form or environ.get("LOG_FORMAT") or "").strip().lower()
     is_console = wanted_form == "console" or (wanted_form != "json" and is_terminal(sys.stderr))
     handler = _StderrHandler()
     handler.setFormatter(ConsoleFormatter() if is_console else JsonFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.captureWarnings(capture=True)
-    _LOGGER.setLevel(_LEVELS.get(wanted_level, logging.INFO))
-    if wanted_level not in _LEVELS:
-        _LOGGER.warning("unknown log level %r, using info; there are %s", wanted_level, ", ".join(_LEVELS))
-    if wanted_form not in ("", "json", "console"):
-        _LOGGER.warning("unknown log format %r; there are json and console", wanted_form)
+    _LOGGER.setLevel(LOG_LEVELS.get(wanted_level, logging.INFO))
+    if wanted_level not in LOG_LEVELS:
+        _LOGGER.warning("unknown log level %r, using info; there are %s", wanted_level, ", ".join(LOG_LEVELS))
+    if wanted_form not in ("", *LOG_FORMATS):
+        _LOGGER.warning("unknown log format %r; there are %s", wanted_form, " and ".join(LOG_FORMATS))
     return "console" if is_console else "json"
-
-
-def _variable_level(environ: Mapping[str, str]) -> str | None:
-    """What the environment wants; `COG_LOG_LEVEL` is passed over if `RUST_LOG` is set.
-
-    `RUST_LOG` is a list such as `warn,coglet=debug,hyper`: a level for all, or for the targets that it names. What it
-    says of coglet is meant for the server, and so for this one.
-    """
-    if not (directives := environ.get("RUST_LOG", "").strip()):
-        return environ.get("COG_LOG_LEVEL")
-    levels: dict[str, str] = {}
-    for directive in directives.split(","):
-        target, separator, level = directive.strip().lower().rpartition("=")
-        if separator:
-            levels[target.strip()] = level.strip()
-        elif level in _LEVELS:
-            levels["*"] = level
-        else:
-            levels[level] = "trace"  # a target alone: all of it
-    return next((levels[target] for target in ("geartrain", "coglet", "*") if target in levels), None)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

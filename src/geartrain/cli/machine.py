@@ -7,29 +7,16 @@ import shutil
 import socket
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from geartrain.outbound.allowance import size_text
 from geartrain.project.findings import Finding, closest, error, ok, warning
+from geartrain.project.variables import DEFAULT_PORT, NAMES, PORT, check
 
-DEFAULT_PORT: Final = 5000
 _LITTLE: Final = 1 << 30  # bytes
-_OURS: Final = frozenset(
-    {
-        "COG_LOG_LEVEL",
-        "COG_MAX_CONCURRENCY",
-        "COG_PREDICT_TYPE_STUB",
-        "COG_SETUP_TIMEOUT",
-        "COG_STREAM_HISTORY_CAPACITY",
-        "COG_THROTTLE_RESPONSE_INTERVAL",
-        "COG_TRAIN_TYPE_STUB",
-        "COG_USER_AGENT",
-        "COG_WEIGHTS",
-    }
-)
 _PROFILED: Final = ("enable-optimizations", "enable-bolt", "PROFILE_TASK")  # to `configure`, by who wants a profile
 _PROFILE_USED: Final = ("-fprofile-use", "-fprofile-instr-use", "-fauto-profile", "-prof-use")  # to the compiler
 _USE_FLAG: Final = "PGO_PROF_USE_FLAG"  # what `make profile-opt` would add; says nothing about whether it ran
@@ -71,10 +58,9 @@ def check_temporary_folder(environ: Mapping[str, str]) -> Finding:
     return ok(text)
 
 
-def check_port(asked: int | None, environ: Mapping[str, str]) -> Finding:
-    """See whether `geartrain serve` could listen: on the port that was asked for, or that it would take."""
-    text = environ.get("PORT", "").strip()
-    port = asked if asked is not None else int(text) if text.isdecimal() else DEFAULT_PORT
+def check_port(asked: int | None, usual: int) -> Finding:
+    """See whether `geartrain serve` could listen: on the port that was asked for, or on the `usual` one."""
+    port = usual if asked is None else asked
     reason = _taken(port)
     if reason is None:
         return ok(f"port {port}: free")
@@ -84,21 +70,21 @@ def check_port(asked: int | None, environ: Mapping[str, str]) -> Finding:
 
 
 def check_variables(environ: Mapping[str, str], model: Mapping[str, str]) -> list[Finding]:
-    """See whether variables of Cog's are set where they have no effect: mistyped, or for the model (`model`) alone."""
-    mistyped = [
+    """See whether variables are mistyped, in the environment or among those that a model's files set (`model`).
+
+    A wrong `PORT` is an error: with it, `geartrain serve` does not start.
+    """
+    findings = [
         warning(f"the variable {name} is set, and nothing reads it", f"set {meant}")
-        for name in sorted(environ)
-        if name.startswith("COG_") and name not in _OURS and (meant := _meant(name))
+        for name, meant in _mistyped(environ)
     ]
-    out_of_place = [
-        warning(
-            f"cog.yaml: `environment` sets {name} for the model alone; the server does not see it",
-            f"set it where geartrain is started: {name}={model[name]} geartrain serve",
-        )
-        for name in sorted(model)
-        if name in _OURS | {"PORT", "LOG_FORMAT", "RUST_LOG"}
+    findings += [
+        warning(f"`environment` sets {name}, and nothing reads it", f"write {meant}")
+        for name, meant in _mistyped(model)
     ]
-    return mistyped + out_of_place
+    if (wrong := check(PORT, environ.get(PORT, ""))) is not None:
+        findings.append(error(*wrong))
+    return findings
 
 
 def _without_profile(build: Mapping[str, object]) -> bool:
@@ -119,9 +105,14 @@ def _packaged(prefix: str) -> bool:
     return path.is_relative_to("/usr") and not path.is_relative_to("/usr/local")
 
 
-def _meant(name: str) -> str | None:
-    found = closest(name.removeprefix("COG_"), (known.removeprefix("COG_") for known in _OURS))
-    return None if found is None else f"COG_{found}"
+def _mistyped(variables: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Give each name that is close to one of Cog's, and that one."""
+    known = [name.removeprefix("COG_") for name in NAMES if name.startswith("COG_")]
+    for name in sorted(variables):
+        if name.startswith("COG_") and name not in NAMES:
+            meant = closest(name.removeprefix("COG_"), known)
+            if meant is not None:
+                yield name, f"COG_{meant}"
 
 
 def _unwritable(folder: Path) -> str | None:

@@ -11,7 +11,8 @@ import typer
 from geartrain.project.errors import ProjectError
 from geartrain.project.precheck import precheck
 from geartrain.project.repository import Repository, find_repository
-from geartrain.project.source import PREDICT_STUB, Mode, ModelSource, find_model
+from geartrain.project.source import Mode, ModelSource, find_model
+from geartrain.project.variables import PREDICT_STUB, Variables, resolve
 
 DEFAULT_INFERENCE_QUEUE: Final = 1024  # requests
 
@@ -84,6 +85,9 @@ def check_name(option: str, name: str | None, source: ModelSource | Repository) 
         raise ProjectError(f"{option}: there is no model {name!r}; there are {', '.join(there)}")
 
 
-def warnings_of(source: ModelSource | Repository) -> tuple[str, ...]:
-    """Return the sentences about settings of a model that were passed over."""
-    return () if isinstance(source, Repository) else source.warnings
+def variables_of(source: ModelSource | Repository) -> tuple[Variables, tuple[str, ...]]:
+    """Return what the variables say to the server as a whole, and the warnings about those that were passed over.
+
+    With several models only the environment counts: the files of one model decide nothing for the others.
+    """
+    return resolve(os.environ) if isinstance(source, Repository) else (source.variables, source.warnings)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pathlib
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from geartrain.cli import logs, options, values
+from geartrain.cli import logs, values
 from geartrain.cli.failure import INTERRUPTED, fail, warn
 from geartrain.cli.startup import RunObserver
 from geartrain.project.precheck import precheck
@@ -66,13 +65,12 @@ def run_once(
         fail(error.message)
     except values.InputError as error:
         fail(str(error))
-    timeout, warning = options.setup_timeout(setup_timeout, os.environ)
-    logs.configure(log_level, default="warning")
-    for sentence in (*source.warnings, *([warning] if warning else ())):
+    logs.configure(log_level or source.variables.log_level, source.variables.log_format, default="warning")
+    for sentence in source.warnings:
         warn(sentence)
     from geartrain.cli.predict import Plan, predict  # asyncio and the worker's side: after the checks
 
-    plan = Plan(source=source, texts=texts, document=document, output=output, setup_timeout=timeout)
+    plan = Plan(source=source, texts=texts, document=document, output=output, setup_timeout=setup_timeout)
     try:
         code = asyncio.run(predict(plan, RunObserver(source.name)))
     except KeyboardInterrupt:

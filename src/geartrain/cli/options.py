@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from itertools import zip_longest
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 import typer
 from typer.core import TyperCommand
 
+from geartrain.project.variables import read_seconds
+
 DEFAULT_MAX_BYTES: Final = 100 * 1024**2
-DEFAULT_WEBHOOK_INTERVAL: Final = 0.5  # seconds
-DEFAULT_STREAM_HISTORY: Final = 1024  # events
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
 _FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
@@ -59,12 +58,9 @@ def check_switch(text: str) -> str:
 def parse_timeout(text: str | float) -> float:
     """Read a number of seconds, 0 or more."""
     try:
-        seconds = float(text)
+        return read_seconds(str(text))
     except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise typer.BadParameter(f"{text!r} is no number of seconds")
-    return seconds
+        raise typer.BadParameter(f"{text!r} is no number of seconds") from None
 
 
 def parse_duration(text: str | float) -> float:
@@ -75,67 +71,6 @@ def parse_duration(text: str | float) -> float:
     if match is None:
         raise typer.BadParameter(f"{text!r} is no span of time; write seconds, or a unit such as 90s, 5m or 1h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2].lower()]
-
-
-def setup_timeout(option: float | None, environ: Mapping[str, str]) -> tuple[float | None, str | None]:
-    """Return the limit for setup in seconds, and a warning if `COG_SETUP_TIMEOUT` is no number.
-
-    The option comes before the variable; 0 and a garbled variable mean no limit (observed section 1).
-    """
-    text = environ.get("COG_SETUP_TIMEOUT", "").strip()
-    if option is not None or not text:
-        return option or None, None
-    try:
-        return parse_timeout(text) or None, None
-    except typer.BadParameter:
-        return None, f"COG_SETUP_TIMEOUT={text} is passed over: it is no number of seconds"
-
-
-def webhook_interval(environ: Mapping[str, str]) -> tuple[float, str | None]:
-    """Return the least seconds between two webhooks of progress, and a warning if the variable is no number."""
-    text = environ.get("COG_THROTTLE_RESPONSE_INTERVAL", "").strip()
-    try:
-        return parse_timeout(text) if text else DEFAULT_WEBHOOK_INTERVAL, None
-    except typer.BadParameter:
-        warning = f"COG_THROTTLE_RESPONSE_INTERVAL={text} is passed over: it is no number of seconds"
-        return DEFAULT_WEBHOOK_INTERVAL, warning
-
-
-def stream_history(environ: Mapping[str, str]) -> tuple[int, str | None]:
-    """Return how many events a prediction keeps for late readers, and a warning if the variable is no such number."""
-    text = environ.get("COG_STREAM_HISTORY_CAPACITY", "").strip()
-    if text.isdecimal() and text.isascii():
-        return int(text), None
-    warning = f"COG_STREAM_HISTORY_CAPACITY={text} is passed over: it is no number of events" if text else None
-    return DEFAULT_STREAM_HISTORY, warning
-
-
-def webhook_token(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """Return what authorizes webhooks, and a warning if the variable cannot stand in a header."""
-    token = environ.get("WEBHOOK_AUTH_TOKEN", "").strip()
-    if token.isascii() and token.isprintable():
-        return token or None, None
-    return None, "WEBHOOK_AUTH_TOKEN is passed over: it has characters that a header cannot hold"
-
-
-class Variables(NamedTuple):
-    """What the environment says to a server; `warnings` are sentences about what was passed over."""
-
-    setup_timeout: float | None
-    webhook_interval: float
-    webhook_token: str | None
-    stream_history: int
-    warnings: list[str]
-
-
-def read_variables(environ: Mapping[str, str], timeout: float | None) -> Variables:
-    """Read every variable that a server knows; `timeout` is the option that comes before one of them."""
-    limit, *first = setup_timeout(timeout, environ)
-    interval, *second = webhook_interval(environ)
-    token, *third = webhook_token(environ)
-    history, *fourth = stream_history(environ)
-    warnings = [sentence for sentence in (*first, *second, *third, *fourth) if sentence is not None]
-    return Variables(limit, interval, token, history, warnings)
 
 
 def print_version(wanted: bool) -> None:

@@ -34,7 +34,7 @@ def schema(model: options.Model = None, *, no_pickle: options.NoPickle = False) 
         fail(error.message)
     for sentence in source.warnings:
         warn(sentence)
-    logs.configure()
+    logs.configure(source.variables.log_level, source.variables.log_format)
     from geartrain import __version__
     from geartrain.apis.openapi import document
     from geartrain.service.model import ModelSetupError

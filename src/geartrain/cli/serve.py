@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ from geartrain.cli import grpc, logs, models, options
 from geartrain.cli.failure import FAILURE, fail
 from geartrain.cli.startup import ServeObserver
 from geartrain.project.source import ProjectError, find_model
+from geartrain.project.variables import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from geartrain.server import ServeOptions
@@ -28,11 +28,16 @@ def serve(
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "0.0.0.0",  # noqa: S104  as Cog's server
     port: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=0, max=65535, envvar="PORT", metavar="PORT", help="The port to listen on; 0 for any free one."
+            min=0,
+            max=65535,
+            envvar="PORT",
+            metavar="PORT",
+            show_default=str(DEFAULT_PORT),
+            help="The port to listen on; 0 for any free one.",
         ),
-    ] = 5000,
+    ] = None,
     upload_url: Annotated[
         str | None, typer.Option(metavar="URL", help="Upload output files to this URL instead of inlining them.")
     ] = None,
@@ -108,11 +113,11 @@ def serve(
         models.check_name("--default-model", default_model, source)
     except ProjectError as error:
         fail(error.message)
-    variables = options.read_variables(os.environ, setup_timeout)
-    form = logs.configure(log_level, log_format)
-    for sentence in (*models.warnings_of(source), *variables.warnings):
+    variables, warnings = models.variables_of(source)
+    form = logs.configure(log_level or variables.log_level, log_format or variables.log_format)
+    for sentence in warnings:
         logger.warning(sentence)
-    from geartrain.server import ServeOptions, WebhookOptions  # after the checks: they take no time
+    from geartrain.server import ServeOptions  # after the checks: they take no time
     from geartrain.service.predictions import Limits
     from geartrain.service.restarts import RestartPolicy
 
@@ -120,20 +125,18 @@ def serve(
     serve_options = ServeOptions(
         source=source,
         host=host,
-        port=port,
+        port=variables.port if port is None else port,
         upload_url=upload_url,
         await_explicit_shutdown=await_explicit_shutdown == "true",
         max_body_bytes=max_body_size,
         max_download_bytes=max_download_size,
-        setup_timeout=variables.setup_timeout,
+        setup_timeout=setup_timeout,
         shutdown_grace=shutdown_grace,
         limits=Limits(queue=queue, keep=keep, cancel_grace=cancel_grace or None),
         restarts=RestartPolicy(limit=restart_limit) if restart == "on-crash" else None,
         allow_private_urls=allow_private_urls,
         shared_memory=shared_memory,
         health_body=health_body,
-        webhooks=WebhookOptions(interval=variables.webhook_interval, token=variables.webhook_token),
-        stream_history=variables.stream_history,
         grpc=grpc.grpc_options(grpc_port, grpc_max_message_size, grpc_tls_cert, key=grpc_tls_key, ca=grpc_tls_ca),
         default_model=default_model,
         load=to_load,

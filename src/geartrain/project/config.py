@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from geartrain.project.errors import ProjectError
+from geartrain.project.variables import check
 
 if TYPE_CHECKING:
     import pathlib
@@ -144,7 +145,7 @@ class _Reader:
         name, equals, value = item.partition("=")
         if not equals:
             raise ProjectError(f"{self._path}: `{key}` is `{item}`, without a value; write `- {item}=VALUE`")
-        return self._variable(key, name), self._value(key, value)
+        return self._assigned(key, name, value)
 
     def _entry(self, name: object, value: object) -> tuple[str, str]:
         key = f"environment.{name}"
@@ -152,17 +153,17 @@ class _Reader:
             value = str(value)
         if not isinstance(value, str):  # YAML has already lost how `yes` or `1.10` was written
             raise self._wrong(key, value, "put the value in quotes")
-        return self._variable(key, str(name)), self._value(key, value)
+        return self._assigned(key, str(name), value)
 
-    def _variable(self, key: str, name: str) -> str:
+    def _assigned(self, key: str, name: str, value: str) -> tuple[str, str]:
         if not name or not name.isprintable() or "=" in name or name != name.strip():
             raise ProjectError(f"{self._path}: `{key}` has an unusable name {name!r}; write `KEY=VALUE`")
-        return name
-
-    def _value(self, key: str, value: str) -> str:
         if "\0" in value:
             raise ProjectError(f"{self._path}: `{key}` holds a NUL character, which no environment can carry")
-        return value
+        if (wrong := check(name, value)) is not None:
+            fault, fix = wrong
+            raise ProjectError(f"{self._path}: `{key}` sets {fault}; {fix}")
+        return name, value
 
 
 def kind_of(value: object) -> str:

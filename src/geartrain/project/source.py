@@ -14,17 +14,22 @@ from geartrain.project.config import CONFIG_NAME, CogConfig, read_config
 from geartrain.project.errors import ProjectError
 from geartrain.project.modelfile import ModelFile, file_in, file_named
 from geartrain.project.settings import SETTINGS_NAME, Settings, read_settings
+from geartrain.project.variables import (
+    CONCURRENCY,
+    PREDICT_STUB,
+    TRAIN_STUB,
+    FileLayer,
+    Variables,
+    effective_environment,
+    resolve,
+)
 
 __all__ = ["ModelSource", "ProjectError", "find_model"]
 
 USUAL_FILES = ("run.py", "predict.py")
-PREDICT_STUB = "COG_PREDICT_TYPE_STUB"
-TRAIN_STUB = "COG_TRAIN_TYPE_STUB"
-CONCURRENCY = "COG_MAX_CONCURRENCY"
 
 Mode = Literal["predict", "train"]
 
-_COUNT = re.compile(r"0*[1-9]\d{0,5}", re.ASCII)
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -33,8 +38,9 @@ class ModelSource:
     """Where a model lies and how it wants to be run; nothing of it has been imported.
 
     `runner` and `train` are references for the worker's loader, relative to `root`: `run.py:Runner`, `run.py` or
-    `package.module:name`. `max_concurrency` is what the operator or `cog.yaml` asks for; None leaves it to the
-    runner's own `@concurrent`. `warnings` are sentences for the operator about settings that were passed over.
+    `package.module:name`. `variables` is what the environment and the model's files say to the server; `environment` is
+    what its files add to the environment of its workers. `warnings` are sentences for the operator about variables that
+    were passed over.
 
     In `mode` "train" the runner is what trains the model: its `train()` is called, once at a time.
 
@@ -48,7 +54,7 @@ class ModelSource:
     root: pathlib.Path
     runner: str
     train: str | None = None
-    max_concurrency: int | None = None
+    variables: Variables = dataclasses.field(default_factory=Variables)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     mode: Mode = "predict"
@@ -59,11 +65,18 @@ class ModelSource:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     batching: Mapping[str, Any] | None = None
 
+    @property
+    def max_concurrency(self) -> int | None:
+        """How many predictions a worker shall run at once; None leaves it to the runner's own `@concurrent`."""
+        if self.mode == "train":
+            return 1
+        return self.variables.max_concurrency if self.backend is None else None
+
     def training(self) -> ModelSource | None:
         """Return the same model with its training as the runner, or None if it cannot be trained."""
         if self.train is None:
             return None
-        return dataclasses.replace(self, runner=self.train, train=None, max_concurrency=1, mode="train")
+        return dataclasses.replace(self, runner=self.train, train=None, mode="train")
 
 
 def find_model(
@@ -79,7 +92,7 @@ def find_model(
     That is a folder, `path/to/run.py`, `run.py:Runner`, `package.module:name`, or a model file such as `model.onnx`.
 
     Without a target it is the current folder's, and the variables that Cog's containers set (`COG_PREDICT_TYPE_STUB`,
-    `COG_TRAIN_TYPE_STUB`) come before its `cog.yaml`. `COG_MAX_CONCURRENCY` comes before every file.
+    `COG_TRAIN_TYPE_STUB`) come before its `cog.yaml`. `environ` is the environment of the server.
 
     With `mode` "train" it is the model's training, which needs no runner beside it: the one that `target` names, or
     that of the variable or `cog.yaml`.
@@ -97,7 +110,8 @@ def find_model(
     if found is not None:
         if mode == "train":
             raise ProjectError(f"{found.path}: a model file cannot be trained; a training is written in Python")
-        return _file_source(root, found, config, settings=settings, named=named is not None, no_pickle=no_pickle)
+        source = _file_source(root, found, settings, named=named is not None, no_pickle=no_pickle)
+        return dataclasses.replace(source, **_from_variables(config, settings, environ))
     _check_code_settings(root, settings)
     train, train_origin = _trained_by(root, config, stubs)
     if named is not None:
@@ -112,19 +126,16 @@ def find_model(
     _check_file(root, runner, origin)
     if train is not None:
         _check_file(root, train, train_origin)
-    max_concurrency, warnings = _concurrency(settings.slots or config.max_concurrency, environ)
     return ModelSource(
         name=root.name or "model",
         root=root,
         runner=runner,
         train=train if mode == "predict" else None,
-        max_concurrency=max_concurrency if mode == "predict" else 1,
-        environment={**config.environment, **settings.environment},
-        warnings=warnings,
         mode=mode,
         replicas=settings.replicas,
         queue=settings.queue,
         batching=settings.batching,
+        **_from_variables(config, settings, environ),
     )
 
 
@@ -140,20 +151,16 @@ def _model_file(
     if named is not None:
         is_code = ":" in named or named.endswith(".py")
         return None if is_code else file_named(root / named, settings)
-    has_code = bool(stubs.get(PREDICT_STUB) or stubs.get(TRAIN_STUB) or config.run or config.train) or any(
-        (root / name).is_file() for name in USUAL_FILES
+    has_code = (
+        any(stubs.get(name) or config.environment.get(name) for name in (PREDICT_STUB, TRAIN_STUB))
+        or bool(config.run or config.train)
+        or any((root / name).is_file() for name in USUAL_FILES)
     )
     return None if has_code and not settings.names_file else file_in(root, settings)
 
 
 def _file_source(
-    root: pathlib.Path,
-    found: ModelFile,
-    config: CogConfig,
-    *,
-    settings: Settings,
-    named: bool,
-    no_pickle: bool,
+    root: pathlib.Path, found: ModelFile, settings: Settings, *, named: bool, no_pickle: bool
 ) -> ModelSource:
     path, backend = found
     if no_pickle and formats.can_run_code(path, backend):
@@ -168,7 +175,6 @@ def _file_source(
         name=(path.stem if named or path.suffix == ".savedmodel" else root.name) or "model",
         root=root,
         runner=path.name if path == root else str(path.relative_to(root)),
-        environment={**config.environment, **settings.environment},
         replicas=settings.replicas,
         queue=settings.queue,
         backend=backend,
@@ -230,8 +236,9 @@ def _configured(root: pathlib.Path, config: CogConfig, stubs: Mapping[str, str])
     """Return the runner that a variable, `cog.yaml` or a usual file name gives, and where it is written."""
     if stubs.get(PREDICT_STUB):
         return stubs[PREDICT_STUB], PREDICT_STUB
-    if config.run is not None:
-        return config.run, f"{root / CONFIG_NAME}: `run`"
+    runner, origin = _written(root, config, "run")
+    if runner is not None:
+        return runner, origin
     for name in USUAL_FILES:
         if (root / name).is_file():
             return name, str(root)
@@ -244,7 +251,15 @@ def _configured(root: pathlib.Path, config: CogConfig, stubs: Mapping[str, str])
 def _trained_by(root: pathlib.Path, config: CogConfig, stubs: Mapping[str, str]) -> tuple[str | None, str]:
     if stubs.get(TRAIN_STUB):
         return stubs[TRAIN_STUB], TRAIN_STUB
-    return config.train, f"{root / CONFIG_NAME}: `train`"
+    return _written(root, config, "train")
+
+
+def _written(root: pathlib.Path, config: CogConfig, key: Literal["run", "train"]) -> tuple[str | None, str]:
+    """Return the reference that `cog.yaml` gives by a key, else by its `environment`, and where it is written."""
+    value, stub = (config.run, PREDICT_STUB) if key == "run" else (config.train, TRAIN_STUB)
+    if value is None and config.environment.get(stub):
+        return config.environment[stub], f"{root / CONFIG_NAME}: `environment`: {stub}"
+    return value, f"{root / CONFIG_NAME}: `{key}`"
 
 
 def _check_file(root: pathlib.Path, reference: str, origin: str) -> None:
@@ -261,10 +276,19 @@ def _check_file(root: pathlib.Path, reference: str, origin: str) -> None:
         raise ProjectError(f"{origin} is `{reference}`; write a file and a class, such as run.py:Runner")
 
 
-def _concurrency(written: int | None, environ: Mapping[str, str]) -> tuple[int | None, tuple[str, ...]]:
-    text = environ.get(CONCURRENCY, "").strip()
-    if not text:
-        return written, ()
-    if _COUNT.fullmatch(text):
-        return int(text), ()
-    return written, (f"{CONCURRENCY}={text} is passed over: it is not a whole number of at least 1",)
+def _from_variables(config: CogConfig, settings: Settings, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a `ModelSource` that variables decide."""
+    files = [
+        FileLayer(
+            file=SETTINGS_NAME,
+            environment=settings.environment,
+            keys={} if settings.slots is None else {CONCURRENCY: ("slots", settings.slots)},
+        ),
+        FileLayer(
+            file=CONFIG_NAME,
+            environment=config.environment,
+            keys={} if config.max_concurrency is None else {CONCURRENCY: ("concurrency.max", config.max_concurrency)},
+        ),
+    ]
+    variables, warnings = resolve(environ, files)
+    return {"variables": variables, "environment": effective_environment(environ, files), "warnings": warnings}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
+from typing import Any
 
-from geartrain.domain.events import DEFAULT_CAPACITY
 from geartrain.outbound.webhooks import Retries
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
+from geartrain.project.variables import Variables
 from geartrain.service.predictions import DEFAULT_QUEUE, Limits
 from geartrain.service.restarts import RestartPolicy
-from geartrain.service.webhooks import DEFAULT_INTERVAL
 from geartrain.transport.grpc.options import GrpcOptions
 
 logger = logging.getLogger("geartrain.server")
@@ -40,9 +40,9 @@ def log_progress(progress: Progress) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WebhookOptions:
-    """How webhooks are sent. Times in seconds."""
+    """How webhooks are sent. Times in seconds. `interval` and `token` None: as the variables of the model say."""
 
-    interval: float = DEFAULT_INTERVAL  # the least time between two of output and logs
+    interval: float | None = None  # the least time between two of output and logs
     token: str | None = dataclasses.field(default=None, repr=False)
     retries: Retries = dataclasses.field(default_factory=Retries)
     grace: float = 10.0  # at the end, for what predictions that have ended still have to tell
@@ -50,7 +50,11 @@ class WebhookOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """What an operator decides. Sizes in bytes, times in seconds; None means no limit."""
+    """What an operator decides. Sizes in bytes, times in seconds; None means no limit.
+
+    `setup_timeout` and `stream_history` None, and two fields of `webhooks`, leave the decision to the variables of each
+    model: see `variables_of`.
+    """
 
     source: ModelSource | Repository
     host: str = "0.0.0.0"  # noqa: S104 - a container is reached from outside
@@ -59,7 +63,7 @@ class ServeOptions:
     await_explicit_shutdown: bool = False
     max_body_bytes: int = 100 * 1024**2
     max_download_bytes: int = 100 * 1024**2
-    setup_timeout: float | None = None
+    setup_timeout: float | None = None  # 0 is no limit
     shutdown_grace: float | None = 30.0
     training_idle: float | None = 300.0  # how long the worker of a training stays without work
     limits: Limits = dataclasses.field(default_factory=Limits)
@@ -69,7 +73,7 @@ class ServeOptions:
     allow_private_urls: bool | None = None  # None: only when the host is a loopback address
     webhooks: WebhookOptions = WebhookOptions()
     grpc: GrpcOptions = dataclasses.field(default_factory=GrpcOptions)
-    stream_history: int = DEFAULT_CAPACITY  # events of a prediction that are kept for late readers
+    stream_history: int | None = None  # events of a prediction that are kept for late readers
     default_model: str | None = None  # the one whose API is at the root, where there are several
     load: frozenset[str] | None = None  # the models of a repository to load at the start; None: all
     reload: bool = False  # when files change
@@ -87,3 +91,16 @@ class ServeOptions:
             msg = "there is a repository of models, not one"
             raise TypeError(msg)
         return self.source
+
+    def variables_of(self, source: ModelSource) -> Variables:
+        """Return what counts for a model: what is given here comes before its variables."""
+        given = {
+            "setup_timeout": self.setup_timeout,
+            "stream_history": self.stream_history,
+            "webhook_interval": self.webhooks.interval,
+            "webhook_token": self.webhooks.token,
+        }
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if self.setup_timeout == 0:
+            changes["setup_timeout"] = None
+        return dataclasses.replace(source.variables, **changes)

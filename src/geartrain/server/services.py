@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import ipaddress
-import os
 from collections.abc import AsyncIterator, Callable
 
 from geartrain import __version__
@@ -15,6 +14,7 @@ from geartrain.domain.lifecycle import Health
 from geartrain.outbound.policy import UrlPolicy
 from geartrain.outbound.webhooks import WebhookSender
 from geartrain.project.source import ModelSource
+from geartrain.project.variables import Variables
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.workers import STOP_GRACE, launch, new_model
 from geartrain.service.model import Model
@@ -31,21 +31,23 @@ _DOWNLOAD_SILENCE = 10.0  # seconds without a byte; observed Cog, section 15
 class ServiceRoom:
     """The service of a model, with all that is to be closed with it."""
 
-    def __init__(self, options: ServeOptions, model: Model) -> None:
+    def __init__(self, options: ServeOptions, model: Model, source: ModelSource) -> None:
+        """`source` is what `model` was made of."""
         from geartrain.outbound.uploads import OutputDestinations  # late: the worker starts meanwhile
         from geartrain.outbound.workspace import Workspace
 
+        variables = options.variables_of(source)
         self._workspace = Workspace()
         self._outputs = OutputDestinations(
             _policy(options), upload_url=options.upload_url, user_agent=f"geartrain/{__version__}"
         )
-        self._webhooks = _webhooks(options)
+        self._webhooks = _webhooks(options, variables)
         self.service = PredictionService(
             model,
             outputs=self._outputs,
-            input_files=lambda: _input_files(options, model),
+            input_files=lambda: _input_files(options, model, variables.user_agent),
             new_folder=self._workspace.folder,
-            history=options.stream_history,
+            history=variables.stream_history,
             limits=options.limits,
         )
         self.service.webhooks = self._webhooks
@@ -68,10 +70,11 @@ async def open_service(
     """
     model = new_model(options)
     show_setup(model, options)
+    time_limit = options.variables_of(options.model).setup_timeout
     worker = launch(options.model, model)
-    async with _open_room(options, model) as service:
+    async with _open_room(options, model, options.model) as service:
         try:
-            await _set_up(service, worker, check, time_limit=options.setup_timeout)
+            await _set_up(service, worker, check, time_limit=time_limit)
             yield service
         finally:
             service.close()
@@ -104,7 +107,7 @@ async def _set_up(
 @contextlib.asynccontextmanager
 async def open_all(options: ServeOptions, model: Model) -> AsyncIterator[Served]:
     """Give what is to be served of one model: its predictions, its training, or both. Nothing is started."""
-    async with _open_room(options, model) as service, open_trainings(options) as trainings:
+    async with _open_room(options, model, options.model) as service, open_trainings(options) as trainings:
         if options.model.mode == "train":
             yield Served(None, Trainings(service))
         else:
@@ -118,15 +121,16 @@ async def open_trainings(options: ServeOptions) -> AsyncIterator[Trainings | Non
     if source is None:
         yield None
         return
+    time_limit = options.variables_of(source).setup_timeout
     model = Model(source.name, noun="training")
     worker = OnDemandWorker(
         functools.partial(launch, source),
         on_load_output=model.on_setup_log,
         idle_limit=options.training_idle,
-        setup_limit=options.setup_timeout,
+        setup_limit=time_limit,
     )
-    async with _open_room(options, model) as service:
-        trainings = Trainings(service, lambda: model.start(worker, time_limit=options.setup_timeout))
+    async with _open_room(options, model, source) as service:
+        trainings = Trainings(service, lambda: model.start(worker, time_limit=time_limit))
         try:
             yield trainings
         finally:
@@ -134,8 +138,8 @@ async def open_trainings(options: ServeOptions) -> AsyncIterator[Trainings | Non
 
 
 @contextlib.asynccontextmanager
-async def _open_room(options: ServeOptions, model: Model) -> AsyncIterator[PredictionService]:
-    room = ServiceRoom(options, model)
+async def _open_room(options: ServeOptions, model: Model, source: ModelSource) -> AsyncIterator[PredictionService]:
+    room = ServiceRoom(options, model, source)
     try:
         yield room.service
     finally:
@@ -151,7 +155,7 @@ def show_setup(model: Model, options: ServeOptions, *, version: str = "") -> Non
     model.on_setup_output = show
 
 
-def _input_files(options: ServeOptions, model: Model) -> InputFilesPort:
+def _input_files(options: ServeOptions, model: Model, user_agent: str | None) -> InputFilesPort:
     from geartrain.outbound.inputs import InputFiles
 
     return InputFiles(
@@ -159,19 +163,19 @@ def _input_files(options: ServeOptions, model: Model) -> InputFilesPort:
         policy=_policy(options),
         max_bytes=options.max_download_bytes,
         timeout=_DOWNLOAD_SILENCE,
-        user_agent=os.environ.get("COG_USER_AGENT"),
+        user_agent=user_agent,
         on_bytes=options.on_download,
     )
 
 
-def _webhooks(options: ServeOptions) -> Webhooks:
+def _webhooks(options: ServeOptions, variables: Variables) -> Webhooks:
     sender = WebhookSender(
         _policy(options),
         user_agent=f"geartrain/{__version__}",
-        token=options.webhooks.token,
+        token=variables.webhook_token,
         retries=options.webhooks.retries,
     )
-    return Webhooks(sender, cog.encode_webhook, interval=options.webhooks.interval)
+    return Webhooks(sender, cog.encode_webhook, interval=variables.webhook_interval)
 
 
 def _policy(options: ServeOptions) -> UrlPolicy:

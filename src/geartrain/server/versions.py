@@ -42,7 +42,7 @@ class ServedVersion:
 
     @cached_property
     def _room(self) -> ServiceRoom:
-        return ServiceRoom(self._options, self.model)
+        return ServiceRoom(self._options, self.model, self._source)
 
     @cached_property
     def inference(self) -> Inference:
@@ -52,7 +52,8 @@ class ServedVersion:
 
     async def start(self) -> None:
         """See `VersionPort`."""
-        await self.model.start(*self._workers, time_limit=self._options.setup_timeout)
+        time_limit = self._options.variables_of(self._source).setup_timeout
+        await self.model.start(*self._workers, time_limit=time_limit)
 
     async def close(self, grace: float | None, *, hurry: bool = False) -> None:
         """See `VersionPort`. Whoever asks a second time waits for the first."""

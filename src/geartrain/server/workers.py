@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 
 from geartrain.bridge.child import ChildWorker, Launch, SetupError
 from geartrain.bridge.messages import BackendChoice
@@ -39,7 +38,7 @@ def launch(source: ModelSource, observer: WorkerObserver, *, inspect: bool = Fal
         environment=source.environment,
         slots=source.max_concurrency,
         mode=source.mode,
-        weights=os.environ.get("COG_WEIGHTS"),
+        weights=source.variables.weights,
         inspect=inspect,
         backend=backend,
         batching=source.batching,
