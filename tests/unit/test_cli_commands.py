@@ -40,7 +40,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model in the current folder, and none of the variables that the commands read."""
     (tmp_path / "run.py").write_text("def run(name: str) -> str:\n    return name\n")
     monkeypatch.chdir(tmp_path)
-    for name in NAMES:
+    for name in (*NAMES, "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -177,6 +177,12 @@ def test_c1_port_and_logs_of_several_models_are_the_environments(server: FakeSer
         (model / "zoo" / name / "cog.yaml").write_text("environment: [PORT=1, COG_LOG_LEVEL=off]")
     assert serve(server, "zoo").port == 5000
     assert serve(server, "zoo", PORT="8123").port == 8123
+
+
+def test_c8_ready_file_is_for_kubernetes(server: FakeServer) -> None:
+    assert serve(server).ready_file is None
+    assert serve(server, KUBERNETES_SERVICE_HOST="").ready_file is None
+    assert serve(server, KUBERNETES_SERVICE_HOST="10.0.0.1").ready_file == Path("/var/run/cog/ready")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -117,7 +118,7 @@ def serve(
     form = logs.configure(log_level or variables.log_level, log_format or variables.log_format)
     for sentence in warnings:
         logger.warning(sentence)
-    from geartrain.server import ServeOptions  # after the checks: they take no time
+    from geartrain.server import ServeOptions, find_ready_file  # after the checks: they take no time
     from geartrain.service.predictions import Limits
     from geartrain.service.restarts import RestartPolicy
 
@@ -143,6 +144,7 @@ def serve(
         replicas=replicas,
         inference_queue=inference_queue,
         reload=reload,
+        ready_file=find_ready_file(os.environ),
         find_again=lambda: find_model(model, mode=x_mode, no_pickle=no_pickle),
         on_progress=observer,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,7 @@ class ServeOptions:
     reload: bool = False  # when files change
     shared_memory: bool = False  # whether clients may register regions of it
     health_body: bool = False  # whether health responses of the Open Inference Protocol have a body
+    ready_file: pathlib.Path | None = None  # written when all models are ready that are loaded at the start
     # For a reload of a model that is served alone.
     find_again: Callable[[], ModelSource] | None = dataclasses.field(default=None, compare=False)
     on_progress: Callable[[Progress], None] = log_progress

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 from geartrain.server.options import Progress, ServeOptions
+from geartrain.server.ready_file import write_ready_file
 from geartrain.server.reloading import watching
 from geartrain.server.services import open_trainings
 from geartrain.server.tuning import tune_collector, tune_memory
@@ -100,14 +101,16 @@ async def _serve(
 @contextlib.asynccontextmanager
 async def _open(options: ServeOptions, shop: Shop) -> AsyncIterator[Served]:
     """Give what is to be served; what there is to load is being loaded."""
-    catalogue = Catalogue(
-        shop,
-        default_model=options.default_model,
-        grace=options.shutdown_grace,
-        tell=functools.partial(_tell, options),
-    )
+
+    def tell(step: Step) -> None:
+        _tell(options, step)
+        if step.stage == "ready":
+            _tell_kubernetes(options, catalogue)
+
+    catalogue = Catalogue(shop, default_model=options.default_model, grace=options.shutdown_grace, tell=tell)
     try:
         catalogue.begin(options.load)
+        _tell_kubernetes(options, catalogue)  # where nothing is loaded at the start it is ready at once
         async with open_trainings(options) as trainings:
             if isinstance(options.source, ModelSource) and options.source.mode == "train":
                 service = catalogue.service(options.source.name)
@@ -125,6 +128,11 @@ def _tell(options: ServeOptions, step: Step) -> None:
     options.on_progress(
         Progress(stage=step.stage, model=step.name, version=version, slots=step.slots, text=step.reason)
     )
+
+
+def _tell_kubernetes(options: ServeOptions, catalogue: Catalogue) -> None:
+    if options.ready_file is not None and catalogue.all_ready():
+        write_ready_file(options.ready_file)
 
 
 def _tell_grpc(options: ServeOptions, port: int) -> None:
