@@ -19,7 +19,6 @@ from geartrain.authoring.inputs import FieldInfo
 from geartrain.authoring.urls import URLFile, URLPath, get_filename
 from geartrain.domain.versions import COG_VERSION
 
-
 _OLDEST_NAMES: Mapping[str, str] = {
     "Model": "derive the class from cog.BasePredictor",
     "Predictor": "derive the class from cog.BasePredictor",
