@@ -139,6 +139,7 @@ def test_metadata_tells_what_the_file_takes(served: Served) -> None:
             {"name": "predict", "datatype": "INT64", "shape": [-1]},
             {"name": "predict_proba", "datatype": "FP64", "shape": [-1, 10]},
         ],
+        "properties": {"kind": "file", "streaming": "false", "batch_max_size": "128"},
     }
     assert served.client.get("/v2/models/digits/config").json()["platform"] == "sklearn_joblib"
 
