@@ -365,7 +365,6 @@ def pb_type(number: int) -> str:
         ("nope", "", "Request for unknown model: 'nope' is not found"),
         ("", "", "Request for unknown model: '' is not found"),
         ("multi", "7", "Request for unknown model: 'multi' version 7 is not found"),
-        ("broken", "", "'broken' has no available versions"),
     ],
 )
 def test_what_is_not_there_is_not_found(live: Live, method: str, name: str, version: str, wanted: str) -> None:
@@ -373,6 +372,13 @@ def test_what_is_not_there_is_not_found(live: Live, method: str, name: str, vers
     code, details = refused(lambda: getattr(live.stub, method)(message))
     assert code is STATUS.NOT_FOUND
     assert wanted in details
+
+
+def test_model_whose_setup_has_failed_is_described(live: Live) -> None:
+    metadata = live.stub.ModelMetadata(pb.ModelMetadataRequest(name="broken"))
+    assert (metadata.name, list(metadata.versions), len(metadata.outputs)) == ("broken", ["1"], 1)
+    config = live.stub.ModelConfig(pb.ModelConfigRequest(name="broken", version="1")).config
+    assert config.instance_group[0].count == 1
 
 
 def test_statistics_count_what_has_run(live: Live) -> None:
