@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.conftest import Serve, ServerProcess, write_model
+from tests.integration.conftest import LiveServer, Serve, ServerProcess, write_model
 from tests.web_server import Server, running_server, unused_port
 
 Start = Callable[..., ServerProcess]
@@ -52,14 +52,22 @@ def seconds_of(setup: dict[str, str]) -> float:
     return (ended - began).total_seconds()
 
 
-def test_c1_setup_timeout_of_cog_yaml(server_process: Start, tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", SLOW.format(seconds=3), "environment:\n  - COG_SETUP_TIMEOUT=1\n")
+async def test_c1_setup_timeout_of_cog_yaml(serve: Serve, setup_ends: Callable[[LiveServer], Awaitable[None]]) -> None:
+    cog_yaml = "environment:\n  - COG_SETUP_TIMEOUT=1\n"
+    async with serve(SLOW.format(seconds=3), cog_yaml=cog_yaml, ready=False) as server:
+        await setup_ends(server)
+        report = await server.health()
+    assert report["status"] == "SETUP_FAILED"
+    assert "worker setup timed out after 1 seconds" in report["setup"]["logs"]
+    assert 0.9 < seconds_of(report["setup"]) < 2.9
+
+
+def test_c1_setup_timeout_of_cog_yaml_from_the_command_line(server_process: Start, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", SLOW.format(seconds=600), "environment:\n  - COG_SETUP_TIMEOUT=1\n")
     server = server_process(str(folder))
     url = server.wait_for("listening")["url"]
-    assert "timed out" in server.wait_for_one("setup-failed", "ready")["text"]
-    report = health(url)
-    assert report["status"] == "SETUP_FAILED"
-    assert 0.9 < seconds_of(report["setup"]) < 2.9
+    assert "timed out after 1 seconds" in server.wait_for("setup-failed")["text"]
+    assert health(url)["status"] == "SETUP_FAILED"
 
 
 @pytest.mark.parametrize(
