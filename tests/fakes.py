@@ -68,6 +68,7 @@ class FakeWorker:
     def __init__(self, runner: Any, observer: WorkerObserver, *, slots: int = 1) -> None:
         self.runner = runner
         self.is_stopped = False
+        self._is_ready = False
         self._observer = observer
         self._slots = slots
         self._running: dict[int, _Running] = {}
@@ -92,9 +93,12 @@ class FakeWorker:
                 if result is not None:
                     await self._unless_dead(result)
             except Exception as error:
+                if self._death is not None:
+                    raise SetupError(self._death) from None
                 raise SetupError(f"setup() failed: {type(error).__name__}: {error}") from error
         self._binder = ArgumentBinder(read_parameters(self.runner.run, owner_name="run()"))
         self._tensors = tensor_outputs(signature.output)
+        self._is_ready = True
         return info
 
     def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
@@ -153,7 +157,8 @@ class FakeWorker:
     def die(self, reason: str) -> None:
         """End as a crashed process does."""
         self._end_all(f"Worker crashed: {reason}")
-        self._observer.on_lost(f"Worker crashed: {reason}")
+        if self._is_ready:  # before that, its start has failed, and that is all that is told
+            self._observer.on_lost(f"Worker crashed: {reason}")
 
     # inside
 

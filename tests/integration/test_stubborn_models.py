@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from geartrain.bridge.child import SetupError
+from geartrain.project.source import find_model
+from geartrain.server import launch
 from geartrain.service.predictions import Limits
 from geartrain.service.readers import completion
 from geartrain.service.restarts import RestartPolicy
-from tests.integration.conftest import LiveServer, Serve, eventually
+from tests.integration.conftest import LiveServer, Serve, eventually, write_model
 
 if TYPE_CHECKING:
     import pytest
@@ -180,3 +186,141 @@ async def test_an_error_as_long_as_a_book_is_cut(serve: Serve) -> None:
         assert body["error"].startswith("ValueError: xxx")
         assert len(body["error"]) < 300_000
         assert (await server.predict())["status"] == "failed"
+
+
+# a worker that dies while it starts anew
+
+SLOW_TO_START = """
+    import os, pathlib
+    class Runner:
+        def setup(self):
+            starts = pathlib.Path("starts")
+            with starts.open("a") as file:
+                file.write(f"{os.getpid()}\\n")
+            match pathlib.Path(f"start-{len(starts.read_text().splitlines())}").exists():
+                case True:
+                    with open("gate", "rb", buffering=0) as gate:
+                        gate.read(1)
+        def run(self, crash: bool = False) -> int:
+            if crash:
+                os._exit(7)
+            return os.getpid()
+"""
+FAILING_LATER = """
+    import os, pathlib
+    class Runner:
+        def setup(self):
+            if pathlib.Path("broken").exists():
+                raise ValueError("no weights")
+        def run(self, crash: bool = False) -> int:
+            if crash:
+                os._exit(7)
+            return os.getpid()
+"""
+DYING_WHEN_READY = """
+    import os
+    from geartrain.worker.sync_engine import SyncEngine
+
+    SyncEngine.serve = lambda *_: os._exit(9)  # right after the worker has said that it is ready
+
+    def run() -> str:
+        return "done"
+"""
+
+
+def _starts(server: LiveServer) -> list[int]:
+    """The process ids of the workers that have begun their setup, in their order."""
+    file = server.root / "starts"
+    return [int(line) for line in file.read_text().split("\n") if line] if file.exists() else []
+
+
+async def test_a9_a_worker_killed_while_it_starts_anew_is_restarted(serve: Serve, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", SLOW_TO_START)
+    os.mkfifo(folder / "gate")
+    (folder / "start-2").touch()  # these two wait in their setup
+    (folder / "start-3").touch()
+    async with serve(folder, restarts=RestartPolicy(limit=50, first_delay=0.01)) as server:
+        await server.predict({"crash": True})
+        for count in (2, 3):
+            await eventually(lambda count=count: len(_starts(server)) == count)  # type: ignore[misc]
+            os.kill(_starts(server)[-1], signal.SIGKILL)
+            await eventually(lambda count=count: server.model.restarts.count == count)  # type: ignore[misc]
+            health = await server.health()
+            assert health["status"] == "STARTING"
+            assert "killed by SIGKILL" in health["user_healthcheck_error"]
+            assert "killed by SIGKILL" in health["restarts"]["last_reason"]
+        await until_ready(server)
+        assert (await server.health())["status"] == "READY"
+        assert (await server.predict())["output"] == _starts(server)[3]
+
+
+async def test_a9_deaths_at_the_start_end_at_the_limit(serve: Serve, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", SLOW_TO_START)
+    os.mkfifo(folder / "gate")
+    for number in (2, 3):
+        (folder / f"start-{number}").touch()
+    async with serve(folder, restarts=RestartPolicy(limit=2, first_delay=0.01)) as server:
+        await server.predict({"crash": True})
+        for count in (2, 3):
+            await eventually(lambda count=count: len(_starts(server)) == count)  # type: ignore[misc]
+            os.kill(_starts(server)[-1], signal.SIGKILL)
+        await eventually(lambda: server.model.health == "DEFUNCT")
+        health = await server.health()
+        reason = health["user_healthcheck_error"]
+        assert reason.startswith("Worker crashed: killed by SIGKILL")
+        assert reason.endswith("; no further restart: the limit of restarts in a row is 2")
+        assert health["setup"]["status"] == "failed"
+        assert health["restarts"]["count"] == 2
+        assert (await server.client.post("/predictions", json={})).status_code == 503
+
+
+async def test_a9_a_setup_that_raises_in_a_restart_is_tried_again(serve: Serve, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", FAILING_LATER)
+    async with serve(folder, restarts=RestartPolicy(limit=50, first_delay=0.01, longest_delay=0.05)) as server:
+        (folder / "broken").touch()
+        await server.predict({"crash": True})
+        await eventually(lambda: server.model.restarts.count >= 2)
+        health = await server.health()
+        assert health["status"] == "STARTING"
+        assert health["user_healthcheck_error"] == "setup() failed: ValueError: no weights"
+        (folder / "broken").unlink()
+        await until_ready(server)
+        assert isinstance((await server.predict())["output"], int)
+
+
+async def test_a9_the_first_start_is_not_repeated(serve: Serve, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", FAILING_LATER)
+    (folder / "broken").touch()
+    async with serve(folder, ready=False, restarts=RestartPolicy(first_delay=0)) as server:
+        await eventually(lambda: server.model.health == "SETUP_FAILED")
+        assert "restarts" not in await server.health()
+
+
+class Deaths:
+    """Hears of a worker that has been ready."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def on_setup_log(self, source: str, data: str) -> None:
+        """Nothing is printed."""
+
+    def on_lost(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+async def test_a9_a_worker_that_dies_as_soon_as_it_is_ready_is_noticed(tmp_path: Path) -> None:
+    source = find_model(str(write_model(tmp_path / "model", DYING_WHEN_READY)), environ={})
+    deaths = Deaths()
+    child = launch(source, deaths)
+    starting = asyncio.ensure_future(child.start())
+    await asyncio.sleep(0)  # it is watched from here on
+    os.waitid(os.P_PID, child._process.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - the loop is to see none of it
+    try:  # all that it has said, and its end, come to the loop at once: one of the two has to tell, and not both
+        async with asyncio.timeout(20):
+            await starting
+        await eventually(lambda: bool(deaths.reasons))
+    except SetupError as error:
+        deaths.reasons.append(str(error))
+    await child.stop(0)
+    assert deaths.reasons == ["Worker crashed: exited with code 9"]

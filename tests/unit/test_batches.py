@@ -369,7 +369,7 @@ async def test_what_lies_ready_can_be_canceled_and_loses_its_patience() -> None:
 async def test_what_lay_ready_for_a_worker_that_died_waits_again() -> None:
     bench = await Bench(max_size=2).start()
     bench.model.replicas[0].respawn = lambda: HandWorker(bench.model.replicas[0], policy=BatchPolicy(max_size=2))
-    bench.model.replicas[0].restarts = Restarts(RestartPolicy(first_delay=0), lambda: 0.0)
+    bench.model.replicas[0].restarts = Restarts(RestartPolicy(first_delay=0))
     first, one, two = [bench.ask(text) for text in "abc"]
     bench.workers[0].die()
     assert (first.status, one.status, two.status) == ("failed", "starting", "starting")

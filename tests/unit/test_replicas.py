@@ -190,6 +190,116 @@ async def test_first_replica_that_is_loaded_tells_the_signature() -> None:
     assert team.model.permits.size == 4
 
 
+class SettingUp(Runner):
+    """Its setup goes on until the test ends the worker, or lets it go on."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.began = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def setup(self, _say: Any) -> None:
+        self.began.set()
+        await self.go.wait()
+
+
+class Restarted:
+    """A model of one replica that is READY, and the workers that follow each other in it."""
+
+    def __init__(self, *runners: Runner, policy: RestartPolicy) -> None:
+        self.now = 0.0
+        self.model = Model("m", restarts=policy, clock=lambda: self.now)
+        self.replica = self.model.replicas[0]
+        self.replica.respawn = self._respawn
+        self.first = FakeWorker(Runner("a"), self.replica)
+        self.workers: list[FakeWorker] = []
+        self._runners = list(runners)
+
+    def _respawn(self) -> FakeWorker:
+        if not self._runners:
+            raise OSError(11, "Resource temporarily unavailable")
+        self.workers.append(FakeWorker(self._runners.pop(0), self.replica))
+        return self.workers[-1]
+
+    async def crash(self) -> None:
+        await self.model.start(self.first)
+        self.first.die("killed by SIGKILL")
+
+
+async def test_a9_a_death_during_a_restart_is_one_more_crash() -> None:
+    dying, well = SettingUp("b"), Runner("c")
+    restarted = Restarted(dying, well, policy=RestartPolicy(limit=3, first_delay=0))
+    await restarted.crash()
+    await dying.began.wait()
+    restarted.workers[0].die("killed while starting")
+    await until(lambda: restarted.model.restarts.count == 2)
+    report = await restarted.model.report()
+    assert (report.health, report.defunct_reason) == (Health.STARTING, "Worker crashed: killed while starting")
+    assert restarted.model.restarts.last_reason == "Worker crashed: killed while starting"
+    await until(lambda: restarted.model.health is Health.READY)
+    assert restarted.workers[0].is_stopped  # nothing of it is left
+    assert restarted.model.worker is restarted.workers[1]
+    await restarted.model.stop(0)
+
+
+async def test_a9_deaths_during_restarts_reach_the_limit() -> None:
+    dying = [SettingUp(str(number)) for number in range(3)]
+    restarted = Restarted(*dying, policy=RestartPolicy(limit=3, first_delay=0))
+    await restarted.crash()
+    for number, runner in enumerate(dying):
+        await runner.began.wait()
+        restarted.workers[number].die(f"death {number}")
+    await until(lambda: restarted.model.health is Health.DEFUNCT)
+    report = await restarted.model.report()
+    assert report.defunct_reason == "Worker crashed: death 2; no further restart: the limit of restarts in a row is 3"
+    assert restarted.model.restarts.count == len(restarted.workers) == 3
+
+
+async def test_a9_a_setup_that_fails_or_hangs_in_a_restart_is_one_more_crash() -> None:
+    hanging, well = SettingUp("c"), Runner("d")
+    restarted = Restarted(Broken("b"), hanging, well, policy=RestartPolicy(limit=3, first_delay=0))
+    await restarted.model.start(restarted.first, time_limit=0.01)
+    restarted.first.die("gone")
+    await until(lambda: len(restarted.workers) == 2)
+    report = await restarted.model.report()
+    assert (report.health, report.defunct_reason) == (Health.STARTING, "setup() failed: RuntimeError: no memory")
+    await until(lambda: restarted.model.health is Health.READY)
+    assert restarted.model.restarts.last_reason == "worker setup timed out after 0.01 seconds"
+    assert [worker.is_stopped for worker in restarted.workers] == [True, True, False]
+
+
+async def test_a9_a_process_that_cannot_be_had_is_one_more_crash() -> None:
+    restarted = Restarted(policy=RestartPolicy(limit=2, first_delay=0))
+    await restarted.crash()
+    await until(lambda: restarted.model.health is Health.DEFUNCT)
+    report = await restarted.model.report()
+    assert report.setup.failed
+    assert (report.defunct_reason or "").startswith("no worker can be started: Resource temporarily unavailable; no ")
+
+
+async def test_a9_slow_deaths_during_restarts_begin_no_new_row() -> None:
+    dying = [SettingUp(str(number)) for number in range(2)]
+    restarted = Restarted(*dying, policy=RestartPolicy(limit=2, first_delay=0, good_for=60))
+    await restarted.crash()
+    for number, runner in enumerate(dying):
+        await runner.began.wait()
+        restarted.now += 3600  # of setup, which is no time that it has served
+        restarted.workers[number].die("gone")
+    await until(lambda: restarted.model.health is Health.DEFUNCT)
+
+
+async def test_a9_stopping_during_a_restart_starts_no_other_worker() -> None:
+    dying = SettingUp("b")
+    restarted = Restarted(dying, Runner("c"), policy=RestartPolicy(first_delay=0))
+    await restarted.crash()
+    await dying.began.wait()
+    await restarted.model.stop(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(restarted.workers) == 1
+    assert restarted.workers[0].is_stopped
+
+
 async def test_one_replica_is_enough_to_be_ready() -> None:
     team = Team(Broken("a"), Runner("b"))
     await team.start()

@@ -136,12 +136,14 @@ class ChildWorker:
         self._server = await loop.create_unix_server(self._make_slot, sock=self._listener)
         try:
             info = await life.ready
-            while len(self._slots) < info.slots and not self._inspects:
+            while len(self._slots) < info.slots and not self._inspects and self._death is None:
                 life.attached.clear()
                 await life.attached.wait()
         finally:
             await stop_accepting(self._server, self._listener)
             self._close_probe()
+        if self._death is not None:  # it died between its last word of setup and here: nobody has been told yet
+            raise SetupError(self._death)
         self._pipes.drain()  # what setup wrote past Python is setup's
         self._setting_up = False
         for channel in self._slots.values() if may_spin and not info.is_async else ():
@@ -280,7 +282,10 @@ class ChildWorker:
             self._life.ready.set_result(self._info)
 
     def _on_setup_failed(self, reason: str) -> None:
-        if self._life is not None and not self._life.ready.done():
+        if self._life is None:
+            return
+        self._life.attached.set()  # nobody is to wait for slots that will not come
+        if not self._life.ready.done():
             self._life.ready.set_exception(SetupError(reason))
 
     def _detach(self, slot: int, job_id: str | None, outcome: work.Outcome) -> None:

@@ -44,7 +44,8 @@ PREDICTION_STEPS: Final[dict[Status, frozenset[Status]]] = {
 
 HEALTH_STEPS: Final[dict[Health, frozenset[Health]]] = {
     Health.UNKNOWN: frozenset({Health.STARTING}),
-    Health.STARTING: frozenset({Health.READY, Health.SETUP_FAILED}),
+    # DEFUNCT: a restart that failed was the last one. The first start of a server ends in SETUP_FAILED instead.
+    Health.STARTING: frozenset({Health.READY, Health.SETUP_FAILED, Health.DEFUNCT}),
     Health.READY: frozenset({Health.DEFUNCT, Health.STARTING}),  # starting again, where the operator wants that
     Health.SETUP_FAILED: frozenset(),
     Health.DEFUNCT: frozenset(),

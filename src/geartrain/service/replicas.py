@@ -69,7 +69,7 @@ class Replica:
         """`policy`: whether a crashed worker is followed by another; None: it is not, as documented."""
         self.health = Health.UNKNOWN
         self.setup = SetupReport(clock())
-        self.restarts = Restarts(policy, clock)
+        self.restarts = Restarts(policy)
         self.respawn: Callable[[], WorkerPort] | None = None
         self.worker: WorkerPort | None = None
         self.info: WorkerInfo | None = None
@@ -86,21 +86,12 @@ class Replica:
         `time_limit` in seconds bounds the whole of load and setup; the worker is killed when it runs out.
         """
         self._time_limit = time_limit
-        self.worker = worker
-        if self.health is not Health.STARTING:  # as it is between a crash and the next start
-            self._step(Health.STARTING)
+        self._step(Health.STARTING)
         try:
-            async with asyncio.timeout(time_limit):
-                info = await worker.start()
-        except TimeoutError:
-            await worker.stop(0)
-            raise self._setup_failed(f"worker setup timed out after {time_limit:g} seconds") from None
-        except Exception as error:
-            raise self._setup_failed(str(error)) from error
-        self.info = info
-        self.permits = PermitPool(info.slots, worker)
-        self.setup.completed_at = self._clock()
-        self._step(Health.READY)
+            await self._set_up(worker)
+        except ModelSetupError:
+            self._step(Health.SETUP_FAILED)
+            raise
 
     async def stop(self, grace: float) -> None:
         """End the worker."""
@@ -129,25 +120,60 @@ class Replica:
 
     def on_lost(self, reason: str) -> None:
         """The worker died: for good, as the container runtime has it, unless the operator wants it restarted."""
+        now = self._clock()
+        self._crashed("the worker is gone", reason, lived=now - (self.setup.completed_at or now))
+
+    # inside
+
+    def _crashed(self, what: str, reason: str, *, lived: float) -> None:
+        """Start another worker after a pause, or give up. `lived`: seconds that the crashed one has been ready."""
         self.lost = reason
-        delay = self.restarts.next_delay(reason)
+        delay = None if self.respawn is None else self.restarts.next_delay(reason, lived=lived)
         if delay is None or self.respawn is None:
+            self.lost += "" if self.respawn is None else self.restarts.note
             self._step(Health.DEFUNCT)
-            logger.error("the worker is gone; no further prediction is possible", extra={"reason": reason})
-        else:
-            logger.error("the worker is gone; another is started", extra={"reason": reason, "delay": delay})
-            self._restarting = asyncio.ensure_future(self._restart(delay, self.respawn))
+            logger.error("%s; no further prediction is possible", what, extra={"reason": self.lost})
+            return
+        logger.error("%s; another is started", what, extra={"reason": reason, "delay": delay})
+        self._restarting = asyncio.ensure_future(self._restart(delay, self.respawn))
+        if self.health is not Health.STARTING:  # as it is when the crash was in a restart
             self._step(Health.STARTING)
 
     async def _restart(self, delay: float, respawn: Callable[[], WorkerPort]) -> None:
         await asyncio.sleep(delay)
         self.setup = SetupReport(self._clock())
-        try:
-            await self.start(respawn(), time_limit=self._time_limit)
-        except ModelSetupError as error:
-            logger.error("the restarted worker could not be set up", extra={"reason": error.reason})  # noqa: TRY400
+        reason = await self._start_again(respawn)
+        if reason is not None:
+            self._crashed("the restarted worker could not be set up", reason, lived=0)
 
-    # inside
+    async def _start_again(self, respawn: Callable[[], WorkerPort]) -> str | None:
+        """Set up another worker; return why that failed, None if it is ready."""
+        try:
+            worker = respawn()
+        except OSError as error:
+            return self._setup_failed(f"no worker can be started: {error.strerror or error}").reason
+        try:
+            await self._set_up(worker)
+        except ModelSetupError as error:
+            await worker.stop(0)  # it may have failed and still be there, with all its memory
+            return error.reason
+        return None
+
+    async def _set_up(self, worker: WorkerPort) -> None:
+        """Wait until a worker is set up; raise `ModelSetupError` if it fails."""
+        self.worker = worker
+        try:
+            async with asyncio.timeout(self._time_limit):
+                info = await worker.start()
+        except TimeoutError:
+            await worker.stop(0)
+            raise self._setup_failed(f"worker setup timed out after {self._time_limit:g} seconds") from None
+        except Exception as error:
+            raise self._setup_failed(str(error)) from error
+        self.info = info
+        self.permits = PermitPool(info.slots, worker)
+        self.setup.completed_at = self._clock()
+        self._step(Health.READY)
 
     def _step(self, health: Health) -> None:
         self.health = next_health(self.health, health)
@@ -159,5 +185,4 @@ class Replica:
         setup.failed = True
         logs = setup.logs
         setup.log_parts.append(f"{reason}\n")
-        self._step(Health.SETUP_FAILED)
         return ModelSetupError(reason, logs)

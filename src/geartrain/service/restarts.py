@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 
@@ -13,33 +11,39 @@ class RestartPolicy(msgspec.Struct, frozen=True):
     limit: int = 5
     first_delay: float = 0.5
     longest_delay: float = 30.0
-    good_for: float = 600.0  # a worker that has lived so long begins a new row
+    good_for: float = 600.0  # a worker that has been ready so long begins a new row
 
 
 class Restarts:
     """The restarts of one model so far."""
 
-    def __init__(self, policy: RestartPolicy | None, clock: Callable[[], float]) -> None:
+    def __init__(self, policy: RestartPolicy | None) -> None:
         self._policy = policy
-        self._clock = clock
         self._row = 0
-        self._latest = float("-inf")
         self.count = 0
         self.last_reason: str | None = None
 
-    def next_delay(self, reason: str) -> float | None:
-        """Note a crash; return how long to wait before the next start, or None if there shall be none."""
+    @property
+    def note(self) -> str:
+        """What is added to the reason of a crash that no restart follows; empty if restarts are off."""
+        policy = self._policy
+        return "" if policy is None else f"; no further restart: the limit of restarts in a row is {policy.limit}"
+
+    def next_delay(self, reason: str, *, lived: float) -> float | None:
+        """Note a crash; return the seconds to wait before the next start, or None if there shall be none.
+
+        `lived`: seconds that the worker had been ready; 0 for one that died while it was set up, which is one more
+        crash in a row however long that took.
+        """
         policy = self._policy
         if policy is None:
             return None
-        now = self._clock()
-        if now - self._latest > policy.good_for:
+        if lived > policy.good_for:
             self._row = 0
         if self._row >= policy.limit:
             return None
         delay = min(policy.longest_delay, policy.first_delay * 2**self._row)
         self._row += 1
-        self._latest = now
         self.count += 1
         self.last_reason = reason
         return float(delay)
