@@ -47,7 +47,8 @@ class TypeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     variadic_at: int = 0  # of a variadic tensor: an index of `shape`
     names: tuple[str, ...] = ()  # of a tensor: where dimensions have to be equally long, a name for each or ""
     text: bool = False  # a tensor of BYTES whose elements are UTF-8
-    values: TypeSpec | None = None  # of an object that is an output: what its values are said to be; not checked
+    anything: bool = False  # `Any` or `Opaque` in an output, shown as an object or a list: it may be any value
+    values: TypeSpec | None = None  # of an object of an output: the type of its values, if its author tells it
 
 
 class RecordField(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -96,10 +96,11 @@ class AnnotationReader:
         if isinstance(annotation, type) and annotation in _SCALARS:
             return Described(TypeSpec(_SCALARS[annotation]))
         if annotation is Any or annotation is object:
-            return Described(TypeSpec("object" if annotation is Any else "opaque"))
+            kind: Kind = "object" if annotation is Any else "opaque"
+            return Described(TypeSpec(kind, anything=self.output and annotation is Any))
         if annotation is Secret:
             return Described(TypeSpec("secret"), _as_secret)
-        coded = _coded(annotation)
+        coded = _coded(annotation, output=self.output)
         if coded is not None:
             return coded
         tensor = _tensor(annotation, output=self.output)
@@ -120,7 +121,7 @@ class AnnotationReader:
         if typing.get_origin(annotation) in {Union, types.UnionType} and len(members) == 1:
             return Described(replace(self._opaque(members[0]).spec, nullable=True))
         if annotation is list or typing.get_origin(annotation) is list:
-            return Described(TypeSpec("array", items=TypeSpec("opaque")))
+            return Described(TypeSpec("array", items=TypeSpec("opaque"), anything=self.output))
         return Described(TypeSpec("opaque"))
 
     def _union(self, annotation: Any) -> Described:
@@ -166,7 +167,7 @@ class AnnotationReader:
         return self._named_tensors(origin) or self._output_array(typing.get_args(annotation), origin)
 
     def _values(self, annotation: Any) -> TypeSpec | None:
-        """The type of the values of a dict, for the schema of an output, where any value is admitted.
+        """The type of the values of a dict, for the schema and the check of an output.
 
         Those of an input arrive as they are, so they must not be of a type that has to be made.
         """
@@ -294,8 +295,11 @@ def choice_spec(values: typing.Iterable[Any], annotation: Any) -> TypeSpec:
 _NATIVE = frozenset({NoneType, types.UnionType, *_INPUT_MAPPINGS, *_INPUT_LISTS})
 
 
-def _coded(annotation: Any) -> Described | None:
-    """A type that a coder of the author's translates: a JSON object. Cog asks none for its own types."""
+def _coded(annotation: Any, *, output: bool) -> Described | None:
+    """A type that a coder of the author's translates: a JSON object. Cog asks none for its own types.
+
+    What a coder makes of an output is not checked.
+    """
     origin = typing.get_origin(annotation) or annotation
     if not Coder.all() or not isinstance(origin, type) or origin in _NATIVE:
         return None
@@ -305,7 +309,7 @@ def _coded(annotation: Any) -> Described | None:
         coder = coder_of(annotation)
     except CoderError as error:
         raise UnsupportedTypeError(annotation, str(error)) from error
-    return None if coder is None else Described(TypeSpec("object"), decoder_of(annotation, coder))
+    return None if coder is None else Described(TypeSpec("object", anything=output), decoder_of(annotation, coder))
 
 
 def _tensor(annotation: Any, *, output: bool) -> Described | None:

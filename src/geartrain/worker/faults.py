@@ -1,4 +1,4 @@
-"""A value that `run()` gave and that JSON cannot carry."""
+"""A value that `run()` gave, and that JSON cannot carry or that is not as annotated."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from __future__ import annotations
 class OutputError(ValueError):
     """What is wrong with an output, and where in it: `output.scores[3] is NaN, …`."""
 
-    def __init__(self, fault: str) -> None:
+    def __init__(self, fault: str, *, separator: str = " ") -> None:
+        """`separator` stands between the place and the fault: a colon, where the fault is a sentence of its own."""
         super().__init__(fault)
         self._fault = fault
+        self._separator = separator
         self._place: list[str | int] = []  # from the inside out
 
     def inside(self, segment: str | int) -> OutputError:
@@ -17,7 +19,7 @@ class OutputError(ValueError):
         return self
 
     def __str__(self) -> str:
-        return f"output{''.join(map(_segment, reversed(self._place)))} {self._fault}"
+        return f"output{''.join(map(_segment, reversed(self._place)))}{self._separator}{self._fault}"
 
 
 def _segment(segment: str | int) -> str:

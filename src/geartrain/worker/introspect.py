@@ -210,6 +210,12 @@ def read_output(run: Callable[..., Any], *, owner_name: str, of_one: OfOne | Non
     return OutputSpec(spec, mode)
 
 
+def return_text(run: Callable[..., Any], *, owner_name: str) -> str:
+    """What `run()` is annotated to return, as its author would write it; empty if it is not."""
+    annotation = _return_annotation(run, owner_name)
+    return "" if annotation is inspect.Signature.empty else type_name(annotation)
+
+
 def _return_annotation(run: Callable[..., Any], owner: str) -> Any:
     annotation = _signature(run, owner).return_annotation
     if annotation is inspect.Signature.empty:

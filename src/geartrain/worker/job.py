@@ -169,12 +169,13 @@ class Job:
 
     def send_chunk(self, value: object, *, may_wait: bool = False) -> None:
         """Report one yielded value; `may_wait` as of `Channel.send`."""
-        plain = self._tools.encoder.encode_plain(value)
+        plain = self._tools.encoder.chunks.encode_plain(value)
         if plain is not None and len(plain) <= INLINE_LIMIT:
             self._channel.send(Output(plain), may_wait=may_wait)
         else:
             sender = self._outputs()
-            sender.send(sender.packet(value, plain, apart=self._message.packed), Output, may_wait=may_wait)
+            packet = sender.packet(value, plain, apart=self._message.packed, chunk=True)
+            sender.send(packet, Output, may_wait=may_wait)
 
     def succeed(self, value: object) -> None:
         """Report the returned value and the end."""

@@ -23,8 +23,10 @@ from geartrain.worker.introspect import (
     make_signature,
     read_output,
     read_parameters,
+    return_text,
 )
 from geartrain.worker.load_errors import LoadError, blame, line_of, relative, syntax_message
+from geartrain.worker.model_style import is_for_cog
 from geartrain.worker.setup import read_setup
 
 __all__ = ["LoadError", "LoadedRunner", "load", "load_target"]
@@ -47,6 +49,8 @@ class LoadedRunner(NamedTuple):
     max_concurrency: int | None
     parameters: tuple[Parameter, ...]
     batching: Batching | None = None
+    returns: str = ""  # what it is annotated to return, such as "run() is annotated int"; empty: nothing
+    for_cog: bool = False  # written for Cog: what is wrong with an output is passed on
     platform: str = ""  # what runs the model, where that is no Python class
 
 
@@ -70,7 +74,12 @@ def load(ref: str, root: Path, mode: Mode = "predict", *, batching: Mapping[str,
         described = _read(run, owner, mode=mode, settings=batching)
     except UnsupportedAnnotationError as error:
         raise LoadError(f"{line_of(layers(run)[-1], where, root)}: {error}") from error
-    return _runner(run, described, root, instance=instance)
+    runner = _runner(run, described, root, instance=instance)
+    returns = return_text(run, owner_name=owner)
+    if not returns:
+        return runner
+    called = owner.rpartition(".")[2]
+    return runner._replace(returns=f"{called} is annotated {returns}", for_cog=is_for_cog(target))
 
 
 def load_target(ref: str, root: Path, mode: Mode = "predict") -> tuple[Any, str]:

@@ -26,7 +26,7 @@ def simplifier_of(kind: type) -> Simplifier:
     encode = encoder_of(kind)
     if encode is not None:
         return _by_coder(kind, encode)
-    for find in (_plain_subclass, _library_type, _object_type, _array_type, _container):
+    for find in (_plain_subclass, _library_type, object_step, _array_type, _container):
         simplify = find(kind)
         if simplify is not None:
             return simplify
@@ -83,7 +83,7 @@ def _library_type(kind: type) -> Simplifier | None:
     return None
 
 
-def _object_type(kind: type) -> Simplifier | None:
+def object_step(kind: type) -> Simplifier | None:
     """Objects with fields. The names are those of the class, so that they are looked up once."""
     for marker, names_of in (
         ("__dataclass_fields__", _dataclass_names),

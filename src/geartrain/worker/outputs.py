@@ -7,6 +7,7 @@ What is plain JSON already goes straight to msgspec; only the rest is walked. A 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import chain
 from math import isfinite, isnan
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from geartrain.domain.signature import OutputSpec
+from geartrain.domain.signature import OutputSpec, TypeSpec
 from geartrain.domain.tensors import Tensor
 from geartrain.worker.faults import OutputError
 from geartrain.worker.objects import Simplifier, key_text, simplifier_of
 from geartrain.worker.outfiles import FileCollector, OutputFile, is_file
+from geartrain.worker.output_check import Check, Contract, StreamCheck, compile_check
 from geartrain.worker.packed_heads import PackedHeads
 from geartrain.worker.tensor_outputs import tensor_outputs
 
@@ -48,25 +50,53 @@ class Encoded(NamedTuple):
 class OutputEncoder:
     """Encodes the outputs of one runner."""
 
-    def __init__(self, spec: OutputSpec) -> None:
+    def __init__(self, spec: OutputSpec, contract: Contract | None = None) -> None:
+        """`contract`: what the outputs are held to; by default they may be of any type."""
         self._wrap = spec.mode == "value" and spec.type.kind == "array"
         self._tensors = tensor_outputs(spec)
         self._simplifiers: dict[type, Simplifier | None] = {}
+        self._spec = spec
+        self._verb = "returned" if spec.mode == "value" else "yielded"
+        self._contract = contract
+        self._hold_to(None if contract is None else compile_check(spec.type))
         self.heads = PackedHeads()
 
+    def _hold_to(self, check: Check | None) -> None:
+        self._check = check
+        is_direct = self._tensors is None and not self._wrap
+        # All values of these types are JSON as they are, and of the annotated type.
+        self._quick = frozenset(_SAFE if check is None else _SAFE & check.exact) if is_direct else frozenset()
+
+    @cached_property
+    def chunks(self) -> OutputEncoder:
+        """What encodes the values of a stream; where one value is declared, only a list may come as a stream."""
+        spec, contract = self._spec, self._contract
+        if spec.mode != "value" or contract is None or contract.warn is not None or self._check is None:
+            return self
+        if spec.type.kind == "array":
+            return OutputEncoder(OutputSpec(spec.type.items or TypeSpec("opaque"), "iterator"), contract)
+        encoder = OutputEncoder(spec, contract)
+        encoder._hold_to(StreamCheck(spec.type))
+        return encoder
+
     def encode_plain(self, value: object) -> bytes | None:
-        """Encode a value that is JSON as it is; None if it takes more. Raises `OutputError`."""
+        """Encode a value that is JSON and as annotated as it is; None if it takes more. Raises `OutputError`."""
         kind = type(value)
-        if self._tensors is not None or (self._wrap and kind is not list):
+        if kind in self._quick:
+            return _to_json(value)
+        if self._tensors is not None or (self._wrap and kind is not list) or not _is_json((value,)):
             return None
-        return _to_json(value) if kind in _SAFE or _is_json((value,)) else None
+        check = self._check
+        return _to_json(value) if check is None or kind in check.exact or check.find(value) is None else None
 
     def encode_all_plain(self, values: Sequence[Any]) -> list[bytes] | None:
-        """Encode values each of which is JSON as it is; None if there is anything to be looked at more closely."""
-        if self._tensors is not None or (self._wrap and not {list}.issuperset(map(type, values))):
-            return None
-        if not _is_json(values):
-            return None
+        """Encode values each of which is JSON and as annotated; None if there is anything to be looked at closely."""
+        check = self._check
+        if not self._quick.issuperset(map(type, values)):
+            if self._tensors is not None or (self._wrap and not {list}.issuperset(map(type, values))):
+                return None
+            if not _is_json(values) or (check is not None and any(map(check.find, values))):
+                return None
         try:
             return list(map(_encode, values))
         except UnicodeEncodeError:
@@ -82,8 +112,9 @@ class OutputEncoder:
     ) -> Encoded:
         """Encode a returned or yielded value. Raises `OutputError`, whose message names the place.
 
-        Where a list is declared, any other value is wrapped in one. Files are copied, since the model may go on to
-        overwrite its own: each into a folder that `new_folder` has made, where it keeps its name.
+        Where a list is declared, any other value is wrapped in one, unless that is against the contract. Files are
+        copied, since the model may go on to overwrite its own: each into a folder that `new_folder` has made, where it
+        keeps its name.
         `originals_of` tells what of a path that was copied is to be deleted when the run is over. `apart`: tensors are
         not to stand in the JSON; it is then that of the rest. Large contents are the model's own memory.
         """
@@ -94,10 +125,13 @@ class OutputEncoder:
             else:
                 value = self._tensors.plain(value)
         if tensors is not None and not value:
+            if tensors:  # else it is None, as it may be
+                self._hold(value)
             return Encoded(NO_MORE, (), tuple(tensors))
         files = FileCollector(new_folder, originals_of)
         try:
             plain = _Walk(self._simplifiers, files).convert(value)
+            self._hold(value)
             if self._wrap and plain is not None and type(plain) is not list:
                 plain = [plain]
             return Encoded(_to_json(plain), files.files(), None if tensors is None else tuple(tensors))
@@ -106,6 +140,19 @@ class OutputEncoder:
             if isinstance(error, RecursionError):
                 raise OutputError("is nested too deeply, or contains itself") from None
             raise
+
+    def _hold(self, value: Any) -> None:
+        """Raise `OutputError` for a value that is not as annotated; or warn, once, where the contract says so."""
+        contract = self._contract
+        if self._check is None or contract is None:
+            return
+        found = self._check.find(value)
+        if found is None:
+            return
+        if contract.warn is None:
+            raise found.error(contract, self._verb)
+        self._hold_to(None)
+        contract.warn(str(found.error(contract, self._verb, shown=False)))
 
 
 class _Walk:

@@ -45,14 +45,17 @@ class OutputSender:
         self._memory = memory
         self._shared = shared
 
-    def packet(self, value: Any, plain: bytes | None, *, apart: bool) -> Packet:
+    def packet(self, value: Any, plain: bytes | None, *, apart: bool, chunk: bool = False) -> Packet:
         """As `encode`; `plain` is what `OutputEncoder.encode_plain` has made of the value, None if it takes more."""
-        return self.encode(value, apart=apart) if plain is None else Packet([plain], len(plain))
+        return self.encode(value, apart=apart, chunk=chunk) if plain is None else Packet([plain], len(plain))
 
-    def encode(self, value: Any, *, apart: bool) -> Packet:
-        """Encode a value, with its tensors `apart` from the JSON or within. Raises `OutputError`."""
-        files = self.files
-        json, of_value, tensors = self._encoder.encode(value, files.new_folder, files.originals_of, apart=apart)
+    def encode(self, value: Any, *, apart: bool, chunk: bool = False) -> Packet:
+        """Encode a value, with its tensors `apart` from the JSON or within; `chunk`: it is one of a stream.
+
+        Raises `OutputError`.
+        """
+        files, encoder = self.files, self._encoder.chunks if chunk else self._encoder
+        json, of_value, tensors = encoder.encode(value, files.new_folder, files.originals_of, apart=apart)
         if tensors is None:
             return Packet([json], len(json), packed=False, files=of_value)
         parts = self._encoder.heads.pack(tensors) if tensors and json is NO_MORE else pack(json, tensors)

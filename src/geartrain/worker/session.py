@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from geartrain.worker.batch import BatchTools
+    from geartrain.worker.output_check import Contract
 
 
 class _SetupFailedError(Exception):
@@ -181,6 +182,22 @@ class _Session:
 
     # from Ready on
 
+    def _contract(self, runner: LoadedRunner) -> Contract | None:
+        """What the outputs are held to: an error for a model of ours, and for one of Cog's a warning, once."""
+        if not runner.returns:
+            return None
+        from geartrain.worker.output_check import Contract
+
+        if not runner.for_cog:
+            return Contract(runner.returns)
+
+        def warn(text: str) -> None:
+            text = f"{text}; it is passed on, as Cog does, and so is the next one, without a warning"
+            with self._region.shield:  # a chunk is checked where a cancel can strike
+                self._control.send(WorkerLog("geartrain.worker", "warning", text))
+
+        return Contract(runner.returns, warn)
+
     def _serve(self, runner: LoadedRunner, slots: list[Channel], flush_c: Any) -> None:
         from geartrain.worker.arguments import ArgumentBinder
         from geartrain.worker.originals import TemporaryFiles, may_hold_files
@@ -189,7 +206,7 @@ class _Session:
         signature = runner.signature
         tools = JobTools(
             ArgumentBinder(runner.parameters),
-            OutputEncoder(signature.output),
+            OutputEncoder(signature.output, self._contract(runner)),
             self._router,
             control=self._control,
             batch=_batch_tools(runner),
