@@ -25,6 +25,8 @@ class Page(NamedTuple):
     documents: dict[str, int]
     defects: list[str]
     better: str  # the heading under which each defect is explained
+    found: str  # the heading of what models and clients in use were found to rely on
+    findings: list[str]
 
 
 PAGES = [
@@ -33,12 +35,16 @@ PAGES = [
         {"HTTP API": 40, "Prediction API": 40, "Container runtime": 40},
         [f"D{number}" for number in range(1, 32)],
         "What geartrain does better",
+        "What real models rely on",
+        [f"C{number}" for number in range(1, 11)],
     ),
     Page(
         "open-inference.md",
         {"HTTP/REST": 40, "GRPC": 30, "Generate extension": 18},
         [f"T{number}" for number in range(1, 20)],
         "What geartrain does better than Triton",
+        "What real clients rely on",
+        [f"O{number}" for number in range(1, 8)],
     ),
 ]
 BOTH = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -117,6 +123,16 @@ def test_each_defect_is_explained(page: Page) -> None:
     explained = table(section(text_of(page), page.better))
     assert [row[0] for row in explained] == page.defects
     assert all(len(row) == 3 and all(row) for row in explained)
+
+
+@BOTH
+def test_each_finding_has_a_test_of_its_name(page: Page) -> None:
+    rows = table(section(text_of(page), page.found))
+    assert [row[0] for row in rows] == page.findings
+    assert faults([row[1:] for row in rows]) == []
+    for finding, _, tests in rows:
+        for _, name in REFERENCE.findall(tests):
+            assert re.match(rf"test_([co]\d+_)*{finding.lower()}_", name), f"{name} is not named after {finding}"
 
 
 @pytest.mark.parametrize(
