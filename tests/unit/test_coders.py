@@ -99,7 +99,7 @@ def test_c3_outputs_are_encoded() -> None:
         return {}
 
     output = read_signature(run, owner_name="run()").output
-    assert output.type.values == OBJECT
+    assert output.type.values == CODED
     assert encoded(Point(1, 2), output) == {"at": [1, 2]}
     assert encoded([Point3(1, 2), {"a": Point(3, 4)}], output) == [{"at": [1, 2]}, {"a": {"at": [3, 4]}}]
 
