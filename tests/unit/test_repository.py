@@ -96,7 +96,8 @@ def test_files_belong_to_models(tmp_path: Path) -> None:
     found = repository(tmp_path, "cats/run.py")
     assert found.name_of(tmp_path / "cats" / "deep" / "down.py") == "cats"
     assert found.name_of(tmp_path / "new" / "run.py") == "new"
-    assert found.name_of(tmp_path / "loose.py") is None
+    assert found.name_of(tmp_path / "gone") == "gone"
+    assert found.name_of(tmp_path) is None
     assert found.name_of(Path("/elsewhere/run.py")) is None
 
 

@@ -8,6 +8,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Final
 
+from geartrain.project.alone import unresolved
+from geartrain.project.digest import Digests
 from geartrain.project.errors import ProjectError
 from geartrain.project.modelfile import seen_file
 from geartrain.project.precheck import precheck
@@ -30,13 +32,14 @@ class ModelFolder:
 
 
 class Repository:
-    """The models below a folder, as they are at the moment of asking: nothing of them is remembered, or imported."""
+    """The models below a folder, as they are at the moment of asking. Nothing of them is imported."""
 
     def __init__(self, root: pathlib.Path, *, environ: Mapping[str, str] = os.environ, no_pickle: bool = False) -> None:
         """`root`: a folder of models, or that of one model with version folders. `no_pickle` as for `find_model`."""
         self.root = root
         self._environ = environ
         self._no_pickle = no_pickle
+        self._digests = Digests()
         self._is_model = _is_versioned_model(root)
 
     def names(self) -> list[str]:
@@ -50,13 +53,26 @@ class Repository:
         return self.root if self._is_model else self.root / name
 
     def name_of(self, path: pathlib.Path) -> str | None:
-        """Return the model that a file belongs to, or would; None for a file of no model."""
+        """Return the model that a path belongs to, or would; None for the root itself, and what lies elsewhere."""
         if not path.is_relative_to(self.root):
             return None
-        first, *rest = path.relative_to(self.root).parts or ("",)
         if self._is_model:
             return self.root.name
-        return first if rest else None
+        return next(iter(path.relative_to(self.root).parts), None)
+
+    def candidates(self) -> list[str]:
+        """Return the names of the folders that may be models, without a look into them."""
+        return [self.root.name] if self._is_model else [folder.name for folder in _folders(self.root)]
+
+    def digest(self, name: str) -> str:
+        """Return the digest of a model's files, "" if there is no such folder; see `Digests`. May block."""
+        if not self._is_model and name[:1] in {"", ".", "_"}:
+            return ""
+        return self._digests.of_model(self.folder(name))
+
+    def holds_model(self, name: str) -> bool:
+        """Whether a folder is meant as a model. May block: it opens files whose names do not say it."""
+        return self._is_model or _may_be_model(self.folder(name))
 
     def read(self, name: str) -> ModelFolder:
         """Return a model; raise ProjectError when it is wrong as a whole, such as in its `geartrain.yaml`."""
@@ -111,7 +127,7 @@ def find_repository(
     path = pathlib.Path(target) if target else pathlib.Path.cwd()
     if not path.is_dir() or _model_in(path) is not None:
         return None
-    repository = Repository(path.resolve(), environ=environ, no_pickle=no_pickle)
+    repository = Repository(unresolved(path), environ=environ, no_pickle=no_pickle)
     return repository if repository.names() else None
 
 

@@ -1,0 +1,184 @@
+"""The digest of a model: from the names, sizes and times of its files, it tells whether they have changed.
+
+No file's content is read, but for a `cog.yaml` or `geartrain.yaml` that says whether the model is code.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from geartrain.project.config import read_config
+from geartrain.project.errors import ProjectError
+from geartrain.project.formats import known_suffixes
+from geartrain.project.listing import Listings, is_passed_over
+from geartrain.project.settings import SETTINGS_NAME, read_settings
+from geartrain.project.source import USUAL_FILES, code_file
+
+_SOURCES: Final = frozenset({".py", ".yaml", ".yml"})
+_NO_WEIGHTS: Final = frozenset({".lock", ".log", ".md", ".part", ".pyc", ".pyo", ".rst", ".tmp"})
+
+Rule = Callable[[str], bool]  # whether a file counts, by its name
+
+
+class Digests:
+    """Makes the digests of models. All of it blocks; it may be shared by threads.
+
+    Of a model that is code, its `.py`, `.yaml` and `.yml` files count, because models write other files into their own
+    folder. Of a model that is a file, all files count, because its weights may lie in several.
+    """
+
+    def __init__(self) -> None:
+        self._listings = Listings()
+
+    def of_model(self, folder: pathlib.Path) -> str:
+        """Return the digest of a model of a repository, with its version folders; "" if there is no such folder."""
+        if not folder.is_dir():
+            return ""
+        own = self._listings.list(str(folder), _may_be_model)
+        numbered = [each for each in own.folders if each.isdecimal() and each.isascii()]
+        if not numbered or code_file(folder) is not None:
+            return self.of_folder(folder)
+        lines = list(_head(folder))
+        for name in (*own.folders, *own.files):
+            if _may_be_model(name):  # beside version folders it is a mistake, which is noticed when it has gone
+                lines += _file(folder / name)
+        for name in numbered:
+            lines += [f"{name}/", *self._tree(folder / name, _rule(folder / name, settings=folder))]
+        return _hash(lines)
+
+    def of_folder(self, folder: pathlib.Path) -> str:
+        """Return the digest of a model whose files are in this folder, without versions. It may have gone."""
+        return _hash([*_head(folder), *self._tree(folder, _rule(folder, settings=folder))])
+
+    def of_code(self, folder: pathlib.Path) -> str:
+        """Return the digest of a folder with code, of which a file or a module has been named as the model."""
+        return _hash([*_head(folder), *self._tree(folder, is_source)])
+
+    def of_file(self, path: pathlib.Path) -> str:
+        """Return the digest of a model file that has been named.
+
+        The code and the settings in its folder count as well, and the files whose name begins with that of the model,
+        such as `model.onnx.data`.
+        """
+        folder = path.parent
+        lines = [*_head(folder), *self._tree(folder, is_source), *_file(path)]
+        for name in self._listings.list(str(folder), _may_be_weight).files:
+            if name.startswith(path.name):
+                lines += _file(folder / name)
+        return _hash(lines)
+
+    def _tree(self, root: pathlib.Path, rule: Rule) -> Iterator[str]:
+        """Tell each file that counts below a folder, links followed, in an order that is always the same."""
+        waiting = [(str(root), "")]
+        visited: set[tuple[int, int]] = set()  # a link may lead to a folder that it lies in
+        while waiting:
+            folder, prefix = waiting.pop()
+            try:
+                found = os.stat(folder)  # noqa: PTH116 - a Path for each folder takes long
+            except OSError:
+                yield f"{prefix}?"
+                continue
+            listing = self._listings.list(folder, rule)
+            if (found.st_dev, found.st_ino) in visited or (prefix and listing.is_environment):
+                continue
+            visited.add((found.st_dev, found.st_ino))
+            for name in listing.folders:
+                waiting.append((f"{folder}/{name}", f"{prefix}{name}/"))
+                if name in listing.links:
+                    yield f"{prefix}{name} -> {os.path.realpath(f'{folder}/{name}')}"
+            for name in listing.files:
+                yield prefix + _line(f"{folder}/{name}", name, is_link=name in listing.links)
+
+
+def is_source(name: str) -> bool:
+    """Whether a file is code or settings, by its name."""
+    return name.endswith((".py", ".yaml", ".yml")) and not name.startswith("flycheck_")
+
+
+def counts_as_code(folder: pathlib.Path) -> bool:
+    """Whether the files of a folder say that it is a model that is code, or leave that open."""
+    try:
+        config = read_config(folder)
+    except ProjectError:
+        return True  # its cog.yaml is wrong, and is a source itself
+    return config.run is not None or config.train is not None or any((folder / name).is_file() for name in USUAL_FILES)
+
+
+def may_count(path: pathlib.Path, root: pathlib.Path) -> bool:
+    """Whether a change of what lies, or lay, at a path below `root` may change a digest; False only if it hardly can.
+
+    It is a guess from the name, which saves looking at a model again for each file that it writes.
+    """
+    try:
+        *folders, name = path.relative_to(root).parts
+    except ValueError:  # the root itself, or elsewhere
+        return True
+    if any(map(is_passed_over, folders)):
+        return False
+    if path.is_symlink():
+        return True  # hidden or not: `..data` is what Kubernetes switches
+    if is_passed_over(name):
+        return False
+    suffix = path.suffix.lower()
+    return not suffix or suffix in _SOURCES or suffix in _model_suffixes() or suffix == ".pb" or path.is_dir()
+
+
+def _rule(folder: pathlib.Path, *, settings: pathlib.Path) -> Rule:
+    """Return which of a folder's files count: its sources if it is code, otherwise all.
+
+    `settings` is the folder with the `geartrain.yaml` that holds for it, which may name a file where there is code.
+    """
+    if not counts_as_code(folder):
+        return _may_be_weight
+    try:
+        return _may_be_weight if read_settings(settings).names_file else is_source
+    except ProjectError:
+        return is_source
+
+
+def _may_be_weight(name: str) -> bool:
+    return _suffix(name) not in _NO_WEIGHTS
+
+
+def _may_be_model(name: str) -> bool:
+    return is_source(name) or _suffix(name).lower() in _model_suffixes()
+
+
+@functools.cache
+def _model_suffixes() -> frozenset[str]:
+    return frozenset(known_suffixes())
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1]  # noqa: PTH122 - a Path for each file takes long
+
+
+def _hash(lines: list[str]) -> str:
+    text = "\n".join(lines).encode("utf-8", "surrogateescape")
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+def _head(folder: pathlib.Path) -> Iterator[str]:
+    """Tell where a folder really is, which changes when a link is switched, and its settings."""
+    yield os.path.realpath(folder)
+    yield from _file(folder / SETTINGS_NAME)
+
+
+def _file(path: pathlib.Path) -> Iterator[str]:
+    """Tell one file or folder; nothing if it is not there."""
+    if path.exists() or path.is_symlink():
+        yield _line(str(path), path.name, is_link=path.is_symlink())
+
+
+def _line(path: str, name: str, *, is_link: bool) -> str:
+    target = f" -> {os.path.realpath(path)}" if is_link else ""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - a Path for each file takes long
+    except OSError:
+        return f"{name}{target} ?"  # a link to nothing, or gone in this moment
+    return f"{name}{target} {found.st_size} {found.st_mtime_ns}"
