@@ -19,7 +19,6 @@ import tritonclient.grpc as triton
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from geartrain.server.reloading import counts
 from tests.integration.conftest import ServerProcess, write_model
 
 BACKENDS_PAGE = Path(__file__).parents[2] / "docs" / "backends.md"
@@ -181,13 +180,3 @@ def test_the_command_line_takes_files(root: Path, model: Any) -> None:
         assert f"error: {file}: to load it can run code that is in it, and --no-pickle refuses that" in done.stderr
     done = geartrain("doctor", str(file))
     assert "✓ model.joblib: loads; it takes input: tensor and gives record" in done.stdout
-
-
-def test_a_model_file_counts_for_a_reload_where_there_is_no_code(tmp_path: Path) -> None:
-    assert counts(tmp_path / "model.onnx")
-    assert counts(tmp_path / "net.PT")
-    assert counts(tmp_path / "saved_model.pb")
-    assert not counts(tmp_path / "picture.png")
-    write_model(tmp_path, "def run() -> str: ...\n")
-    assert counts(tmp_path / "run.py")
-    assert not counts(tmp_path / "weights.pt")

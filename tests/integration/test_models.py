@@ -43,7 +43,12 @@ class Zoo:
         self.client = httpx.Client(base_url=self.url, timeout=30)
 
     def wait(self, *stages: str) -> list[dict[str, Any]]:
-        return [self.process.wait_for(stage) for stage in stages]
+        """Wait for all of these, in whatever order they come."""
+        waiting, found = list(stages), []
+        while waiting:
+            found.append(self.process.wait_for_one(*waiting))
+            waiting.remove(found[-1]["message"])
+        return found
 
     def ask(self, name: str, text: str = "", version: str = "") -> str:
         path = f"/models/{name}/versions/{version}/predictions" if version else f"/models/{name}/predictions"

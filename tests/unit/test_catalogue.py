@@ -88,6 +88,7 @@ class Disk:
         self.models: dict[str, Any] = models
         self.default: dict[str, str] = {}
         self.opened: list[FakeVersion] = []
+        self.noted: list[str] = []
 
     def names(self) -> list[str]:
         return sorted(self.models)
@@ -99,6 +100,9 @@ class Disk:
         if isinstance(found, str):
             raise LoadError(found)
         return Wanted(tuple(sorted(found, key=int)), self.default.get(name))
+
+    def note(self, name: str) -> None:
+        self.noted.append(name)
 
     def open(self, name: str, version: str) -> FakeVersion:
         make = self.models[name][version]
@@ -335,6 +339,44 @@ async def test_unload_gives_up_a_load(shops: Make) -> None:
 # reload
 
 
+async def test_an_unload_notes_how_the_model_lies_on_disk(shops: Make) -> None:
+    shop = shops(Disk(cats={"1": says("c")}))
+    await shop.begin()
+    await shop.catalogue.unload("cats")
+    assert shop.disk.noted == ["cats"]
+
+
+async def test_a_model_that_is_removed_is_forgotten(shops: Make) -> None:
+    shop = shops(Disk(cats={"1": says("c")}, dogs={"1": says("d")}))
+    await shop.begin()
+    catalogue = shop.catalogue
+    made = shop.disk.models.pop("cats")
+    await catalogue.remove("cats")
+    assert catalogue.index() == [IndexEntry("dogs", "1", "READY")]
+    assert (catalogue.names(), catalogue.all_ready()) == (["dogs"], True)
+    assert not_found(catalogue, "cats") == (Code.NOT_FOUND, "Request for unknown model: 'cats' is not found")
+    await catalogue.remove("cats")
+    shop.disk.models["cats"] = made
+    await catalogue.load("cats")
+    assert await answer(catalogue, "cats") == "c"
+
+
+async def test_a_model_that_is_loaded_while_it_is_removed_stays(shops: Make) -> None:
+    shop = shops(Disk(cats={"1": says("c")}))
+    await shop.begin()
+    catalogue = shop.catalogue
+    running = ask(catalogue, "cats")
+    changed = asyncio.Event()
+    catalogue.subscribe(lambda _name: changed.set())
+    removing = asyncio.ensure_future(catalogue.remove("cats"))
+    await changed.wait()
+    assert catalogue.index() == [IndexEntry("cats", "1", "UNLOADING")]
+    loading = asyncio.ensure_future(catalogue.load("cats"))
+    await asyncio.gather(removing, loading, completion(running))
+    assert await answer(catalogue, "cats") == "c"
+    assert catalogue.index() == [IndexEntry("cats", "1", "READY")]
+
+
 async def test_reload_serves_by_the_old_worker_until_the_new_one_is_ready(shops: Make) -> None:
     gate, slow = asyncio.Event(), Slow("new")
     shop = shops(Disk(cats={"1": lambda: Runner("old", gate)}))
@@ -433,7 +475,7 @@ async def test_reload_that_fails_leaves_the_old_one_serving(shops: Make) -> None
         assert reason in text
         assert await answer(catalogue, "cats") == "old"
         assert shop.steps[-1].stage == "reload-failed"
-    assert catalogue.index() == [IndexEntry("cats", "1", "READY", "reload failed: run.py:3: SyntaxError")]
+        assert catalogue.index() == [IndexEntry("cats", "1", "READY", f"reload failed: {reason}")]
     shop.disk.models["cats"] = {"1": says("new")}
     await catalogue.load("cats")
     assert await answer(catalogue, "cats") == "new"
@@ -449,7 +491,8 @@ async def test_reload_follows_the_versions_on_disk(shops: Make) -> None:
     await shop.catalogue.load("cats")
     assert shop.catalogue.versions("cats") == ("2", "3")
     assert await answer(shop.catalogue, "cats") == "c3"
-    assert shop.catalogue.index()[0] == IndexEntry("cats", "1", "UNAVAILABLE", "unloaded")
+    assert shop.catalogue.index() == [IndexEntry("cats", "2", "READY"), IndexEntry("cats", "3", "READY")]
+    assert not_found(shop.catalogue, "cats", "1")[0] is Code.NOT_FOUND
     assert set(changes) == {"cats"}
 
 

@@ -41,7 +41,9 @@ InferenceQueue = Annotated[
 Reload = Annotated[
     bool,
     typer.Option(
-        "--reload", help="Reload a model when its .py or .yaml files change, or its model file; for development."
+        "--reload",
+        help="Reload a model when its code, settings or model file change, and follow the models of a folder as they "
+        "come and go; for development.",
     ),
 ]
 

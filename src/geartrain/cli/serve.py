@@ -145,6 +145,7 @@ def serve(
         inference_queue=inference_queue,
         reload=reload,
         ready_file=find_ready_file(os.environ),
+        target=model,
         find_again=lambda: find_model(model, mode=x_mode, no_pickle=no_pickle),
         on_progress=observer,
     )

@@ -81,7 +81,8 @@ class ServeOptions:
     shared_memory: bool = False  # whether clients may register regions of it
     health_body: bool = False  # whether health responses of the Open Inference Protocol have a body
     ready_file: pathlib.Path | None = None  # written when all models are ready that are loaded at the start
-    # For a reload of a model that is served alone.
+    # For a reload of a model that is served alone: what it was found by, and how it is found again.
+    target: str | None = None
     find_again: Callable[[], ModelSource] | None = dataclasses.field(default=None, compare=False)
     on_progress: Callable[[Progress], None] = log_progress
     on_download: Callable[[str, int, int | None], None] | None = None  # of an input; see `InputFiles`

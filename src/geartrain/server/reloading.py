@@ -1,111 +1,202 @@
-"""Reloads models whose files change, for whoever is writing them."""
+"""Keeps the models of a server as they are on disk, for whoever is writing them.
+
+A change that the system reports is only a hint where to look. What is loaded or unloaded follows from a look at the
+disk. All of it is looked at every second, because some changes are never reported, such as those behind a link.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import itertools
 import logging
 import pathlib
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Final
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from geartrain.domain.errors import GeartrainError
-from geartrain.project.formats import known_suffixes
-from geartrain.project.repository import Repository
-from geartrain.project.source import code_file
+from geartrain.project.changes import Attempt, Attempts, Sight, Survey, differences
+from geartrain.project.digest import may_count
 from geartrain.server.options import Progress, ServeOptions
 
 if TYPE_CHECKING:
+    from geartrain.server.versions import Shop
     from geartrain.service.catalogue import Catalogue
 
 logger = logging.getLogger("geartrain.server")
 
-SOURCES: Final = frozenset({".py", ".yaml", ".yml"})  # what a model writes into its own folder shall not reload it
-_PULSE: Final = 200  # milliseconds: the first tells that changes are seen from now on
+PULSE: Final = 0.1  # seconds between two hints at the most, with or without a change
+SETTLED: Final = 0.15  # seconds for which a model has to stay the same before it is loaded
+PERIOD: Final = 1.0  # seconds from one look at all models to the next
+_SHARE: Final = 20  # of the time, one part in so many is spent on looking at all models
+_RETRY: Final = 30.0  # seconds until the kernel is asked again to report changes
+_END: Final = 1.0  # seconds for the thread to end
+
+Look = Mapping[str, Sight]
 
 
 @contextlib.asynccontextmanager
-async def watching(options: ServeOptions, catalogue: Catalogue | None) -> AsyncIterator[None]:
-    """Reload models when their files change, if the operator wants that, until the end of the block."""
+async def watching(options: ServeOptions, shop: Shop, catalogue: Catalogue | None) -> AsyncIterator[None]:
+    """Load and unload models as their files change, if the operator wants that, until the end of the block."""
     if not options.reload or catalogue is None:
         yield
         return
-    watch = asyncio.ensure_future(_Watch(options, catalogue).run())
+    loop = asyncio.get_running_loop()
+    reloads = _Reloads(shop.attempts, catalogue)
+    looks = itertools.count(1)
+
+    def on_look(seen: Look) -> None:
+        if next(looks) == 2:  # noqa: PLR2004 - the second look is the first that can find a model settled
+            options.on_progress(Progress(stage="watching", text=str(shop.on_disk.root)))
+        reloads.compare(seen)
+
+    watcher = Watcher(shop, lambda seen: loop.call_soon_threadsafe(on_look, seen))
+    thread = concurrent.futures.ThreadPoolExecutor(1, "geartrain-reload")
+    watch = loop.run_in_executor(thread, watcher.run)
     watch.add_done_callback(_report)
     try:
         yield
     finally:
-        watch.cancel()
-        await asyncio.wait((watch,))
+        reloads.close()
+        watcher.stop()
+        thread.shutdown(wait=False)
+        await asyncio.wait((watch,), timeout=_END)
 
 
-def counts(path: pathlib.Path) -> bool:
-    """Whether a file that has changed is a part of a model: code, settings, or a model file where there is no code."""
-    if path.suffix in SOURCES:
-        return True
-    is_file = path.suffix.lower() in known_suffixes() or path.name == "saved_model.pb"
-    return is_file and code_file(path.parent) is None
-
-
-def _report(watch: asyncio.Task[None]) -> None:
+def _report(watch: asyncio.Future[None]) -> None:
     if not watch.cancelled() and (error := watch.exception()) is not None:
         logger.error("files are no longer watched; models are not reloaded by themselves", exc_info=error)
 
 
-class _Watch:
-    """The models, and what is being done about them."""
+class Watcher:
+    """Looks at the models on disk, in a thread of its own: when there is a hint, and every `PERIOD` without one.
 
-    def __init__(self, options: ServeOptions, catalogue: Catalogue) -> None:
-        self._options = options
+    A look that takes long is taken less often, so that a large folder does not keep a processor busy.
+    """
+
+    def __init__(self, shop: Shop, tell: Callable[[Look], object]) -> None:
+        """`tell` is called in the thread of `run`, after each look."""
+        self._on_disk = shop.on_disk
+        self._survey = Survey(shop.on_disk, shop.attempts)
+        self._tell = tell
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Let `run` return soon."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Look at the disk until `stop`."""
+        root = self._on_disk.root
+        names: set[str] = set()
+        next_look = next_full_look = 0.0
+        for changed in hints(root, self._stop):
+            is_full = root in changed
+            for path in changed:
+                if not is_full and may_count(path, root):
+                    name = self._on_disk.name_of(path)
+                    is_full = name is None or name.startswith(".")  # such as `..data`, which others are links to
+                    names.update(() if name is None else (name,))
+            began = time.monotonic()
+            if is_full:
+                next_full_look = 0.0
+            if began < next_look or not (names or began >= next_full_look):
+                continue
+            is_full = began >= next_full_look
+            self._tell(self._survey.look(None if is_full else names))
+            ended = time.monotonic()
+            names = self._survey.unsettled()
+            next_look = ended + max(SETTLED, ended - began)
+            if is_full:
+                next_full_look = ended + max(PERIOD, _SHARE * (ended - began))
+
+
+def hints(root: pathlib.Path, stop: threading.Event) -> Iterator[set[pathlib.Path]]:
+    """Give the paths below a folder that have changed, at least every `PULSE`, until `stop`.
+
+    Among them is `root` when anything may have changed. The folder may go and come back. Where the kernel cannot report
+    changes, because it has reached its limit of watches, the sets are empty.
+    """
+    from watchfiles import watch
+
+    is_warned = False
+    milliseconds = int(PULSE * 1000)
+    while not stop.is_set():
+        identity, began = _identity(root), time.monotonic()
+        anything = {root}
+        try:
+            for changes in watch(
+                root,
+                watch_filter=None,  # with one, nothing is given as long as files change that it leaves out
+                debounce=milliseconds,
+                step=milliseconds // 4,
+                rust_timeout=milliseconds,
+                yield_on_timeout=True,
+                stop_event=stop,
+                ignore_permission_denied=True,
+            ):
+                yield anything.union(pathlib.Path(path) for _, path in changes)
+                anything = set()
+                if _identity(root) != identity:
+                    break  # another folder is there now, which the kernel does not watch for us
+        except (OSError, RuntimeError) as error:  # RuntimeError: how watchfiles reports what it does not know
+            if identity is not None and not is_warned:
+                is_warned = True
+                logger.warning("the system does not report changes of files (%s); they are looked for", error)
+            yield {root}
+            while _identity(root) == identity and time.monotonic() < began + _RETRY and not stop.wait(PULSE):
+                yield set()
+
+
+def _identity(root: pathlib.Path) -> tuple[int, int] | None:
+    try:
+        found = root.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class _Reloads:
+    """Loads and unloads models by what has been seen on disk, for each model one thing at a time."""
+
+    def __init__(self, attempts: Attempts, catalogue: Catalogue) -> None:
+        self._attempts = attempts
         self._catalogue = catalogue
+        self._seen: Look = {}
         self._busy: dict[str, asyncio.Task[None]] = {}
-        self._changed: set[str] = set()  # while their load was under way
+        self._is_closed = False
 
-    async def run(self) -> None:
-        """Watch until canceled."""
-        from watchfiles import DefaultFilter, awatch
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._is_closed = True
 
-        source = self._options.source
-        root = source.root
-        usual = DefaultFilter()
-        changes = awatch(
-            root,
-            watch_filter=lambda change, path: counts(pathlib.Path(path)) and usual(change, path),
-            yield_on_timeout=True,
-            rust_timeout=_PULSE,
-        )
-        is_first = True
-        async for found in changes:
-            if is_first:
-                self._options.on_progress(Progress(stage="watching", text=str(root)))
-                is_first = False
-            for name in self._names(path for _, path in found):
-                self._on_change(name)
-
-    def _names(self, paths: Iterable[str]) -> set[str]:
-        """Return the models that the files belong to."""
-        source = self._options.source
-        if not isinstance(source, Repository):
-            return {source.name for _ in paths}
-        return {name for path in paths if (name := source.name_of(pathlib.Path(path))) is not None}
-
-    def _on_change(self, name: str) -> None:
-        if name in self._busy:
-            self._changed.add(name)
+    def compare(self, seen: Look) -> None:
+        """Begin what has to be done, but for models that are busy: they are compared again when they are not."""
+        self._seen = seen
+        if self._is_closed:
             return
-        task = self._busy[name] = asyncio.ensure_future(self._reload(name))
-        task.add_done_callback(lambda _: self._on_reloaded(name))
+        found = differences({name: seen[name] for name in seen if name not in self._busy}, self._attempts.all())
+        for name in found.remove:
+            self._attempts.forget(name)
+            self._begin(name, self._catalogue.remove(name))
+        for name in found.load:
+            sight = seen[name]
+            self._attempts.note(name, Attempt(sight.digest or "", sight.at))
+            self._begin(name, self._catalogue.load(name))
 
-    def _on_reloaded(self, name: str) -> None:
-        del self._busy[name]
-        if name in self._changed:
-            self._changed.discard(name)
-            self._on_change(name)
+    def _begin(self, name: str, change: Coroutine[Any, Any, None]) -> None:
+        self._busy[name] = asyncio.ensure_future(self._finish(name, change))
 
-    async def _reload(self, name: str) -> None:
-        """Do what the files ask for; what goes wrong is told by the catalogue."""
-        with contextlib.suppress(GeartrainError):
-            if isinstance(self._options.source, Repository) and name not in self._options.source.names():
-                await self._catalogue.unload(name)
-            elif self._catalogue.is_wanted(name) or (self._options.load is None and not self._catalogue.knows(name)):
-                await self._catalogue.load(name)
+    async def _finish(self, name: str, change: Coroutine[Any, Any, None]) -> None:
+        try:
+            await change
+        except GeartrainError:
+            pass  # the catalogue has told it
+        except Exception:
+            logger.exception("the model %r could not be reloaded", name)
+        finally:
+            del self._busy[name]
+            self.compare(self._seen)

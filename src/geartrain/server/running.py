@@ -84,7 +84,7 @@ async def _serve(
             url = f"http://{_address(options.host, listener.getsockname()[1])}"
             options.on_progress(Progress(stage="listening", model=_name(options), url=url))
             grpc.open(served.catalogue, regions, functools.partial(_tell_grpc, options))
-            async with watching(options, served.catalogue):
+            async with watching(options, shop, served.catalogue):
                 await http.serve(sockets=[listener])
             options.on_progress(Progress(stage="stopping", model=_name(options)))
             served.close()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from functools import cached_property
 
 from geartrain.bridge.child import ChildWorker
 from geartrain.domain.lifecycle import Health
+from geartrain.project.alone import ModelAlone
+from geartrain.project.changes import Attempt, Attempts
 from geartrain.project.errors import ProjectError
 from geartrain.project.precheck import precheck
 from geartrain.project.repository import ModelFolder, Repository
@@ -94,11 +97,15 @@ class Shop:
         self._options = options
         self._found: dict[str, ModelFolder] = {}
         self._ahead: dict[tuple[str, str], ServedVersion] = {}
+        source = options.source
+        self.on_disk = source if isinstance(source, Repository) else ModelAlone(source, options.target)
+        self.attempts = Attempts()
 
     def spawn_ahead(self) -> None:
         """Spawn the workers of all that is to be loaded at the start: they start while the server imports."""
         for name in self.names():
             if self._options.load is not None and name not in self._options.load:
+                self.note(name)
                 continue
             try:
                 folder = self._read(name)
@@ -132,6 +139,15 @@ class Shop:
                 raise LoadError(error.message) from error
         return None if folder is None else Wanted(tuple(folder.versions), folder.default_version)
 
+    def note(self, name: str) -> None:
+        """See `RepositoryPort`. It matters only where files are watched."""
+        if not self._options.reload:
+            return
+        at = time.monotonic()
+        digest = self.on_disk.digest(name)
+        if digest:
+            self.attempts.note(name, Attempt(digest, at))
+
     def open(self, name: str, version: str) -> ServedVersion:
         """See `RepositoryPort`."""
         ahead = self._ahead.pop((name, version), None)
@@ -146,6 +162,7 @@ class Shop:
             raise LoadError(f"no worker can be started: {error.strerror or error}") from error
 
     def _read(self, name: str) -> ModelFolder:
+        self.note(name)  # before it is read: a change in between is seen as one
         source = self._options.source
         if isinstance(source, Repository):
             found = source.read(name)

@@ -247,12 +247,26 @@ class Catalogue:
 
     async def unload(self, name: str) -> None:
         """Take a model out of service; return when its requests have ended. Raises `GeartrainError`: `NOT_FOUND`."""
-        if self._loads is None:
+        if self._loads is None or self._repository is None:
             raise GeartrainError(Code.UNSUPPORTED, _NO_REPOSITORY.format(name, "unloaded"))
         shelf = self._shelves.get(name)
         if shelf is None:
             raise unknown(name)
+        noting = asyncio.ensure_future(asyncio.to_thread(self._repository.note, name))
         await self._loads.unload(shelf)
+        await noting
+
+    async def remove(self, name: str) -> None:
+        """Unload a model that is no longer in the repository, and forget it; return when its requests have ended.
+
+        It stays if somebody has it loaded meanwhile.
+        """
+        shelf = self._shelves.get(name)
+        if self._loads is None or shelf is None:
+            return
+        await self._loads.unload(shelf)
+        if not shelf.loads and not shelf.is_wanted:
+            del self._shelves[name]
 
     # at the end
 

@@ -118,6 +118,9 @@ class Loads:
     def _refuse(self, shelf: Shelf, error: LoadError) -> None:
         """A model is wrong as a whole: what there is of it goes on."""
         shelf.is_wanted, shelf.fault = True, str(error)
+        for version in shelf.versions.values():
+            if version.state == "READY":
+                version.reason = f"reload failed: {error}"
         self._tell(Step("reload-failed" if shelf.inferences else "setup-failed", shelf.name, reason=str(error)))
 
     def _open(self, shelf: Shelf, version: Version) -> _Opening:
@@ -147,9 +150,11 @@ class Loads:
             elif isinstance(result, BaseException):
                 raise result
         kept = {opening.version.number for opening in openings}
-        for number, version in shelf.versions.items():
-            if number not in kept and version.served is not None:
-                await self._take_down(shelf, version)
+        for number, version in tuple(shelf.versions.items()):
+            if number not in kept:
+                if version.served is not None:
+                    await self._take_down(shelf, version)
+                shelf.forget(number)
         if faults:
             raise GeartrainError(Code.LOAD_FAILED, f"load failed for model '{shelf.name}': {' '.join(faults)}")
 

@@ -56,6 +56,9 @@ class RepositoryPort(Protocol):
     def read(self, name: str) -> Wanted | None:
         """The versions of a model that shall be served, None if it is not there; raises `LoadError`. May block."""
 
+    def note(self, name: str) -> None:
+        """Remember that how a model lies there now is no reason to load it. May block."""
+
     def open(self, name: str, version: str) -> VersionPort:
         """Have the workers of a version on their way; raises `LoadError`."""
 
@@ -127,8 +130,12 @@ class Shelf:
         """Return a version, which need not have been there before."""
         return self.versions.setdefault(number, Version(number))
 
+    def forget(self, number: str) -> None:
+        """Forget a version that has no workers and is no longer wanted."""
+        del self.versions[number]
+
     def numbers(self) -> list[str]:
-        """The versions that have ever been loaded, in the order of their numbers."""
+        """The versions that are wanted, or have been, in the order of their numbers."""
         return sorted(self.versions, key=int)
 
     def settle(self) -> None:
