@@ -250,7 +250,7 @@ async def test_output_of_many_megabytes(server: LiveServer) -> None:
 async def test_declared_output(serve: Serve, annotation: str, statement: str, expected: object) -> None:
     source = f"""
         from typing import Iterator
-        from geartrain import ConcatenateIterator, Path
+        from cog import ConcatenateIterator, Path
         def run() -> {annotation}:
             {statement}
     """
@@ -371,7 +371,7 @@ async def test_files_of_one_name_are_told_apart(serve: Serve) -> None:
     source = """
         from typing import Iterator
         from geartrain import Path
-        def run(n: int) -> Iterator[list[Path]]:
+        def run(n: int) -> Iterator[list[Path | int]]:
             for i in range(n):
                 path = Path("same.txt")
                 path.write_text(str(i))
