@@ -313,7 +313,7 @@ async def test_d13_prints_of_an_instant_setup_are_kept(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("class Other:\n    def run(self) -> str: ...", ["Runner", "Other"]),
+        ("class Other:\n    def other(self) -> str: ...", ["Runner", "Other"]),
         ("class Runner:\n    def run(self) -> str: ...\n    def predict(self) -> str: ...", ["run", "predict"]),
         ("class Runner: pass", ["run"]),
         ("def run(x) -> str: ...", ["x", "annotation"]),

@@ -153,7 +153,7 @@ ITEM_OUTPUTS: list[tuple[Any, OutputSpec]] = [
     (list[str], OutputSpec(STRING)),
     (list[str] | None, OutputSpec(TypeSpec("string", nullable=True))),
     (list[list[float]], OutputSpec(array(TypeSpec("number")))),
-    (list[dict[str, Any]], OutputSpec(TypeSpec("object", values=TypeSpec("object")))),
+    (list[dict[str, Any]], OutputSpec(TypeSpec("object", values=TypeSpec("object", anything=True)))),
     (list[str | Exception], OutputSpec(STRING)),
     (list[str | ValueError | None], OutputSpec(TypeSpec("string", nullable=True))),
     (list, OutputSpec(OPAQUE)),

@@ -27,7 +27,9 @@ def cog_modules() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def alias() -> Iterator[None]:
+def alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(Coder, "_coders", {})  # a module with a coder registers it when it is imported
+    monkeypatch.delitem(sys.modules, "geartrain.worker.json_coder", raising=False)
     finders = list(sys.meta_path)
     cog_alias.install()
     yield
