@@ -151,3 +151,22 @@ def test_a_metric_is_an_event_with_the_value_given() -> None:
     prediction.add_metric("n", 3, "increment")
     assert prediction.log.read(1) == [Metric("n", 2, "increment"), Metric("n", 3, "increment")]
     assert prediction.metrics == {"n": 5}
+
+
+def test_what_a_reader_raises_reaches_neither_the_run_nor_the_other_readers(caplog: pytest.LogCaptureFixture) -> None:
+    prediction = Prediction("id", b"{}", 1.0)
+    heard: list[object] = []
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a write to a closed transport")
+
+    prediction.log.listen(fail)
+    prediction.log.listen(heard.append)
+    prediction.log.listen_for_end(fail)
+    prediction.log.listen_for_end(lambda: heard.append("end"))
+    prediction.start(1.0)
+    prediction.succeed(b"1", at=2.0)
+    assert prediction.status is Status.SUCCEEDED
+    assert len(heard) == 4
+    assert heard[-1] == "end"
+    assert len([record for record in caplog.records if "a reader of a prediction has failed" in record.message]) == 4

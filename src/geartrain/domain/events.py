@@ -7,12 +7,15 @@ it has dropped.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Literal, final
 
 import msgspec
 
 from geartrain.domain.lifecycle import Status
+
+logger = logging.getLogger(__name__)
 
 LogSource = Literal["stdout", "stderr"]
 MetricMode = Literal["replace", "increment", "append", "delete"]
@@ -83,14 +86,17 @@ class EventLog:
         return max(0, self.next_index - self._capacity)
 
     def append(self, event: Event) -> None:
-        """Add an event and tell the listeners. A listener must not block or raise."""
+        """Add an event and tell the listeners, which must not block. What one of them raises is logged and no more."""
         events = self._events
         events.append(event)
         self.next_index += 1
         if len(events) > 2 * self._capacity:
             del events[: len(events) - self._capacity]
         for listener in self._listeners:
-            listener(event)
+            try:
+                listener(event)
+            except Exception:
+                logger.exception("a reader of a prediction has failed")
 
     def end(self, event: Completed) -> None:
         """Add the last event of all, and tell everybody."""
@@ -99,7 +105,10 @@ class EventLog:
         # Who listens often knows the prediction: kept, they would hold each other.
         self._listeners = self._enders = ()
         for ender in enders:
-            ender()
+            try:
+                ender()
+            except Exception:
+                logger.exception("a reader of a prediction has failed")
 
     def read(self, start: int) -> list[Event]:
         """Return the events from index `start` on; raise `EventsDroppedError` if some are no longer held."""
