@@ -18,16 +18,18 @@ import msgspec
 import geartrain
 from geartrain.authoring.scope import Scope, set_scope
 from geartrain.bridge.child import SetupError
-from geartrain.domain.events import LogSource
+from geartrain.domain.events import LogSource, Metric, MetricMode
 from geartrain.domain.tensors import pack
 from geartrain.domain.work import (
-    BatchJob,
+    ALL,
+    CallInput,
+    CallListener,
     Canceled,
     Failed,
     FileRef,
     HealthVerdict,
-    Job,
-    JobListener,
+    ItemEnd,
+    ItemInput,
     Outcome,
     Succeeded,
     WorkerInfo,
@@ -44,8 +46,9 @@ _writer: ContextVar[LineWriter] = ContextVar("writer")
 
 
 class _Running:
-    def __init__(self, job: Job, listener: JobListener) -> None:
-        self.job = job
+    def __init__(self, call: CallInput, listener: CallListener) -> None:
+        self.call = call
+        self.item = call.items[0]
         self.listener = listener
         self.task: asyncio.Task[None] | None = None
         self.began = False
@@ -55,7 +58,7 @@ class _Running:
 
     def _print(self, source: LogSource, text: str) -> None:
         if not self.detached:
-            self.listener.on_log(source, text)
+            self.listener.on_log(0, source, text)
 
 
 class FakeWorker:
@@ -101,20 +104,21 @@ class FakeWorker:
         self._is_ready = True
         return info
 
-    def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
-        """Run a job on an idle slot."""
-        assert isinstance(job, Job), "this fake takes no batches"
+    def run(self, slot: int, call: CallInput, listener: CallListener) -> None:
+        """Run a call on an idle slot."""
+        assert len(call.items) == 1, "this fake takes no batches"
         assert slot not in self._running, f"slot {slot} is in use"
         if self._death is not None:
-            listener.on_end(Failed(self._death), (), idle=False)
+            listener.on_unstarted()
             return
-        running = self._running[slot] = _Running(job, listener)
+        running = self._running[slot] = _Running(call, listener)
+        listener.on_begin()
         running.task = asyncio.ensure_future(self._serve(slot, running))
 
-    def cancel(self, slot: int, job_id: str) -> None:
-        """Cancel the job if the slot still runs it."""
+    def cancel(self, slot: int, call_id: str) -> None:
+        """Cancel the call if the slot still runs it."""
         running = self._running.get(slot)
-        if running is not None and running.job.id == job_id and not running.detached:
+        if running is not None and running.call.id == call_id and not running.detached:
             running.canceled = True
             if running.began and running.task is not None:
                 running.task.cancel()
@@ -143,7 +147,7 @@ class FakeWorker:
         return HealthVerdict(healthy=True)
 
     async def stop(self, grace: float) -> None:
-        """Wait for running jobs, then end them."""
+        """Wait for running calls, then end them."""
         self.is_stopped = True
         tasks = [running.task for running in self._running.values() if running.task is not None]
         if tasks:
@@ -187,7 +191,7 @@ class FakeWorker:
         for running in tuple(self._running.values()):
             if not running.detached:
                 running.detached = True
-                running.listener.on_end(Failed(reason), (), idle=False)
+                running.listener.on_end((ItemEnd(ALL, Failed(reason)),), idle=False)
             if running.task is not None:
                 running.task.cancel()
         self._running.clear()
@@ -195,7 +199,7 @@ class FakeWorker:
     def _detach(self, slot: int, running: _Running) -> None:
         if self._running.get(slot) is running and not running.detached:
             running.detached = True
-            running.listener.on_end(Canceled(), (), idle=False)
+            running.listener.on_end((ItemEnd(ALL, Canceled()),), idle=False)
 
     async def _serve(self, slot: int, running: _Running) -> None:
         running.began = True
@@ -216,26 +220,29 @@ class FakeWorker:
         if running.detached:
             running.listener.on_idle()
         elif running.canceled:
-            running.listener.on_end(Canceled(), (), idle=True)
+            running.listener.on_end((ItemEnd(0, Canceled()),), idle=True)
         else:
-            running.listener.on_end(outcome, files, idle=True)
+            running.listener.on_end((ItemEnd(0, outcome, files),), idle=True)
 
     async def _call(self, running: _Running) -> tuple[bytes | None, tuple[FileRef, ...]]:
-        job, listener = running.job, running.listener
+        item, listener = running.item, running.listener
         _writer.set(running.writer)
-        scope = Scope(prediction_id=job.id, context=job.context, parameters=job.parameters, emit=listener.on_metric)
-        set_scope(scope)
-        value = self.runner.run(**self._binder.bind(job.input, job.tensors or ()))
+
+        def emit(name: str, value: Any, mode: MetricMode) -> None:
+            listener.on_metric(0, Metric(name, value, mode))
+
+        set_scope(Scope(prediction_id=item.id, context=item.context, parameters=item.parameters, emit=emit))
+        value = self.runner.run(**self._binder.bind(item.input, item.tensors or ()))
         if not isinstance(value, AsyncIterable):
-            return self._encode(await value, job)
+            return self._encode(await value, item)
         async with contextlib.aclosing(value) as chunks:  # type: ignore[type-var]
             async for chunk in chunks:
-                listener.on_output(*self._encode(chunk, job))
+                listener.on_output(0, *self._encode(chunk, item))
         return None, ()
 
-    def _encode(self, value: object, job: Job) -> tuple[bytes, tuple[FileRef, ...]]:
+    def _encode(self, value: object, item: ItemInput) -> tuple[bytes, tuple[FileRef, ...]]:
         """JSON, packed tensors, or a copy of a file: the model may go on to overwrite its own."""
-        if self._tensors is not None and job.tensors is not None:
+        if self._tensors is not None and item.tensors is not None:
             rest, tensors = self._tensors.split(value)
             return b"".join(pack(msgspec.json.encode(rest), tensors)), ()
         if self._tensors is not None:

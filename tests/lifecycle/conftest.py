@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from geartrain.bridge.child import ChildWorker, Launch
+from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.errors import FieldError
 from geartrain.domain.events import Completed, Event, Log, Output, Start
 from geartrain.domain.lifecycle import Health
@@ -25,9 +26,9 @@ from geartrain.domain.prediction import Prediction
 from geartrain.domain.work import FileRef
 from geartrain.outbound.workspace import Workspace
 from geartrain.service.model import Model
-from geartrain.service.permits import Permit
 from geartrain.service.ports import WorkerPort
 from geartrain.service.predictions import Limits, NewPrediction, PredictionService
+from geartrain.service.scheduling.permits import Permit
 from tests.fakes import FakeWorker
 from tests.gates import Gates
 from tests.lifecycle.model import run as scripted
@@ -283,7 +284,8 @@ async def _bench(
     ready: bool = True,
 ) -> AsyncIterator[Bench]:
     """`ready=False`: setup is not waited for, only the signature; `Bench.starting` is what is left to do."""
-    is_async = kind != "sync child"
+    is_async = not kind.startswith("sync child")
+    wakeup: WakeupMode = "blocking" if kind.endswith("blocking") else "adaptive"
     runner = f"{'Async' if is_async else 'Sync'}{'Stream' if streams else 'Value'}"
     model = Model("scripted")
     observer = _Observer(model)
@@ -292,7 +294,9 @@ async def _bench(
         worker = FakeWorker(getattr(module, runner)(), observer, slots=slots)
     else:
         path = Path(module.__file__ or "")
-        worker = ChildWorker(Launch(f"{path.name}:{runner}", path.parent, {"PYTHONPATH": str(ROOT)}, slots), observer)
+        environment = {"PYTHONPATH": str(ROOT)}
+        launch = Launch(f"{path.name}:{runner}", path.parent, environment, slots, wakeup=wakeup)
+        worker = ChildWorker(launch, observer)
     bench = Bench(model, worker, folder, limits=limits)
     observer.lost = bench.is_lost.set
     bench.starting = starting = asyncio.ensure_future(model.start(worker))
@@ -313,13 +317,13 @@ async def _bench(
     assert not leftovers(folder)
 
 
-@pytest.fixture(params=["fake", "async child", "sync child"])
+@pytest.fixture(params=["fake", "async child", "sync child", "sync child blocking"])
 def bench(request: pytest.FixtureRequest, folder: Path) -> OpenBench:
     """Open a bench with a worker of each kind, of one slot."""
     return lambda **options: _bench(request.param, folder, **options)
 
 
-@pytest.fixture(params=["fake", "async child"])
+@pytest.fixture(params=["fake", "async child", "async child blocking"])
 def async_bench(request: pytest.FixtureRequest, folder: Path) -> OpenBench:
     """Open a bench with a worker of each kind that can have several slots."""
     return lambda **options: _bench(request.param, folder, **options)

@@ -228,7 +228,7 @@ import asyncio, sys
 from pathlib import Path
 from geartrain.bridge.child import ChildWorker, Launch
 from geartrain.domain.tensors import Tensor
-from geartrain.domain.work import Job
+from geartrain.domain.work import CallInput, ItemInput
 from geartrain.service.model import Model
 
 async def main():
@@ -237,8 +237,9 @@ async def main():
     worker = ChildWorker(Launch(f"{path.name}:SyncValue", path.parent, {"PYTHONPATH": sys.argv[3]}), model)
     await model.start(worker)
     tensors = (Tensor("x", "FP32", (150_000,), bytes(600_000)),)
-    listener = type("Listener", (), {"on_end": lambda *a, **k: None, "on_log": lambda *a: None})()
-    worker.run(0, Job("id", b'{"step":"wait %s"}' % gate.encode(), None, tensors), listener)
+    listener = type("Listener", (), dict.fromkeys(("on_begin", "on_end", "on_log"), lambda *a, **k: None))()
+    item = ItemInput("id", b'{"step":"wait %s"}' % gate.encode(), tensors=tensors)
+    worker.run(0, CallInput("id", (item,)), listener)
     print(worker._process.pid, flush=True)
     await asyncio.sleep(60)
 

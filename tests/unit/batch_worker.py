@@ -1,4 +1,4 @@
-"""A worker's engine on one end of a socket, and on the other whoever sends it batches and keeps its answers."""
+"""A worker's engine on one end of a socket, and on the other whoever sends it calls and keeps its answers."""
 
 from __future__ import annotations
 
@@ -19,21 +19,26 @@ import numpy as np
 from geartrain.bridge import messages as m
 from geartrain.bridge.arena import Arena
 from geartrain.bridge.framing import FrameReader, frame
-from geartrain.domain.tensors import Buffer, Tensor, split_bytes, stack, unpack
-from geartrain.worker.arguments import ArgumentBinder
+from geartrain.bridge.payload import PayloadReader
+from geartrain.domain.batching import Batching
+from geartrain.domain.signature import Signature
+from geartrain.domain.tensors import Tensor, pack, split_bytes, stack, unpack
 from geartrain.worker.arrays import NAMES, numpy_type
 from geartrain.worker.async_engine import AsyncEngine
-from geartrain.worker.batch import BatchTools
 from geartrain.worker.batched_signature import read_batched
+from geartrain.worker.call_files import CallFiles, CleanedCallFiles
+from geartrain.worker.call_tools import tools_of_model
 from geartrain.worker.cancellation import CancelRegion
 from geartrain.worker.channel import Channel
-from geartrain.worker.job import JobTools
+from geartrain.worker.introspect import Parameter
 from geartrain.worker.originals import TemporaryFiles
 from geartrain.worker.outputs import OutputEncoder
+from geartrain.worker.slot import Slot
 from geartrain.worker.streams import Router
 from geartrain.worker.sync_engine import SyncEngine
 
 Run = Callable[..., Any]
+Read = tuple[Sequence[Parameter], Signature, Batching | None]
 
 
 def tensor(name: str, array: Any) -> Tensor:
@@ -47,14 +52,14 @@ class Item(msgspec.Struct):
 
     values: dict[str, Any] = {}
     tensors: tuple[Tensor, ...] | None = None
-    size: int = 1
+    rows: int = 1
     context: dict[str, str] | None = None
     parameters: dict[str, Any] | None = None
 
-    def message(self, index: int) -> m.BatchItem:
+    def message(self, index: int) -> m.CallItem:
         """As the parent writes it."""
         packed = self.tensors is not None
-        return m.BatchItem(f"item-{index}", self.size, packed, self.context, self.parameters)
+        return m.CallItem(f"item-{index}", self.rows, packed, self.context, self.parameters)
 
 
 def texts(*values: str) -> list[Item]:
@@ -64,89 +69,110 @@ def texts(*values: str) -> list[Item]:
 
 def rows(*arrays: Any, name: str = "x") -> list[Item]:
     """A packed request for each array."""
-    return [Item(tensors=(tensor(name, array),), size=len(array)) for array in arrays]
+    return [Item(tensors=(tensor(name, array),), rows=len(array)) for array in arrays]
 
 
 def nested(*arrays: Any, name: str = "x") -> list[Item]:
     """The same as nested lists."""
-    return [Item({name: np.asarray(array).tolist()}, size=len(array)) for array in arrays]
+    return [Item({name: np.asarray(array).tolist()}, rows=len(array)) for array in arrays]
 
 
-def packed_input(items: Sequence[Item]) -> bytes:
-    """The input of a batch."""
-    json = msgspec.json.encode([item.values for item in items])
-    return b"".join(stack(json, [item.tensors for item in items if item.tensors is not None]))
+def input_of(items: Sequence[Item]) -> bytes:
+    """The input of a call, as the parent writes it."""
+    if len(items) > 1:
+        json = msgspec.json.encode([item.values for item in items])
+        return b"".join(stack(json, [item.tensors for item in items if item.tensors is not None]))
+    (item,) = items
+    json = msgspec.json.encode(item.values)
+    return json if item.tensors is None else b"".join(pack(json, item.tensors))
+
+
+End = m.Done | m.Failed | m.Cancelled
 
 
 class Answers:
-    """What came back, sorted by items; `frames` has all of it in order."""
+    """What came back of one call, sorted by items; `frames` has all of it in order, and `idle` what each frame said.
 
-    def __init__(self, frames: Sequence[Any], number: int, shared: Arena | None = None) -> None:
+    `lasts` are the frames that ended items, or the call, each with whether it was the last.
+    """
+
+    def __init__(self, frames: Sequence[m.Reports], number: int, shared: Arena | None = None) -> None:
         self.frames = list(frames)
-        self.ends: dict[int, m.ItemEnd] = {}
+        self.ends: dict[int, End] = {}
         self.outputs: dict[int, Any] = {}
         self.chunks: dict[int, list[Any]] = defaultdict(list)
         self.logs: dict[int, str] = dict.fromkeys(range(number), "")
         self.metrics: dict[int, dict[str, Any]] = {index: {} for index in range(number)}
         self.files: dict[int, list[m.FileOutput]] = defaultdict(list)
-        self.lasts = [each.last for each in frames if isinstance(each, m.Ended)]
-        self._waiting: list[m.FileOutput] = []
+        self.payloads: dict[int, list[m.Payload]] = defaultdict(list)
+        self.lasts = [each.idle for each in frames if each.idle or any(isinstance(one, End) for one in each.reports)]
+        self._reader = PayloadReader(lambda: shared)
+        self._is_shared = shared is not None
         for each in frames:
-            self._take(each, shared)
+            self._take(each)
+
+    @property
+    def reports(self) -> list[m.Report]:
+        """All reports of all frames."""
+        return [report for frame in self.frames for report in frame.reports]
 
     @property
     def errors(self) -> dict[int, str]:
         """Of those that failed."""
-        return {item: end.error for item, end in self.ends.items() if end.error is not None}
+        return {item: end.error for item, end in self.ends.items() if isinstance(end, m.Failed)}
 
     @property
     def canceled(self) -> set[int]:
         """Those that were canceled."""
-        return {item for item, end in self.ends.items() if end.canceled}
+        return {item for item, end in self.ends.items() if isinstance(end, m.Cancelled)}
 
     def _for(self, item: int) -> list[int]:
         return [item] if item != m.ALL else [each for each in self.logs if each not in self.ends]
 
-    def _take(self, message: Any, shared: Arena | None) -> None:
-        match message:
-            case m.Log(_, data, item):
+    def _take(self, frame: m.Reports) -> None:
+        waiting: dict[int, list[m.FileOutput]] = defaultdict(list)
+        for report in frame.reports:
+            match report:
+                case m.FileOutput(item):
+                    waiting[item].append(report)
+                case m.Output(item, payload) | m.Done(item, m.Inline() | m.InFile() | m.InMemory() as payload):
+                    assert item not in self.ends, "nothing comes after the end"
+                    self.files[item] += waiting.pop(item, [])
+                    self.payloads[item].append(payload)
+                    self._keep(item, report, payload)
+                case _:
+                    self._tell(report)
+            if isinstance(report, End):
+                for item in self._for(report.item):
+                    assert item not in self.ends, "each item ends once"
+                    self.ends[item] = report
+        assert not waiting, "a file's output is in the same frame"
+        if self._is_shared:
+            self._reader.free()
+
+    def _keep(self, item: int, report: m.Report, payload: m.Payload) -> None:
+        if isinstance(payload, m.InMemory) and not self._is_shared:
+            return
+        value = decoded(bytes(self._reader.read(payload)))
+        if isinstance(report, m.Output):
+            self.chunks[item].append(value)
+        else:
+            self.outputs[item] = value
+
+    def _tell(self, report: m.Report) -> None:
+        match report:
+            case m.Log(item, _, data):
                 for each in self._for(item):
                     self.logs[each] += data
-            case m.Metric(name, value, mode, item):
+            case m.Metric(item, name, value, mode):
                 for each in self._for(item):
                     known = self.metrics[each]
                     known[name] = known.get(name, 0) + value if mode == "increment" else value
                     if mode == "delete":
                         del known[name]
-            case m.FileOutput():
-                self._waiting.append(message)
-            case m.Output(output, size, item):
-                assert item not in self.ends
-                self.files[item] += self._waiting
-                self._waiting = []
-                self.chunks[item].append(decoded(shared.take(size) if shared is not None and size else output))
-            case m.Ended():
-                self._end(message, shared)
-
-    def _end(self, message: m.Ended, shared: Arena | None) -> None:
-        size = sum(end.shared for end in message.ends)
-        memory = shared.take(size) if shared is not None and size else b""
-        assert not self._waiting or len(message.ends) == 1
-        for end in message.ends:
-            assert end.item not in self.ends, "each item ends once"
-            self.ends[end.item] = end
-            self.files[end.item] += self._waiting
-            self._waiting = []
-            output: Buffer | None = end.output
-            if end.shared:
-                output, memory = memory[: end.shared], memory[end.shared :]
-            elif output == b"" and any(file.kind == "oversized" for file in self.files[end.item]):
-                output = Path(self.files[end.item][-1].filename).read_bytes()
-            if output is not None:
-                self.outputs[end.item] = decoded(output)
 
 
-def decoded(output: Buffer) -> Any:
+def decoded(output: bytes) -> Any:
     """The value of JSON; of a packed piece that, with arrays by name."""
     try:
         return msgspec.json.decode(output)
@@ -163,10 +189,11 @@ def _array(each: Tensor) -> Any:
 
 
 class Worker:
-    """One engine for a batched `run`. `control` has what it said on its control channel."""
+    """One engine for a `run`. `control` has what it said on its control channel."""
 
-    def __init__(self, run: Run, *, temporary: Path | None = None, slots: int = 1) -> None:
-        self.read = read_batched(run, owner_name="run()", settings={})
+    def __init__(self, run: Run, *, temporary: Path | None = None, slots: int = 1, read: Read | None = None) -> None:
+        """`read` is what is known of `run`, by default of a batched one."""
+        self.read = read or read_batched(run, owner_name="run()", settings={})
         self.control: list[Any] = []
         self.engine: Any = None
         self._run = run
@@ -180,13 +207,23 @@ class Worker:
         return self.ask_all([items], **message)[0]
 
     def ask_all(
-        self, batches: Sequence[Sequence[Item]], *, shared: Arena | None = None, **message: Any
+        self,
+        batches: Sequence[Sequence[Item]],
+        *,
+        shared: Arena | None = None,
+        inputs: Sequence[m.Payload] | None = None,
+        **message: Any,
     ) -> list[Answers]:
-        """Have batches run one after the other, each on a slot of its own if there are as many."""
+        """Have calls run one after the other, each on a slot of its own if there are as many.
+
+        `inputs` are those of each call, where they do not come in its message.
+        """
         serials = []
         with self._sockets() as (ours, theirs), self._reader(ours) as read:
             for index, items in enumerate(batches):
                 self._serial += 1
+                if inputs is not None:
+                    message["input"] = inputs[index]
                 serials.append(self._serial)
                 ours[index % self._slots].sendall(frame(m.encode(self._message(items, **message))))
             for sock in ours[: self._slots]:
@@ -199,10 +236,10 @@ class Worker:
             return [Answers(frames, number, shared) for frames in found]
         return [Answers(frames, number, shared) for frames in _apart(found[0])]
 
-    def _message(self, items: Sequence[Item], **message: Any) -> m.PredictBatch:
+    def _message(self, items: Sequence[Item], **message: Any) -> m.Predict:
         listed = tuple(item.message(index) for index, item in enumerate(items))
-        given = {"input": packed_input(items), **message}
-        return m.PredictBatch(f"batch-{self._serial}", self._serial, listed, **given)
+        given = {"input": m.Inline(input_of(items)), **message}
+        return m.Predict(f"batch-{self._serial}", self._serial, listed, **given)
 
     @contextlib.contextmanager
     def _sockets(self) -> Iterator[tuple[list[socket.socket], list[socket.socket]]]:
@@ -232,33 +269,31 @@ class Worker:
             for thread in threads:
                 thread.join()
 
+    def _files(self) -> CallFiles:
+        return CallFiles() if self._temporary is None else CleanedCallFiles(TemporaryFiles(str(self._temporary)))
+
     def _serve(self, theirs: Sequence[socket.socket]) -> None:
         control = Channel(theirs[-1])
         region = CancelRegion()
         channels = [Channel(sock, shield=region.shield) for sock in theirs[:-1]]
         parameters, signature, batching = self.read
-        tools = JobTools(
-            ArgumentBinder(parameters),
-            OutputEncoder(signature.output),
-            self._router,
-            control=control,
-            temporary=None if self._temporary is None else TemporaryFiles(str(self._temporary)),
-            batch=BatchTools(parameters, signature, batching),
-        )
+        encoder = OutputEncoder(signature.output)
+        tools = tools_of_model(parameters, signature, batching, encoder=encoder, router=self._router, control=control)
+        slots = [Slot(channel, self._files()) for channel in channels]
         try:
             if inspect.iscoroutinefunction(self._run) or inspect.isasyncgenfunction(self._run):
                 loop = asyncio.new_event_loop()
-                self.engine = AsyncEngine(self._run, channels, control, loop=loop)
+                self.engine = AsyncEngine(self._run, slots, control, loop=loop)
                 self.engine.serve(tools, lambda: None)
                 loop.close()
             else:
                 region.install()  # for good: a signal that comes late must find a handler
                 streams = signature.output.mode != "value"
-                self.engine = SyncEngine(self._run, channels[0], region, streams=streams)
+                self.engine = SyncEngine(self._run, slots[0], region, streams=streams)
                 self.engine.serve(tools, lambda: None)
         finally:
-            for channel in channels:
-                tools.memory_of(channel).close()  # as a worker does by ending
+            for slot in slots:
+                slot.memory.close()  # as a worker does by ending
             for sock in theirs:
                 sock.shutdown(socket.SHUT_WR)
 
@@ -274,11 +309,11 @@ def models_loaded() -> Iterator[None]:
         sys.modules.pop("run", None)
 
 
-def _apart(frames: Sequence[Any]) -> list[list[Any]]:
-    """The answers to batches that followed each other."""
-    batches: list[list[Any]] = [[]]
+def _apart(frames: Sequence[m.Reports]) -> list[list[m.Reports]]:
+    """The answers to calls that followed each other."""
+    calls: list[list[m.Reports]] = [[]]
     for each in frames:
-        batches[-1].append(each)
-        if isinstance(each, m.Ended) and each.last:
-            batches.append([])
-    return batches[:-1]
+        calls[-1].append(each)
+        if each.idle:
+            calls.append([])
+    return calls[:-1]

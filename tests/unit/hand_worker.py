@@ -1,23 +1,21 @@
-"""A worker of batches that does nothing by itself: a test says what becomes of each."""
+"""A worker that does nothing by itself: a test says what becomes of each call."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import cast
 
 from geartrain.domain.batching import Batching, BatchPolicy
 from geartrain.domain.signature import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.work import (
-    BatchJob,
-    BatchListener,
+    ALL,
+    CallInput,
+    CallListener,
     Canceled,
     Failed,
     FileRef,
     HealthVerdict,
-    ItemOutcome,
-    Job,
-    JobListener,
+    ItemEnd,
     Succeeded,
     WorkerInfo,
     WorkerObserver,
@@ -40,28 +38,33 @@ BY_ROWS = Signature(
 )
 
 
-class Call:
-    """One batch on a slot, until the test ends it."""
+class HandCall:
+    """One call on a slot, until the test ends it."""
 
-    def __init__(self, batch: BatchJob, listener: BatchListener) -> None:
-        self.batch = batch
+    def __init__(self, call: CallInput, listener: CallListener) -> None:
+        self.input = call
         self.listener = listener
-        self.open = set(range(len(batch.jobs)))
+        self.open = set(range(len(call.items)))
         self.was_canceled = False
         self.is_over = False
-        self.next: Call | None = None  # what lies ready behind it
+        self.next: HandCall | None = None  # what was prefetched behind it
 
-    def end(self, ends: list[ItemOutcome]) -> None:
-        """Tell of ends as a slot does: what lies ready begins first."""
+    def end(self, ends: list[ItemEnd]) -> None:
+        """Tell of ends as a slot does: what was prefetched begins first."""
         self.is_over = not self.open
         if self.is_over and self.next is not None:
             self.next.listener.on_begin()
-        self.listener.on_item_ends(ends, idle=self.is_over)
+        self.listener.on_end(ends, idle=self.is_over)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The rows of the items, in their order."""
+        return tuple(item.rows for item in self.input.items)
 
     @property
     def texts(self) -> list[str]:
         """What the items are, in their order."""
-        return [json.loads(job.input)["text"] for job in self.batch.jobs]
+        return [json.loads(item.input)["text"] for item in self.input.items]
 
     def answer(self, *indexes: int, bad: Sequence[int] = ()) -> None:
         """End some items, by default all that have not ended: each with its own text, or as a failure."""
@@ -71,12 +74,12 @@ class Call:
         for index in which:
             text = json.dumps(self.texts[index].upper()).encode()
             outcome = Failed(f"ValueError: {index}") if index in bad else Succeeded(text, 0.25)
-            ends.append(ItemOutcome(index, outcome))
+            ends.append(ItemEnd(index, outcome))
         self.end(ends)
 
     def cancel(self) -> None:
-        """What the worker does when it has heard of a cancel."""
-        ends = [ItemOutcome(index, Canceled()) for index in sorted(self.open)]
+        """Do what the worker does when it has heard of a cancel."""
+        ends = [ItemEnd(index, Canceled()) for index in sorted(self.open)]
         self.open.clear()
         self.end(ends)
 
@@ -88,25 +91,21 @@ class HandWorker:
         self,
         observer: WorkerObserver,
         *,
-        policy: BatchPolicy,
+        policy: BatchPolicy | None = None,
         signature: Signature = BY_ITEM,
         shared: tuple[str, ...] = ("kind",),
         slots: int = 1,
-        takes_singles: bool = False,
     ) -> None:
-        self.singles: list[tuple[Job, JobListener]] = []
-        self.calls: list[Call] = []
-        self.running: dict[int, Call] = {}
-        self.unstarted: list[Call] = []  # that it died before
+        """`policy`: None for a model without batches."""
+        self.calls: list[HandCall] = []
+        self.running: dict[int, HandCall] = {}
+        self.unstarted: list[HandCall] = []  # that it died before
         self.discarded: list[FileRef] = []
         self.killed: str | None = None
         self._observer = observer
-        batching = Batching(
-            policy,
-            by_rows=signature is BY_ROWS,
-            shared=shared if signature is BY_ITEM else (),
-            takes_singles=takes_singles,
-        )
+        batching = None
+        if policy is not None:
+            batching = Batching(policy, by_rows=signature is BY_ROWS, shared=shared if signature is BY_ITEM else ())
         self._info = WorkerInfo(signature, slots, is_async=slots > 1, has_healthcheck=False, batching=batching)
 
     async def start(self) -> WorkerInfo:
@@ -114,35 +113,32 @@ class HandWorker:
         self._observer.on_loaded(self._info)
         return self._info
 
-    def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
-        """Keep a batch until the test ends it."""
-        if isinstance(job, Job):
-            assert self._info.batching is not None
-            assert self._info.batching.takes_singles, "a model that takes batches gets nothing else"
-            self.singles.append((job, listener))
-            return
+    def run(self, slot: int, call: CallInput, listener: CallListener) -> None:
+        """Keep a call until the test ends it."""
+        assert len(call.items) == 1 or self._info.batching is not None, "this model takes one prediction at a time"
         running = self._current(slot)
-        call = Call(job, cast("BatchListener", listener))
-        self.calls.append(call)
+        new = HandCall(call, listener)
+        self.calls.append(new)
         if running is None:
-            self.running[slot] = call
-            call.listener.on_begin()
+            assert not call.prefetch
+            self.running[slot] = new
+            listener.on_begin()
         else:
-            assert job.ahead, f"slot {slot} is in use"
-            assert running.next is None, "one batch lies ready, not more"
+            assert call.prefetch, f"slot {slot} is in use"
+            assert running.next is None, "one call is prefetched, not more"
             assert not self._info.is_async
-            running.next = call
+            running.next = new
 
-    def _current(self, slot: int) -> Call | None:
+    def _current(self, slot: int) -> HandCall | None:
         call = self.running.get(slot)
         while call is not None and call.is_over:
             call = call.next
         return call
 
-    def cancel(self, slot: int, job_id: str) -> None:
+    def cancel(self, slot: int, call_id: str) -> None:
         """Note it."""
         call = self._current(slot)
-        if call is not None and call.batch.id == job_id:
+        if call is not None and call.input.id == call_id:
             call.was_canceled = True
 
     def discard(self, files: Sequence[FileRef]) -> None:
@@ -166,7 +162,7 @@ class HandWorker:
             call = self._current(slot)
             if call is not None:
                 call.is_over = True
-                call.listener.on_end(Failed("Worker crashed: gone"), (), idle=False)
+                call.listener.on_end((ItemEnd(ALL, Failed("Worker crashed: gone")),), idle=False)
             if call is not None and call.next is not None:
                 call.next.is_over = True
                 self.unstarted.append(call.next)

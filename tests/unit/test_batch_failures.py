@@ -325,7 +325,7 @@ def test_an_output_that_cannot_be_written_fails_its_request(tmp_path: PlainPath)
     answers = Worker(batched(run)).ask(texts("a", "b", "c"), output_dir=str(tmp_path / "nowhere"))
     assert answers.outputs == {0: "a"}
     assert {error.partition(":")[0] for error in answers.errors.values()} == {"FileNotFoundError"}
-    assert answers.lasts == [False, False, True]
+    assert answers.lasts == [True]
 
 
 def test_an_error_that_is_too_long_is_cut_and_many_of_them_take_several_frames() -> None:

@@ -20,7 +20,7 @@ import pytest
 from geartrain import ConcatenateIterator, ItemError, Path, batch_item, batched, current_scope
 from geartrain.bridge import messages as m
 from geartrain.bridge.arena import Arena
-from geartrain.worker import joblog
+from geartrain.worker import call_log
 from tests.unit.batch_worker import Answers, Item, Worker, nested, rows, texts
 
 Nd = np.ndarray
@@ -44,8 +44,8 @@ def test_each_request_gets_its_part_of_every_yield() -> None:
     answers = ask(count, texts("2", "0", "4"))
     assert answers.chunks == {0: ["20", "21"], 2: ["40", "41", "42", "43"]}
     assert set(answers.ends) == {0, 1, 2}
-    assert [(each.is_stream, each.last) for each in answers.frames if isinstance(each, m.Ended)] == [(True, True)]
-    assert all(end.output is None and end.error is None for end in answers.ends.values())
+    assert all(isinstance(end, m.Done) and end.is_stream and end.output is None for end in answers.ends.values())
+    assert answers.lasts == [True]
 
 
 def test_text_that_is_concatenated() -> None:
@@ -96,7 +96,8 @@ def test_large_tensors_in_a_stream() -> None:
     up = Arena.create()
     memory = m.SlotMemory(up.path, up.path)
     answers = Worker(batched(run)).ask_all([rows(X, Y)], shared=up, memory=memory)[0]
-    assert [each.shared > 0 for each in answers.frames if isinstance(each, m.Output)] == [True, False]
+    assert [type(each.output) for each in answers.reports if isinstance(each, m.Output)] == [m.InMemory, m.InMemory]
+    assert [len(each.reports) for each in answers.frames] == [2, 2], "both chunks in one frame, and both ends"
     assert answers.chunks[0][0]["output"].shape == (2, 20000)
     assert answers.chunks[1][0]["output"].tolist() == [[3.0] * 20000]
     up.close()
@@ -346,7 +347,7 @@ def test_async_tasks_write_for_their_own_request() -> None:
 
 
 def test_each_request_has_its_limit_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joblog, "MAX_LOGS", 100)
+    monkeypatch.setattr(call_log, "MAX_LOGS", 100)
 
     def run(texts: list[str]) -> list[str]:
         with batch_item(1):

@@ -27,9 +27,9 @@ from geartrain.bridge.arena import LARGEST, Arena
 from geartrain.bridge.framing import INLINE_LIMIT
 from geartrain.domain.signature import OutputSpec, TypeSpec
 from geartrain.domain.tensors import Tensor, join_bytes, unpack
-from geartrain.worker.batch_call import BatchCall
+from geartrain.worker.call import Call
 from geartrain.worker.tensor_packing import TensorPacker
-from tests.unit.batch_worker import Answers, Item, Worker, nested, packed_input, rows, tensor, texts
+from tests.unit.batch_worker import Answers, Item, Worker, input_of, nested, rows, tensor, texts
 
 Nd = np.ndarray
 ONE = np.array([[1, 2]], np.float32)
@@ -282,7 +282,7 @@ def test_lists_and_optional_tensors_beside_tensors() -> None:
     items = rows(ONE, TWO)
     items[0] = Item({"names": ["a"]}, (tensor("x", ONE), tensor("bias", np.array([50], np.float32))), 1)
     items[1] = Item({"names": ["b", "c"]}, (tensor("x", TWO), bias), 2)
-    for batch in (items, [*items, Item({"names": [], "x": [], "bias": []}, size=0)]):
+    for batch in (items, [*items, Item({"names": [], "x": [], "bias": []}, rows=0)]):
         answers = spy.ask(batch)
         assert_same(answers.outputs[0]["total"], np.array([56.0]))
         assert_same(answers.outputs[1]["total"], np.array([114.0, 222.0]))
@@ -317,7 +317,7 @@ def test_every_datatype_keeps_its_bytes(kind: Any) -> None:
 
 
 def strings(*values: bytes) -> Item:
-    return Item(tensors=(Tensor("x", "BYTES", (len(values),), join_bytes(values)),), size=len(values))
+    return Item(tensors=(Tensor("x", "BYTES", (len(values),), join_bytes(values)),), rows=len(values))
 
 
 def test_tensors_of_strings() -> None:
@@ -329,7 +329,7 @@ def test_tensors_of_strings() -> None:
 
     batches = (
         [strings(b"a", b"bc"), strings(), strings(b"d")],
-        [Item({"x": ["a", "bc"]}, size=2), strings(), strings(b"d")],
+        [Item({"x": ["a", "bc"]}, rows=2), strings(), strings(b"d")],
     )
     for batch in batches:
         answers = Spy(array).ask(batch)
@@ -337,7 +337,7 @@ def test_tensors_of_strings() -> None:
         answers = Spy(listed).ask(batch)
         assert answers.outputs[1] == {"output": []}
         assert answers.outputs[2] == {"output": [b"d!"]}
-    assert Spy(listed).ask([Item({"x": ["a", "b"]}, size=2), Item({"x": ["c"]})]).outputs == {
+    assert Spy(listed).ask([Item({"x": ["a", "b"]}, rows=2), Item({"x": ["c"]})]).outputs == {
         0: ["a!", "b!"],
         1: ["c!"],
     }
@@ -388,8 +388,8 @@ def test_lists_are_filled_up_with_copies() -> None:
 def test_an_input_in_a_file(tmp_path: PlainPath) -> None:
     path = tmp_path / "input"
     items = texts("a", "b")
-    path.write_bytes(packed_input(items))
-    assert Spy(shout).ask(items, input=None, input_file=str(path)).outputs == {0: "A en", 1: "B en"}
+    path.write_bytes(input_of(items))
+    assert Spy(shout).ask(items, input=m.InFile(str(path))).outputs == {0: "A en", 1: "B en"}
     assert not path.exists()
 
 
@@ -408,14 +408,15 @@ def large(x: jt.Float32[Nd, "batch"]) -> jt.Float32[Nd, "batch 40000"]:
 def test_large_tensors_of_a_batch_are_one_piece_of_shared_memory(arenas: tuple[Arena, Arena]) -> None:
     down, up = arenas
     items = rows(np.array([1.5], np.float32), np.array([2.5, 3.5], np.float32))
-    raw = packed_input(items)
+    raw = input_of(items)
     down.write([raw])
-    memory = m.SlotMemory(down.path, up.path, len(raw))
-    answers = Worker(Spy(large).run).ask_all([items], shared=up, input=None, memory=memory)[0]
+    memory = m.SlotMemory(down.path, up.path)
+    answers = Worker(Spy(large).run).ask_all([items], shared=up, input=m.InMemory(len(raw)), memory=memory)[0]
     assert len(answers.frames) == 1
-    assert [end.shared > 0 for end in answers.frames[0].ends] == [True, True]
+    assert [type(end.output) for end in answers.reports if isinstance(end, m.Done)] == [m.InMemory, m.InMemory]
     assert_same(answers.outputs[1]["output"], np.repeat(np.array([[2.5], [3.5]], np.float32), 40000, axis=1))
     assert up.is_free()
+    assert down.is_free(), "the worker has let go of the input"
 
 
 def test_shared_memory_and_json_in_one_batch(arenas: tuple[Arena, Arena]) -> None:
@@ -423,8 +424,8 @@ def test_shared_memory_and_json_in_one_batch(arenas: tuple[Arena, Arena]) -> Non
     items = [*rows(np.array([1], np.float32)), *nested(np.array([2], np.float32))]
     memory = m.SlotMemory(up.path, up.path)
     answers = Worker(Spy(large).run).ask_all([items], shared=up, memory=memory)[0]
-    assert [len(frame.ends) for frame in answers.frames] == [1, 1]
-    assert answers.lasts == [False, True]
+    assert [type(answers.payloads[index][0]) for index in range(2)] == [m.InMemory, m.Inline]
+    assert answers.lasts == [True]
     assert answers.outputs[0]["output"].shape == (1, 40000)
     assert answers.outputs[1] == [[2.0] * 40000]
 
@@ -437,10 +438,11 @@ def test_outputs_above_the_limit_travel_in_several_frames_and_in_files(tmp_path:
 
     answers = Spy(run).ask(texts(*"abcde"), output_dir=str(tmp_path))
     assert [len(answers.outputs[index]) for index in range(5)] == sizes
-    assert [file.kind for file in answers.files[3]] == ["oversized"]
+    assert [type(answers.payloads[index][0]) for index in range(5)] == [m.Inline] * 3 + [m.InFile, m.Inline]
+    assert list(tmp_path.glob("*/*")) == [], "each file is deleted by whoever reads it"
     assert answers.lasts.count(True) == 1
     assert answers.lasts[-1]
-    assert len(answers.lasts) > 2
+    assert len(answers.lasts) == 3, "as many to a frame as fit"
 
 
 def test_tensors_beyond_shared_memory(tmp_path: PlainPath, arenas: tuple[Arena, Arena]) -> None:
@@ -452,7 +454,8 @@ def test_tensors_beyond_shared_memory(tmp_path: PlainPath, arenas: tuple[Arena, 
     memory = m.SlotMemory(up.path, up.path)
     worker = Worker(Spy(run).run)
     answers = worker.ask_all([items], shared=up, memory=memory, output_dir=str(tmp_path))[0]
-    assert [end.shared > 0 or bool(answers.files[item]) for item, end in answers.ends.items()] == [True, True]
+    assert [type(answers.payloads[index][0]) for index in range(2)] == [m.InMemory, m.InFile]
+    assert answers.lasts == [True]
 
 
 def test_files_of_outputs_go_with_their_own_request(tmp_path: PlainPath) -> None:
@@ -475,7 +478,7 @@ def test_files_of_outputs_go_with_their_own_request(tmp_path: PlainPath) -> None
         assert PlainPath(file.filename).read_text() == text
         assert PlainPath(file.filename).name == f"{text}.txt"
     assert answers.outputs[1] is None
-    assert answers.lasts == [False, False, True]
+    assert answers.lasts == [True]
 
 
 def test_the_authors_temporary_files_are_gone_before_the_first_end(tmp_path: PlainPath) -> None:
@@ -505,7 +508,7 @@ def test_plain_outputs_of_any_kind_go_in_one_message() -> None:
 
     answers = Worker(batched(run)).ask(texts(*"abcdef"))
     assert answers.outputs == dict(enumerate(values))
-    assert answers.ends[4].output == b'{"a":{},"b":[1]}'
+    assert answers.payloads[4] == [m.Inline(b'{"a":{},"b":[1]}')]
     assert answers.lasts == [True]
 
 
@@ -539,7 +542,7 @@ def test_tensors_of_the_same_shapes_and_of_others_in_one_batch_after_the_other()
 @pytest.mark.parametrize(("run", "items"), [(shout, texts("a", "b")), (double, rows(ONE, TWO))])
 def test_nothing_of_a_batch_waits_for_the_garbage_collection(run: Callable[..., Any], items: list[Item]) -> None:
     def calls() -> set[int]:
-        return {id(each) for each in gc.get_objects() if type(each) is BatchCall}
+        return {id(each) for each in gc.get_objects() if type(each) is Call}
 
     worker = Worker(batched(run))
     gc.collect()
@@ -586,7 +589,7 @@ def test_every_request_of_any_batch_gets_its_own_rows(requests: list[tuple[int, 
         if packed:
             items.append(Item(values, (tensor("x", array),), size))
         else:
-            items.append(Item({**values, "x": array.tolist()}, size=size))
+            items.append(Item({**values, "x": array.tolist()}, rows=size))
     answers = Worker(negate).ask(items)
     for index, ((size, packed, kind), array) in enumerate(zip(requests, arrays, strict=True)):
         if size and kind != "fine":
@@ -605,11 +608,14 @@ def test_every_request_of_any_batch_gets_its_own_rows(requests: list[tuple[int, 
 
 def test_a_batched_model_without_arrays_loads_no_array_package() -> None:
     script = (
-        "import sys; from geartrain import batched; from geartrain.worker import batch_call, batch, session\n"
+        "import sys; from geartrain import batched; from geartrain.worker import batch_codec, call_tools, session\n"
         "from geartrain.worker.batched_signature import read_batched\n"
+        "from geartrain.worker.outputs import OutputEncoder\n"
         "@batched\n"
         "def run(x: list[str]) -> list[dict]: ...\n"
-        "batch.BatchTools(*read_batched(run, owner_name='run()', settings={}))\n"
+        "read = read_batched(run, owner_name='run()', settings={})\n"
+        "encoder = OutputEncoder(read[1].output)\n"
+        "call_tools.tools_of_model(*read, encoder=encoder, router=None, control=None)\n"
         "print(*{'numpy', 'torch', 'jaxtyping', 'ml_dtypes'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

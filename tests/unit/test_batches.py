@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from geartrain.domain.batch_items import BatchItems
 from geartrain.domain.batching import Batching, BatchPolicy
 from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.events import Metric
 from geartrain.domain.lifecycle import Health, Status
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.signature import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors import Tensor
-from geartrain.domain.work import Canceled, Failed, FileRef, ItemOutcome, Succeeded
-from geartrain.service.batches import Batcher
+from geartrain.domain.work import ALL, Canceled, FileRef, ItemEnd, Succeeded
 from geartrain.service.model import Model
 from geartrain.service.predictions import Limits, NewPrediction, PredictionService
 from geartrain.service.restarts import RestartPolicy, Restarts
-from tests.unit.hand_worker import BY_ITEM, BY_ROWS, WITH_FILES, Call, HandWorker
+from tests.unit.hand_worker import BY_ITEM, BY_ROWS, WITH_FILES, HandCall, HandWorker
 from tests.unit.test_catalogue import NoOutputs
 
 
@@ -61,7 +61,7 @@ class Bench:
         *,
         replicas: int = 1,
         slots: int = 1,
-        queue: int = 0,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
         signature: Signature = BY_ITEM,
         by_turns: bool = False,
         **policy: Any,
@@ -76,7 +76,7 @@ class Bench:
         self.service = PredictionService(
             self.model,
             outputs=NoOutputs(),
-            limits=Limits(queue=queue),
+            limits=limits,
             input_files=lambda: self.files,
             new_folder=lambda: self.files,
         )
@@ -85,8 +85,9 @@ class Bench:
     async def start(self) -> Bench:
         await self.model.start(*self.workers)
         self.service._prepare()
-        if not self.by_turns and isinstance(self.service._batcher, Batcher):
-            self.service._batcher.end_of_turn = lambda callback: callback()  # type: ignore[method-assign]
+        if not self.by_turns:
+            turn = self.service._scheduler._turn
+            turn.at_end = turn._serve  # type: ignore[method-assign]
         return self
 
     def ask(self, text: str, kind: str = "a", **settings: Any) -> Prediction:
@@ -94,11 +95,11 @@ class Bench:
         return self.service.create(NewPrediction(body, **settings))
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[HandCall]:
         return [call for worker in self.workers for call in worker.calls]
 
     @property
-    def open_calls(self) -> list[Call]:
+    def open_calls(self) -> list[HandCall]:
         """Those that run; what lies ready behind one of them does not."""
         ready = [call.next for call in self.calls if call.next is not None and not call.is_over]
         return [call for call in self.calls if not call.is_over and call not in ready]
@@ -195,13 +196,13 @@ async def test_what_is_of_all_goes_to_all_that_run() -> None:
     one, two = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
     call = bench.calls[1]
-    call.listener.on_log("stdout", "loading\n")
-    call.listener.on_metric("steps", 3, "replace")
-    call.listener.item(1).on_log("stderr", "only b\n")
-    call.listener.item(0).on_metric("tokens", 7, "replace")
+    call.listener.on_log(ALL, "stdout", "loading\n")
+    call.listener.on_metric(ALL, Metric("steps", 3, "replace"))
+    call.listener.on_log(1, "stderr", "only b\n")
+    call.listener.on_metric(0, Metric("tokens", 7, "replace"))
     bench.service.cancel(two.id)
-    call.listener.on_log("stdout", "going on\n")
-    call.listener.item(1).on_log("stdout", "nobody reads this\n")
+    call.listener.on_log(ALL, "stdout", "going on\n")
+    call.listener.on_log(1, "stdout", "nobody reads this\n")
     call.answer(0)
     assert (one.logs, two.logs) == ("loading\ngoing on\n", "loading\nonly b\n")
     assert one.metrics == {"batch_size": 2, "steps": 3, "tokens": 7}
@@ -214,10 +215,10 @@ async def test_a_stream_has_chunks_for_each() -> None:
     one, two = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
     call = bench.calls[1]
-    call.listener.item(0).on_output(b'"1"', ())
-    call.listener.item(1).on_output(b'"2"', ())
-    call.listener.item(0).on_output(b'"3"', ())
-    call.listener.on_item_ends([ItemOutcome(index, Succeeded(None, 0.1)) for index in (0, 1)], idle=True)
+    call.listener.on_output(0, b'"1"', ())
+    call.listener.on_output(1, b'"2"', ())
+    call.listener.on_output(0, b'"3"', ())
+    call.listener.on_end([ItemEnd(index, Succeeded(None, 0.1)) for index in (0, 1)], idle=True)
     assert (one.output, two.output) == (b'["1","3"]', b'["2"]')
 
 
@@ -269,14 +270,13 @@ async def test_the_run_is_canceled_with_its_last_item() -> None:
 
 
 async def test_a_run_that_does_not_heed_its_cancel_is_killed() -> None:
-    bench = await Bench().start()
-    bench.service.cancel_grace = 0.0
+    bench = await Bench(limits=Limits(cancel_grace=0.0)).start()
     prediction = bench.ask("a")
     bench.service.cancel(prediction.id)
     async with asyncio.timeout(5):
         while bench.workers[0].killed is None:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
-    assert "canceled batch" in (bench.workers[0].killed or "")
+    assert "canceled prediction" in (bench.workers[0].killed or "")
 
 
 async def test_a_run_that_cleans_up_after_its_cancel_gives_its_slot_back_then() -> None:
@@ -286,7 +286,7 @@ async def test_a_run_that_cleans_up_after_its_cancel_gives_its_slot_back_then() 
     call = bench.calls[0]
     assert call.was_canceled
     call.is_over = True
-    call.listener.on_end(Canceled(), (), idle=False)
+    call.listener.on_end((ItemEnd(ALL, Canceled()),), idle=False)
     assert bench.model.permits.idle == 1
     call.listener.on_idle()
     assert bench.model.permits.idle == 2
@@ -301,8 +301,8 @@ async def test_files_of_a_canceled_item_are_let_go() -> None:
     bench.service.cancel(one.id)
     chunk, end = FileRef("t1", "a", "text/plain"), FileRef("t2", "b", "text/plain")
     listener = bench.calls[1].listener
-    listener.item(0).on_output(b'"t1"', (chunk,))
-    listener.on_item_ends([ItemOutcome(0, Succeeded(b'"t2"', 0.1), (end,))], idle=False)
+    listener.on_output(0, b'"t1"', (chunk,))
+    listener.on_end([ItemEnd(0, Succeeded(b'"t2"', 0.1), (end,))], idle=False)
     assert bench.workers[0].discarded == [chunk, end]
 
 
@@ -397,7 +397,7 @@ def _with_file(bench: Bench, text: str) -> Prediction:
 
 
 async def test_files_are_fetched_before_a_batch_is_joined() -> None:
-    bench = await Bench(signature=WITH_FILES, queue=2).start()
+    bench = await Bench(signature=WITH_FILES, limits=Limits(queue=1)).start()
     one, two = _with_file(bench, "a"), _with_file(bench, "b")
     with pytest.raises(GeartrainError):
         _with_file(bench, "c")  # who fetches has a place, too
@@ -407,7 +407,7 @@ async def test_files_are_fetched_before_a_batch_is_joined() -> None:
     bench.files.door.set()
     await _until(lambda: two.is_terminal and bool(bench.calls))
     assert two.status is Status.CANCELED
-    assert json.loads(bench.calls[0].batch.jobs[0].input) == {"text": "a", "image": "local"}
+    assert json.loads(bench.calls[0].input.items[0].input) == {"text": "a", "image": "local"}
     bench.calls[0].answer()
     await _until(lambda: one.is_terminal)
     assert one.output == b'"A"'
@@ -442,7 +442,7 @@ async def test_who_waits_for_a_batch_with_files_leaves_nothing_behind() -> None:
 
 
 async def test_there_is_room_for_as_many_as_the_queue_holds() -> None:
-    bench = await Bench(queue=2).start()
+    bench = await Bench(limits=Limits(queue=2)).start()
     for text in "abc":
         bench.ask(text)
     assert (await bench.model.report()).health is Health.BUSY
@@ -509,30 +509,26 @@ async def test_a_delay_is_waited_out_by_a_timer() -> None:
 
 
 async def _lone(bench: Bench) -> Bench:
-    """Ask so often, one after the other, that the next one is taken for a lone client's."""
-    bench.workers = [HandWorker(bench.model, policy=BatchPolicy(), takes_singles=True)]
+    """Ask so often, one after the other, that the next one is taken for a single client's."""
     await bench.start()
     for text in "xyz":
         bench.ask(text)
-        for call in bench.open_calls:
-            call.answer()
-        for _, listener in bench.workers[0].singles:
-            listener.on_end(Succeeded(b"1", 0.5), (), idle=True)
-        bench.workers[0].singles.clear()
+        bench.open_calls[0].answer()
     return bench
 
 
-async def test_a_lone_request_is_run_without_a_batch() -> None:
+async def test_a_call_of_a_single_client_says_so() -> None:
     bench = await _lone(Bench())
     prediction = bench.ask("a")
-    ((job, listener),) = bench.workers[0].singles
-    assert json.loads(job.input)["text"] == "a"
+    call = bench.calls[-1]
+    assert (call.texts, call.input.lone, call.input.id) == (["a"], True, prediction.id)
     assert (prediction.status, bench.service.waiting, bench.model.permits.idle) == ("processing", 0, 0)
     late = bench.ask("b")
-    listener.on_log("stdout", "on it\n")
-    listener.on_end(Succeeded(b'"A"', 0.5), (), idle=True)
+    call.listener.on_log(0, "stdout", "on it\n")
+    call.answer()
     assert (prediction.output, prediction.logs, prediction.metrics) == (b'"A"', "on it\n", {"batch_size": 1})
     assert late.status == "processing"
+    assert not bench.calls[-1].input.lone, "somebody else has waited"
     bench.open_calls[0].answer()
     statistics = bench.service.counts.statistics("m", "1")
     assert (statistics.execution_count, statistics.inference_count) == (5, 5)
@@ -540,21 +536,19 @@ async def test_a_lone_request_is_run_without_a_batch() -> None:
     assert bench.service.live == {}
 
 
-async def test_a_lone_request_can_be_canceled_and_crash() -> None:
-    bench = await _lone(Bench())
+async def test_a_single_client_can_cancel_and_meet_a_crash() -> None:
+    bench = await _lone(Bench(slots=2))
     one = bench.ask("a")
     bench.service.cancel(one.id)
-    assert one.status == "processing"
-    ((_, listener),) = bench.workers[0].singles
-    listener.on_end(Canceled(), (), idle=False)
     assert one.status is Status.CANCELED
-    assert bench.model.permits.idle == 0
-    late = bench.ask("b")
-    listener.on_idle()
-    assert late.status == "processing"
-    bench.open_calls[0].answer()
+    call = bench.calls[-1]
+    call.is_over = True
+    call.listener.on_end((ItemEnd(ALL, Canceled()),), idle=False)
+    assert bench.model.permits.idle == 1
+    call.listener.on_idle()
+    assert bench.model.permits.idle == 2
     last = bench.ask("c")
-    bench.workers[0].singles[-1][1].on_end(Failed("Worker crashed: gone"), (), idle=False)
+    bench.workers[0].die()
     assert (last.status, last.error) == ("failed", "Worker crashed: gone")
     assert bench.service.waiting == 0
 
@@ -576,7 +570,7 @@ async def test_rows_are_counted_and_requests_kept_whole() -> None:
     sizes = []
     while bench.open_calls:
         call = bench.open_calls[0]
-        sizes.append(call.batch.sizes)
+        sizes.append(call.sizes)
         call.cancel()
     assert sizes == [(1,), (2, 2), (1, 3)]
 
@@ -588,7 +582,7 @@ async def test_shapes_that_differ_share_nothing() -> None:
     shapes = []
     while bench.open_calls:
         call = bench.open_calls[0]
-        shapes.append([job.tensors[0].shape for job in call.batch.jobs if job.tensors])
+        shapes.append([item.tensors[0].shape for item in call.input.items if item.tensors])
         call.cancel()
     assert shapes == [[(1, 1)], [(1, 2), (1, 2)], [(1, 3)]]
 
@@ -599,7 +593,7 @@ async def test_tensors_in_json_share_a_batch_with_those_that_come_as_such() -> N
     bench.service.create(NewPrediction(b'{"x": [[1, 2], [3, 4]]}'))
     _rows(bench, 1, 2)
     bench.calls[0].cancel()
-    assert bench.calls[1].batch.sizes == (2, 1)
+    assert bench.calls[1].sizes == (2, 1)
 
 
 async def test_a_batch_that_is_too_large_is_refused() -> None:
@@ -639,7 +633,7 @@ async def test_the_figures_add_up() -> None:
     for _ in range(2):
         call = bench.open_calls[0]
         call.open.clear()
-        call.end([ItemOutcome(index, Succeeded(b"null", 0.5)) for index in range(len(call.batch.jobs))])
+        call.end([ItemEnd(index, Succeeded(b"null", 0.5)) for index in range(len(call.input.items))])
     statistics = bench.service.counts.statistics("m", "1")
     assert (statistics.inference_count, statistics.execution_count, statistics.success.count) == (5, 2, 3)
     assert [(each.size, each.compute_infer.count) for each in statistics.batches] == [(1, 1), (4, 1)]
@@ -705,7 +699,7 @@ def _check_nobody_waits_in_vain(bench: Bench, alive: list[HandWorker]) -> None:
     if bench.service.waiting:
         assert bench.model.permits.idle == 0, "a slot is idle, and somebody waits"
     for call in bench.calls:
-        kinds = {json.loads(job.input)["kind"] for job in call.batch.jobs}
+        kinds = {json.loads(item.input)["kind"] for item in call.input.items}
         assert len(kinds) == 1
         numbers = [int(text[1:]) for text in call.texts]
         assert numbers == sorted(numbers), "the order of asking is kept"

@@ -59,7 +59,7 @@ def test_texts(model: LoadedRunner) -> None:
 
 @only(RECORD)
 def test_rows(model: LoadedRunner) -> None:
-    first = Item({"x": [[1, 2, 3], [4, 5, 6]], "names": ["a", "b"]}, size=2)
+    first = Item({"x": [[1, 2, 3], [4, 5, 6]], "names": ["a", "b"]}, rows=2)
     answers = ask(model, [first, Item({"x": [[0, 0, 9]], "names": ["c"]})])
     assert str(answers.outputs[0]).replace("'", '"') in PAGE
     assert answers.outputs[1] == {"total": [9.0], "size": ["c is small"]}

@@ -35,6 +35,7 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
             "",
             "/model",
             "/run/slots",
+            wakeup="blocking",
             backend=m.BackendChoice("onnx", "/model/model.onnx", {"threads": 2}),
             batching={"max_size": 8, "pad_to": [4, 8]},
         ),
@@ -65,82 +66,86 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     "control/DroppedLogs": (m.DroppedLogs(12, 1000), "to_parent"),
     "control/HealthcheckResult": (m.HealthcheckResult(7, "unhealthy", "it said no"), "to_parent"),
     "control/ShuttingDown": (m.ShuttingDown(), "to_parent"),
-    "slot/Predict": (m.Predict("pred_1", 17, b'{"prompt":"hi"}', None, "/run/out", {"user": "u1"}), "slot_to_worker"),
-    "slot/Predict spilled": (m.Predict("pred_1", 18, None, "/run/input.json"), "slot_to_worker"),
+    "slot/Predict": (
+        m.Predict(
+            "pred_1", 17, (m.CallItem("pred_1", context={"user": "u1"}),), m.Inline(b'{"prompt":"hi"}'), "/run/out"
+        ),
+        "slot_to_worker",
+    ),
+    "slot/Predict in a file": (
+        m.Predict("pred_1", 18, (m.CallItem("pred_1"),), m.InFile("/run/input.json")),
+        "slot_to_worker",
+    ),
     "slot/Predict packed": (
-        m.Predict("pred_1", 19, b"packed", parameters={"seed": 7, "loud": True, "t": 0.5, "who": "me"}, packed=True),
+        m.Predict(
+            "pred_1",
+            19,
+            (m.CallItem("pred_1", 4, packed=True, parameters={"seed": 7, "loud": True, "t": 0.5, "who": "me"}),),
+            m.Inline(b"packed"),
+        ),
         "slot_to_worker",
     ),
-    "slot/Predict shared": (
-        m.Predict("pred_1", 20, None, packed=True, memory=m.SlotMemory("/proc/1/fd/5", "/proc/1/fd/6", 600_000)),
+    "slot/Predict in memory": (
+        m.Predict(
+            "pred_1",
+            20,
+            (m.CallItem("pred_1", packed=True),),
+            m.InMemory(600_000),
+            memory=m.SlotMemory("/proc/1/fd/5", "/proc/1/fd/6"),
+        ),
         "slot_to_worker",
     ),
-    "slot/PredictBatch": (
-        m.PredictBatch(
-            "batch_1",
+    "slot/Predict of several": (
+        m.Predict(
+            "batch-1",
             21,
             (
-                m.BatchItem("pred_1"),
-                m.BatchItem("pred_2", 3, packed=True, context={"user": "u1"}, parameters={"seed": 7}),
+                m.CallItem("pred_1"),
+                m.CallItem("pred_2", 3, packed=True, context={"user": "u1"}, parameters={"seed": 7}),
             ),
-            b"packed",
-            None,
+            m.Inline(b"packed"),
             "/run/out",
         ),
         "slot_to_worker",
     ),
-    "slot/PredictBatch spilled": (
-        m.PredictBatch("batch_1", 22, (m.BatchItem("pred_1"),), None, "/run/input.bin"),
-        "slot_to_worker",
-    ),
-    "slot/PredictBatch shared": (
-        m.PredictBatch(
-            "batch_1",
-            23,
-            (m.BatchItem("pred_1", packed=True),),
-            None,
-            memory=m.SlotMemory("/proc/1/fd/5", "/proc/1/fd/6", 600_000),
-        ),
-        "slot_to_worker",
-    ),
     "slot/Attach": (m.Attach(1, 0, shares_memory=True), "slot_to_parent"),
-    "slot/Log": (m.Log("stderr", "careful\n"), "slot_to_parent"),
-    "slot/Log of one item": (m.Log("stderr", "careful\n", 2), "slot_to_parent"),
-    "slot/Output": (m.Output(b'"chunk"'), "slot_to_parent"),
-    "slot/Output shared": (m.Output(b"", shared=600_000), "slot_to_parent"),
-    "slot/Output of one item": (m.Output(b'"chunk"', item=2), "slot_to_parent"),
-    "slot/FileOutput": (m.FileOutput("/tmp/a.png", "file", "image/png", "token-1"), "slot_to_parent"),  # noqa: S108
-    "slot/FileOutput of a temporary file": (
-        m.FileOutput("/run/1/b.png", "file", "image/png", "token-2", ("/tmp/x/b.png", "/tmp/x")),  # noqa: S108
-        "slot_to_parent",
-    ),
-    "slot/FileOutput oversized": (
-        m.FileOutput("/run/2/output.json", "oversized", "application/json", "token-3"),
-        "slot_to_parent",
-    ),
-    "slot/Metric": (m.Metric("timing.decode", 0.25, "increment"), "slot_to_parent"),
-    "slot/Metric of one item": (m.Metric("faces", 2, "replace", 1), "slot_to_parent"),
-    "slot/Done": (m.Done("pred_1", b'"hello"', 0.5, is_stream=False), "slot_to_parent"),
-    "slot/Done shared": (m.Done("pred_1", b"", 0.5, is_stream=False, shared=600_000), "slot_to_parent"),
-    "slot/Done stream": (m.Done("pred_1", None, 0.5, is_stream=True), "slot_to_parent"),
-    "slot/Failed": (m.Failed("pred_1", "ValueError: no"), "slot_to_parent"),
-    "slot/Cancelled": (m.Cancelled("pred_1"), "slot_to_parent"),
-    "slot/Ended": (
-        m.Ended(
-            "batch_1",
-            (m.ItemEnd(0, b'"hello"'), m.ItemEnd(1, error="ValueError: no"), m.ItemEnd(2, canceled=True)),
-            0.5,
-            is_stream=False,
-            last=False,
+    "slot/Log": (m.Reports(17, (m.Log(0, "stderr", "careful\n"),)), "slot_to_parent"),
+    "slot/Log of all": (m.Reports(17, (m.Log(m.ALL, "stderr", "careful\n"),)), "slot_to_parent"),
+    "slot/Output": (m.Reports(17, (m.Output(2, m.Inline(b'"chunk"')),)), "slot_to_parent"),
+    "slot/Output in memory": (m.Reports(17, (m.Output(0, m.InMemory(600_000)),)), "slot_to_parent"),
+    "slot/Output with files": (
+        m.Reports(
+            17,
+            (
+                m.FileOutput(0, "/tmp/a.png", "image/png", "token-1"),  # noqa: S108
+                m.FileOutput(0, "/run/1/b.png", "image/png", "token-2", ("/tmp/x/b.png", "/tmp/x")),  # noqa: S108
+                m.Output(0, m.Inline(b'["token-1","token-2"]')),
+            ),
         ),
         "slot_to_parent",
     ),
-    "slot/Ended shared": (
-        m.Ended("batch_1", (m.ItemEnd(0, b"", shared=6), m.ItemEnd(1, b"", shared=8)), 0.5, is_stream=False, last=True),
+    "slot/Metric": (m.Reports(17, (m.Metric(0, "timing.decode", 0.25, "increment"),)), "slot_to_parent"),
+    "slot/Done": (m.Reports(17, (m.Done(0, m.Inline(b'"hello"'), 0.5),), idle=True), "slot_to_parent"),
+    "slot/Done in a file": (
+        m.Reports(17, (m.Done(0, m.InFile("/run/2/output.json"), 0.5),), idle=True),
         "slot_to_parent",
     ),
-    "slot/Ended stream": (m.Ended("batch_1", (m.ItemEnd(0),), 0.5, is_stream=True, last=True), "slot_to_parent"),
-    "slot/Ended last": (m.Ended("batch_1", (), 0.5, is_stream=False, last=True), "slot_to_parent"),
+    "slot/Done stream": (m.Reports(17, (m.Done(0, None, 0.5, is_stream=True),), idle=True), "slot_to_parent"),
+    "slot/Failed": (m.Reports(17, (m.Failed(0, "ValueError: no"),), idle=True), "slot_to_parent"),
+    "slot/Cancelled": (m.Reports(17, (m.Cancelled(0),), idle=True), "slot_to_parent"),
+    "slot/several ends": (
+        m.Reports(
+            21,
+            (
+                m.Done(0, m.InMemory(6), 0.5),
+                m.Done(3, m.InMemory(8, 6), 0.5),
+                m.Failed(1, "ValueError: no"),
+                m.Cancelled(2),
+            ),
+        ),
+        "slot_to_parent",
+    ),
+    "slot/idle": (m.Reports(21, (), idle=True), "slot_to_parent"),
 }
 
 DECODERS = {
@@ -168,14 +173,18 @@ def test_message_comes_back_as_it_went(name: str) -> None:
 
 
 def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
-    unions = (m.ControlToWorker, m.ControlToParent, m.SlotToWorker, m.SlotToParent)
-    known = {kind for union in unions for kind in get_args(union)}
+    unions = (m.ControlToWorker, m.ControlToParent, m.SlotToParent)
+    known = {kind for union in unions for kind in get_args(union)} | {m.SlotToWorker}
     assert {type(message) for message, _ in EXAMPLES.values()} == known
+    reports = {
+        type(each) for message, _ in EXAMPLES.values() if isinstance(message, m.Reports) for each in message.reports
+    }
+    assert reports == set(get_args(m.Report))
     assert set(json.loads(GOLDEN.read_text())) == set(EXAMPLES)
 
 
 def test_version_of_the_protocol() -> None:
-    assert m.PROTOCOL_VERSION == 6
+    assert m.PROTOCOL_VERSION == 7
 
 
 def test_the_first_message_each_way_carries_the_protocol_version() -> None:

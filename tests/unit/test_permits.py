@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
-from geartrain.service.permits import PermitError, PermitPool, PermitState, SharedPermits
+from geartrain.service.ports import WorkerPort
+from geartrain.service.scheduling.permits import PermitError, PermitPool, PermitState, SharedPermits
+
+WORKER = cast("WorkerPort", object())  # nothing is asked of it
 
 
 def test_each_slot_is_given_once_and_then_there_is_none() -> None:
-    pool = PermitPool(2)
+    pool = PermitPool.of(WORKER, 2)
     first, second = pool.acquire(), pool.acquire()
     assert first is not None
     assert second is not None
@@ -18,7 +23,7 @@ def test_each_slot_is_given_once_and_then_there_is_none() -> None:
 
 
 def test_the_slot_idle_longest_comes_first() -> None:
-    pool = PermitPool(2)
+    pool = PermitPool.of(WORKER, 2)
     first, second = pool.acquire(), pool.acquire()
     assert first is not None
     assert second is not None
@@ -28,7 +33,7 @@ def test_the_slot_idle_longest_comes_first() -> None:
 
 
 def test_a_permit_comes_back_once() -> None:
-    pool = PermitPool(1)
+    pool = PermitPool.of(WORKER, 1)
     permit = pool.acquire()
     assert permit is not None
     pool.release(permit)
@@ -38,7 +43,7 @@ def test_a_permit_comes_back_once() -> None:
 
 @pytest.mark.parametrize("in_use", [True, False])
 def test_a_poisoned_slot_is_never_given_again(in_use: bool) -> None:
-    pool = PermitPool(1)
+    pool = PermitPool.of(WORKER, 1)
     permit = pool.acquire()
     assert permit is not None
     if not in_use:
@@ -52,7 +57,7 @@ def test_a_poisoned_slot_is_never_given_again(in_use: bool) -> None:
 
 
 def test_the_least_busy_worker_comes_first_and_equals_take_turns() -> None:
-    small, large = PermitPool(1), PermitPool(4)
+    small, large = PermitPool.of(WORKER, 1), PermitPool.of(WORKER, 4)
     shared = SharedPermits([small, large])
     assert (shared.size, shared.idle) == (5, 5)
     given = [shared.acquire() for _ in range(6)]
@@ -68,7 +73,7 @@ def test_the_least_busy_worker_comes_first_and_equals_take_turns() -> None:
 
 
 def test_equal_workers_take_turns() -> None:
-    one, two = PermitPool(2), PermitPool(2)
+    one, two = PermitPool.of(WORKER, 2), PermitPool.of(WORKER, 2)
     shared = SharedPermits([one, two])
     turns = []
     for _ in range(4):
@@ -81,4 +86,4 @@ def test_equal_workers_take_turns() -> None:
 
 def test_without_a_worker_there_is_no_permit() -> None:
     assert SharedPermits([]).acquire() is None
-    assert SharedPermits([PermitPool(0)]).acquire() is None
+    assert SharedPermits([PermitPool()]).acquire() is None

@@ -54,7 +54,8 @@ async def test_only_a_worker_that_was_ready_is_given_time_to_end(
 ) -> None:
     workers: list[Stopped] = []
 
-    def launch(_source: ModelSource, model: Any) -> Stopped:
+    def launch(_source: ModelSource, model: Any, *, wakeup: str) -> Stopped:
+        assert wakeup == "adaptive"
         workers.append(Stopped(runner(), model))
         return workers[-1]
 

@@ -127,7 +127,7 @@ def test_threads_that_are_gone_are_not_remembered_for_ever() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(writer._lines) < 400
+    assert len(writer.lines) < 400
     writer.end()
     assert heard.text == "x" * 400
 

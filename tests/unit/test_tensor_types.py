@@ -249,7 +249,7 @@ def test_model_without_arrays_loads_no_array_package() -> None:
     script = (
         "import sys; from geartrain.worker import arguments;"
         "from geartrain.worker.introspect import read_parameters, read_signature;"
-        "from geartrain.worker import outputs, session, job\n"
+        "from geartrain.worker import outputs, session, call\n"
         "def run(x: list[str]) -> dict: ...\n"
         "arguments.ArgumentBinder(read_parameters(run, owner_name='run()'))\n"
         "s = read_signature(run, owner_name='run()')\n"

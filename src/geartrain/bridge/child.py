@@ -14,7 +14,7 @@ import msgspec
 
 from geartrain.bridge.capture import OutputPipes
 from geartrain.bridge.control import ControlChannel
-from geartrain.bridge.folder import WorkerFolder, delete_originals
+from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.messages import (
     PROTOCOL_VERSION,
     BackendChoice,
@@ -34,11 +34,11 @@ from geartrain.bridge.messages import (
     SlotFailed,
     WorkerLog,
 )
-from geartrain.bridge.parcels import message_of, new_probe
 from geartrain.bridge.process import WorkerProcess, describe_exit
-from geartrain.bridge.slots import SlotChannel, may_spin, stop_accepting
-from geartrain.bridge.spills import Spills
-from geartrain.bridge.vigil import Vigil
+from geartrain.bridge.slot_memory import new_probe
+from geartrain.bridge.slot_state import SlotState
+from geartrain.bridge.slots import SlotChannel, stop_accepting
+from geartrain.bridge.wakeup import WakeupMode, effective_mode, new_policy
 from geartrain.domain import work
 from geartrain.domain.events import LogSource
 
@@ -63,9 +63,10 @@ class Launch(msgspec.Struct, frozen=True):
     slots: int | None = None
     mode: Literal["predict", "train"] = "predict"
     weights: str | None = None
-    inspect: bool = False  # no setup and no jobs: it says what it is, and ends
+    inspect: bool = False  # no setup and no calls: it says what it is, and ends
     backend: BackendChoice | None = None
     batching: Mapping[str, Any] | None = None  # settings of `domain.batching.BatchPolicy`
+    wakeup: WakeupMode = "adaptive"
 
 
 class _Life:
@@ -91,6 +92,7 @@ class ChildWorker:
         self._process = WorkerProcess(launch.root, launch.environment)
         self._control = ControlChannel(self._process.control, self._on_control)
         self._probe = new_probe()
+        self._wakeup = effective_mode(launch.wakeup)
         self._control.send(
             Init(
                 protocol=PROTOCOL_VERSION,
@@ -104,13 +106,13 @@ class ChildWorker:
                 probe=None if self._probe is None else self._probe.path,
                 backend=launch.backend,
                 batching=None if launch.batching is None else dict(launch.batching),
+                wakeup=self._wakeup,
             )
         )
         self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._on_raw_output)
         self._channels: list[SlotChannel] = []
         self._slots: dict[int, SlotChannel] = {}
-        self._detached: dict[int, work.JobListener] = {}
-        self._spills = Spills(self._folder)
+        self._loading: set[asyncio.Task[None]] = set()  # inputs that are being written to files
         self._checks: dict[int, asyncio.Future[work.HealthVerdict]] = {}
         self._next_check = 0
         self._life: _Life | None = None
@@ -146,40 +148,36 @@ class ChildWorker:
             raise SetupError(self._death)
         self._pipes.drain()  # what setup wrote past Python is setup's
         self._setting_up = False
-        for channel in self._slots.values() if may_spin and not info.is_async else ():
-            channel.vigil = Vigil(loop)
+        for channel in self._slots.values():
+            channel.wakeup = new_policy(self._wakeup, loop, one_by_one=not info.is_async)
         return info
 
-    def run(self, slot: int, job: work.Job | work.BatchJob, listener: work.JobListener) -> None:
-        """Run a job on an idle slot; `listener` hears of it until its end."""
-        channel = self._slots[slot]
+    def run(self, slot: int, call: work.CallInput, listener: work.CallListener) -> None:
+        """Run a call on an idle slot; `listener` hears of it until its end."""
         if self._death is not None:
-            listener.on_end(work.Failed(self._death), (), idle=False)
+            listener.on_unstarted()
             return
-        alone = job.lone and self._is_idle()
-        serial = channel.occupy(job.id, listener)
-        message = message_of(job, serial, channel.parcels, outputs=self._folder.outputs)
-        if message is None:
-            self._spills.begin(channel, job, listener, serial=serial)
-        else:
-            channel.send(message, alone=alone)
+        loading = self._slots[slot].run(call, listener, alone=call.lone and self._is_idle())
+        if loading is not None:
+            self._loading.add(loading)
+            loading.add_done_callback(self._loading.discard)
 
     def _is_idle(self) -> bool:
-        """Whether no job runs. With many slots that is not worth a look at each of them, and the answer is no."""
-        return len(self._slots) <= _FEW and all(channel.listener is None for channel in self._slots.values())
+        """Whether no call runs. With many slots that is not worth a look at each of them, and the answer is no."""
+        return len(self._slots) <= _FEW and all(slot.state is SlotState.FREE for slot in self._slots.values())
 
     def discard(self, files: Sequence[work.FileRef]) -> None:
         """Remove the files of an output: they have been read, or nobody wants them."""
         self._folder.discard(files)
 
-    def cancel(self, slot: int, job_id: str) -> None:
-        """Ask the worker to stop the job, if the slot still runs it."""
-        channel = self._slots[slot]
-        if channel.job_id == job_id:
-            self._control.send(Cancel(slot, channel.serial))
+    def cancel(self, slot: int, call_id: str) -> None:
+        """Ask the worker to stop the call, if the slot still runs it."""
+        call = self._slots[slot].call
+        if call.call_id == call_id:
+            self._control.send(Cancel(slot, call.serial))
 
     def kill(self, reason: str) -> None:
-        """End the process at once; its jobs fail for that reason."""
+        """End the process at once; its calls fail for that reason."""
         self._fatal = reason
         self._process.kill()
 
@@ -203,9 +201,7 @@ class ChildWorker:
         else:
             self._control.send(Shutdown())
             for channel in self._slots.values():
-                channel.is_last = True
-                if channel.listener is None:
-                    channel.close()
+                channel.shut_down()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace):
                     await asyncio.shield(life.exited)
@@ -245,16 +241,13 @@ class ChildWorker:
                 self._fatal = reason
                 self._pipes.drain()
                 self._on_setup_failed(reason)
-            case SlotCancelled(slot, job_id):
-                self._detach(slot, job_id, work.Canceled())
+            case SlotCancelled(slot, call_id):
+                if self._slots[slot].call.call_id == call_id:
+                    self._detach(slot, work.Canceled())
             case SlotFailed(slot, error):
-                self._detach(slot, None, work.Failed(error))
+                self._detach(slot, work.Failed(error))
             case Idle(slot):
-                self._slots[slot].take_originals()  # the worker has deleted them
-                self._slots[slot].begin_next()
-                listener = self._detached.pop(slot, None)
-                if listener is not None:
-                    listener.on_idle()
+                self._slots[slot].on_idle()
             case HealthcheckResult(check_id, status, error):
                 check = self._checks.pop(check_id, None)
                 if check is not None and not check.done():
@@ -288,23 +281,17 @@ class ChildWorker:
         if not self._life.ready.done():
             self._life.ready.set_exception(SetupError(reason))
 
-    def _detach(self, slot: int, job_id: str | None, outcome: work.Outcome) -> None:
-        channel = self._slots[slot]
-        if job_id is not None and channel.job_id != job_id:
-            return
+    def _detach(self, slot: int, outcome: work.Outcome) -> None:
         self._pipes.drain()
-        listener = channel.take_listener()
-        if listener is not None:
-            self._detached[slot] = listener
-            listener.on_end(outcome, (), idle=False)
+        self._slots[slot].detach(outcome)
 
     def _on_raw_output(self, source: LogSource, data: str) -> None:
         if self._setting_up:
             self._observer.on_setup_log(source, data)
             return
-        running = [channel.listener for channel in self._slots.values() if channel.listener is not None]
+        running = [slot.call for slot in self._slots.values() if slot.state is SlotState.RUNNING]
         if len(running) == 1:
-            running[0].on_log(source, data)
+            running[0].listener.on_log(work.ALL, source, data)
         else:
             for line in data.splitlines():
                 model_logger.info(line, extra={"source": source})
@@ -322,13 +309,13 @@ class ChildWorker:
         reason = self._death = f"Worker crashed: {self._fatal or describe_exit(code)}"
         self._on_setup_failed(reason)
         for channel in self._slots.values():
-            delete_originals(channel.take_originals())
-            _end(channel, work.Failed(reason))
+            channel.fail(reason)
         for check in self._checks.values():
             if not check.done():
                 check.set_result(work.HealthVerdict(healthy=False, error=f"Healthcheck error: {reason}"))
         self._checks.clear()
-        await self._spills.wait()  # they are writing into the folder
+        if self._loading:
+            await asyncio.wait(self._loading)  # they are writing into the folder
         if not self._stopping:
             await self._close(now=False)
             if not self._setting_up:
@@ -348,15 +335,6 @@ class ChildWorker:
         self._control.close()
         self._pipes.close()
         self._folder.close(now=now)
-
-
-def _end(channel: SlotChannel, outcome: work.Outcome) -> None:
-    """End what a slot of a dead worker had."""
-    listener, ahead = channel.take_listener(), channel.take_ahead()
-    if listener is not None:
-        listener.on_end(outcome, (), idle=False)
-    if ahead is not None:
-        ahead.on_unstarted()
 
 
 def _call_soon_threadsafe(loop: asyncio.AbstractEventLoop, callback: object, code: int) -> None:

@@ -16,7 +16,7 @@ from geartrain.domain.batching import Batching
 from geartrain.domain.events import LogSource, MetricMode
 from geartrain.domain.signature import Signature
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -51,6 +51,7 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
     probe: str | None = None  # the path of some memory of the parent's, to try whether it can be shared
     backend: BackendChoice | None = None  # instead of the class that `predictor_ref` names
     batching: dict[str, Any] | None = None
+    wakeup: Literal["adaptive", "blocking"] = "adaptive"  # how a slot without a call waits for the next one
 
 
 class Cancel(_Message, frozen=True, tag="Cancel"):
@@ -148,66 +149,77 @@ class ShuttingDown(_Message, frozen=True, tag="ShuttingDown"):
     """The worker has understood `Shutdown`."""
 
 
+# How bytes travel
+
+
+class Inline(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
+    """The bytes are in the message."""
+
+    data: bytes
+
+
+class InFile(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
+    """The bytes are in a file. Whoever reads it deletes it."""
+
+    path: str
+
+
+class InMemory(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
+    """The bytes are in the memory that parent and worker share for the slot (`bridge.arena`)."""
+
+    size: int
+    offset: int = 0
+
+
+Payload = Inline | InFile | InMemory
+
+
 # Slot channel, parent to worker
 
 
 class SlotMemory(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Two paths that open the slot's memory for what goes down and for what comes up (`bridge.arena`).
-
-    `input_size`: how many bytes the input has there; 0 if it travels otherwise.
-    """
+    """Two paths that open the slot's shared memory: for inputs and for outputs."""
 
     input: str
     output: str
-    input_size: int = 0
+
+
+class CallItem(msgspec.Struct, frozen=True, array_like=True):
+    """What one prediction of a call has of its own, besides its input.
+
+    `rows`: its size in a batch (`domain.batching`). `packed`: it has tensors, which are packed with the JSON
+    (`domain.tensors.pack`), and its outputs that hold tensors shall be packed too.
+    """
+
+    id: str
+    rows: int = 1
+    packed: bool = False
+    context: dict[str, str] | None = None
+    parameters: dict[str, str | int | float | bool] | None = None
 
 
 class Predict(_Message, frozen=True, tag="Predict", gc=True):
-    """Run a prediction, the `serial`-th job of this slot: a client may use an id again, but a cancel is for one run.
+    """Run a call: one invocation of `run()` for one prediction or several.
 
-    Input above the inline limit is None, and `input_file` holds it: the worker deletes it. `packed`: the input is JSON
-    and tensors in one piece (`domain.tensors.pack`), and so are outputs to be that hold tensors. `memory` is what
-    parent and worker share for such pieces, if they do; an input of `memory.input_size` bytes lies there.
+    `serial` numbers the calls of a slot, so that a cancel or a report names exactly one. The input of a call of one
+    item is the item's JSON object, packed if the item is. That of several is always packed: its JSON is an array with
+    an object for each item, and its tensors are those of the packed items, stacked along the first dimension. An input
+    above the inline limit is in a file, as the container runtime document has it.
     """
 
     id: str
     serial: int
-    input: bytes | None
-    input_file: str | None = None
-    output_dir: str | None = None
-    context: dict[str, str] | None = None
-    parameters: dict[str, str | int | float | bool] | None = None
-    packed: bool = False
-    memory: SlotMemory | None = None
-
-
-class BatchItem(msgspec.Struct, frozen=True, array_like=True):
-    """What one prediction of a batch has of its own, beside its input: see `Predict`. `size` in rows."""
-
-    id: str
-    size: int = 1
-    packed: bool = False
-    context: dict[str, str] | None = None
-    parameters: dict[str, str | int | float | bool] | None = None
-
-
-class PredictBatch(_Message, frozen=True, tag="PredictBatch", gc=True):
-    """Run several predictions in one call, the `serial`-th job of this slot.
-
-    The input is always packed: its JSON is an array with an object for each item, and its tensors are those of the
-    items that are `packed`, laid one behind the other along the first dimension. The rest is as in `Predict`.
-    """
-
-    id: str
-    serial: int
-    items: tuple[BatchItem, ...]
-    input: bytes | None
-    input_file: str | None = None
+    items: tuple[CallItem, ...]
+    input: Payload
     output_dir: str | None = None
     memory: SlotMemory | None = None
 
 
 # Slot channel, worker to parent
+
+
+ALL = -1
+"""In place of the index of an item: every item of the call that has not ended."""
 
 
 class Attach(_Message, frozen=True, tag="Attach"):
@@ -218,98 +230,77 @@ class Attach(_Message, frozen=True, tag="Attach"):
     shares_memory: bool = False
 
 
-ALL = -1
-"""In place of an index: what a message tells is of every item of the batch that has not ended, or there is none."""
-
-
 class Log(_Message, frozen=True, tag="Log"):
-    """Output of the prediction that runs on this slot; of a batch, of the item at that index."""
+    """Text that the run of an item has written."""
 
+    item: int
     source: LogSource
     data: str
-    item: int = ALL
 
 
 class Output(_Message, frozen=True, tag="Output"):
-    """One yielded value, as JSON text or packed. `shared`: so many bytes in the slot's memory are it instead.
+    """One yielded value of an item, as JSON text or packed."""
 
-    Of a batch, of the item at that index: never of all.
-    """
-
-    output: bytes
-    shared: int = 0
-    item: int = ALL
+    item: int
+    output: Payload
 
 
 class FileOutput(_Message, frozen=True, tag="FileOutput"):
-    """A file that belongs to the next `Output`, `Done`, or `Ended`, which is then of one item.
+    """A file of the `Output` or `Done` of the same item that follows in the same report.
 
-    `file`: a copy of the author's file; the output's JSON has the string `token` where its URL belongs. `oversized`:
-    the JSON itself, which was above the inline limit and stands empty in the message. The parent deletes either.
-    `originals` are the author's own temporary file and its folders, in the order to delete them: the worker does when
-    the run is over, the parent if the worker dies before.
+    `filename` is a copy of the author's file, which the parent deletes; the output's JSON has the string `token` where
+    its URL belongs. `originals` are the author's own temporary file and its folders, in the order in which they are
+    deleted: by the worker when the run is over, by the parent if the worker dies before. The document's oversized
+    output is an `InFile` of `Output` or `Done`.
     """
 
+    item: int
     filename: str
-    kind: Literal["file", "oversized"]
     mime_type: str
     token: str
     originals: tuple[str, ...] = ()
 
 
 class Metric(_Message, frozen=True, tag="Metric", gc=True):
-    """A recorded metric; of a batch, of the item at that index."""
+    """A metric that the run of an item has recorded."""
 
+    item: int
     name: str
     value: Any
     mode: MetricMode
-    item: int = ALL
 
 
 class Done(_Message, frozen=True, tag="Done"):
-    """The run ended well and the slot is idle. `output` and `shared` as in `Output`; of a stream `output` is None."""
+    """The run of an item ended well, after `predict_time` seconds. With `is_stream` its outputs came before."""
 
-    id: str
-    output: bytes | None
+    item: int
+    output: Payload | None
     predict_time: float
-    is_stream: bool
-    shared: int = 0
+    is_stream: bool = False
 
 
 class Failed(_Message, frozen=True, tag="Failed"):
-    """The run raised and the slot is idle."""
+    """The run of an item raised."""
 
-    id: str
+    item: int
     error: str
 
 
 class Cancelled(_Message, frozen=True, tag="Cancelled"):
-    """The run was canceled and the slot is idle."""
-
-    id: str
-
-
-class ItemEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How an item of a batch ended: with `output`, as in `Done`, with an error, or canceled.
-
-    `shared`: its output is that many bytes of the slot's memory, behind those of the items before it in the message.
-    """
+    """The run of an item was canceled."""
 
     item: int
-    output: bytes | None = None
-    error: str | None = None
-    canceled: bool = False
-    shared: int = 0
 
 
-class Ended(_Message, frozen=True, tag="Ended", gc=True):
-    """Some items of a batch have ended, whose run took so many seconds; with the `last` of them the slot is idle."""
+Report = Log | Output | FileOutput | Metric | Done | Failed | Cancelled
 
-    id: str
-    ends: tuple[ItemEnd, ...]
-    predict_time: float
-    is_stream: bool
-    last: bool
+
+class Reports(_Message, frozen=True, tag="Reports", gc=True):
+    """What is reported of the call `serial`: one frame. With `idle` the call is over, and the slot takes the next."""
+
+    serial: int
+    reports: tuple[Report, ...]
+    idle: bool = False
 
 
 ControlToWorker = Init | Cancel | Healthcheck | Shutdown
@@ -326,8 +317,8 @@ ControlToParent = (
     | HealthcheckResult
     | ShuttingDown
 )
-SlotToWorker = Predict | PredictBatch
-SlotToParent = Attach | Log | Output | FileOutput | Metric | Done | Failed | Cancelled | Ended
+SlotToWorker = Predict
+SlotToParent = Attach | Reports
 Message = ControlToWorker | ControlToParent | SlotToWorker | SlotToParent
 
 encode = msgspec.msgpack.Encoder().encode

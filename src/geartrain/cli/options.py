@@ -139,6 +139,14 @@ Restart = Annotated[
     Literal["never", "on-crash"],
     typer.Option(help="Whether a crashed worker is followed by another, with growing pauses."),
 ]
+Wakeup = Annotated[
+    Literal["adaptive", "blocking"],
+    typer.Option(
+        help="How server and workers wait for each other: adaptive stays awake for moments around predictions, which "
+        "makes short ones faster; blocking always sleeps, for machines that are paid by processor time. With a CPU "
+        "quota of one core or less, adaptive sleeps too.",
+    ),
+]
 RestartLimit = Annotated[int, typer.Option(min=1, metavar="N", help="How many crashes in a row --restart forgives.")]
 CancelGrace = Annotated[
     float,

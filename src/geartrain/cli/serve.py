@@ -96,6 +96,7 @@ def serve(
     restart: options.Restart = "never",
     restart_limit: options.RestartLimit = 5,
     cancel_grace: options.CancelGrace = 60.0,
+    wakeup: options.Wakeup = "adaptive",
     shutdown_grace: options.ShutdownGrace = 30.0,
     x_mode: options.XMode = "predict",
     threads: Annotated[int | None, typer.Option(hidden=True, help="Accepted and ignored, as Cog does.")] = None,  # noqa: ARG001
@@ -138,6 +139,7 @@ def serve(
         allow_private_urls=allow_private_urls,
         shared_memory=shared_memory,
         health_body=health_body,
+        wakeup=wakeup,
         grpc=grpc.grpc_options(grpc_port, grpc_max_message_size, grpc_tls_cert, key=grpc_tls_key, ca=grpc_tls_ca),
         default_model=default_model,
         load=to_load,

@@ -1,4 +1,4 @@
-"""The two state machines: of a prediction, and of a model's setup and health.
+"""The state machines: of a prediction, of its execution, of a call, and of a model's setup and health.
 
 Tables without a clock, a loop or a socket. To change a machine, change its table; an illegal step raises, and a
 terminal state has no way out. Spec: Cog's HTTP API, "Status Lifecycle" and "Health States"; container runtime, the
@@ -52,21 +52,81 @@ HEALTH_STEPS: Final[dict[Health, frozenset[Health]]] = {
 }
 
 
+class ExecutionState(StrEnum):
+    """Where the execution of a prediction stands."""
+
+    ADMITTED = "admitted"
+    PREPARING = "preparing"  # the files of its input are being fetched
+    WAITING = "waiting"  # in the queue
+    ASSIGNED = "assigned"  # a member of a call that has a slot and has not begun
+    PREFETCHED = "prefetched"  # a member of a call that begins when the one before it on its slot is over
+    RUNNING = "running"
+    CANCELING = "canceling"  # its run has been asked to stop
+    CLOSING = "closing"  # its run is over; its outputs are being delivered, or its files removed
+    OVER = "over"
+
+
+class CallState(StrEnum):
+    """Where a call stands."""
+
+    ASSIGNED = "assigned"  # handed to a slot, and not begun
+    RUNNING = "running"
+    CANCELING = "canceling"  # the worker has been asked to stop it
+    KILLED = "killed"  # it did not stop in time, and its worker is being killed
+    ENDED = "ended"  # every member has ended, and the slot is still in use
+    UNSTARTED = "unstarted"  # its worker died before it began: its members wait again
+    OVER = "over"
+
+
+EXECUTION_STEPS: Final[dict[ExecutionState, frozenset[ExecutionState]]] = {
+    ExecutionState.ADMITTED: frozenset(
+        {ExecutionState.PREPARING, ExecutionState.WAITING, ExecutionState.ASSIGNED, ExecutionState.OVER}
+    ),
+    ExecutionState.PREPARING: frozenset({ExecutionState.WAITING, ExecutionState.ASSIGNED, ExecutionState.CLOSING}),
+    ExecutionState.WAITING: frozenset(
+        {ExecutionState.ASSIGNED, ExecutionState.PREFETCHED, ExecutionState.CLOSING, ExecutionState.OVER}
+    ),
+    # Back to waiting: the worker died before the call began.
+    ExecutionState.ASSIGNED: frozenset(
+        {ExecutionState.RUNNING, ExecutionState.WAITING, ExecutionState.CLOSING, ExecutionState.OVER}
+    ),
+    ExecutionState.PREFETCHED: frozenset(
+        {ExecutionState.RUNNING, ExecutionState.WAITING, ExecutionState.CLOSING, ExecutionState.OVER}
+    ),
+    ExecutionState.RUNNING: frozenset({ExecutionState.CANCELING, ExecutionState.CLOSING, ExecutionState.OVER}),
+    ExecutionState.CANCELING: frozenset({ExecutionState.CLOSING, ExecutionState.OVER}),
+    ExecutionState.CLOSING: frozenset({ExecutionState.OVER}),
+    ExecutionState.OVER: frozenset(),
+}
+
+CALL_STEPS: Final[dict[CallState, frozenset[CallState]]] = {
+    # A call may end before it began: its input could not be handed to the worker.
+    CallState.ASSIGNED: frozenset({CallState.RUNNING, CallState.UNSTARTED, CallState.OVER}),
+    CallState.RUNNING: frozenset({CallState.CANCELING, CallState.ENDED, CallState.OVER}),
+    CallState.CANCELING: frozenset({CallState.KILLED, CallState.ENDED, CallState.OVER}),
+    CallState.KILLED: frozenset({CallState.ENDED, CallState.OVER}),
+    CallState.ENDED: frozenset({CallState.KILLED, CallState.OVER}),
+    CallState.UNSTARTED: frozenset(),
+    CallState.OVER: frozenset(),
+}
+
+
 class IllegalStepError(RuntimeError):
     """A state machine was asked for a step that its table does not have: a bug of ours, never of a client."""
+
+    def __init__(self, what: str, current: StrEnum, wanted: StrEnum) -> None:
+        super().__init__(f"{what} cannot go from {current} to {wanted}")
 
 
 def next_status(current: Status, wanted: Status) -> Status:
     """Return `wanted` if a prediction may go there from `current`; raise `IllegalStepError` if not."""
     if wanted not in PREDICTION_STEPS[current]:
-        msg = f"a prediction cannot go from {current} to {wanted}"
-        raise IllegalStepError(msg)
+        raise IllegalStepError("a prediction", current, wanted)
     return wanted
 
 
 def next_health(current: Health, wanted: Health) -> Health:
     """Return `wanted` if a model may go there from `current`; raise `IllegalStepError` if not."""
     if wanted not in HEALTH_STEPS.get(current, frozenset()):
-        msg = f"a model cannot go from {current} to {wanted}"
-        raise IllegalStepError(msg)
+        raise IllegalStepError("a model", current, wanted)
     return wanted

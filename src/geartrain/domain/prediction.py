@@ -22,6 +22,8 @@ from geartrain.domain.events import (
 from geartrain.domain.lifecycle import Status, next_status
 from geartrain.domain.metrics import apply_metric
 
+# To read a member of an enumeration from its class takes several times as long as a global name.
+_STARTING, _PROCESSING, _SUCCEEDED = Status.STARTING, Status.PROCESSING, Status.SUCCEEDED
 _TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
 _START = Start()
 _COMPLETED = {status: Completed(status) for status in _TERMINAL}
@@ -58,7 +60,7 @@ class Prediction:
         self.started_at: float | None = None
         self.completed_at: float | None = None
         self.predict_time: float | None = None
-        self.status = Status.STARTING
+        self.status = _STARTING
         self.error: str | None = None
         self.error_code: Code | None = None  # why it failed, if it was not the run
         self.output: bytes | None = None
@@ -79,7 +81,7 @@ class Prediction:
 
     def start(self, at: float) -> None:
         """The runner is about to be called."""
-        self.status = next_status(self.status, Status.PROCESSING)
+        self.status = next_status(self.status, _PROCESSING)
         self.started_at = at
         self.log.append(_START)
 
@@ -116,7 +118,7 @@ class Prediction:
             self.chunks.append(output)
             self.log.append(Output(output, len(self.chunks) - 1))
         self.output = output
-        self._complete(Status.SUCCEEDED, at, predict_time)
+        self._complete(_SUCCEEDED, at, predict_time)
 
     def fail(self, error: str, *, at: float, code: Code | None = None) -> None:
         """The run, or what had to come before it, went wrong. The chunks given so far stay."""

@@ -1,4 +1,4 @@
-"""What passes between the service and a worker: a job, what becomes of it, and who hears of it.
+"""What passes between the service and a worker: a call, what becomes of it, and who hears of it.
 
 The service and the bridge both speak these words, so neither needs to know the other.
 """
@@ -6,12 +6,12 @@ The service and the bridge both speak these words, so neither needs to know the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from geartrain.domain.batching import Batching
-from geartrain.domain.events import LogSource, MetricMode
+from geartrain.domain.events import LogSource, Metric
 from geartrain.domain.inference import Parameters
 from geartrain.domain.signature import Signature
 from geartrain.domain.tensors import Tensor
@@ -20,32 +20,36 @@ PYTHON: Final = "python"
 """The platform of a model that is code: the document lists none for it, and Triton says this of its Python models."""
 
 
-class Job(msgspec.Struct, frozen=True):
-    """One call of the runner. `input` is a JSON object in UTF-8 whose file values are local paths.
+ALL: Final = -1
+"""In place of the index of an item: every item of the call that has not ended."""
 
-    With `tensors`, which may be none at all, these are inputs beside it, and outputs that hold tensors shall come
-    packed (`domain.tensors.pack`) instead of as JSON. `parameters` are those of the Open Inference Protocol. `lone`:
-    nobody else asks at present, so that nothing else would be done while it runs.
+
+class ItemInput(msgspec.Struct, frozen=True):
+    """One prediction's part of a call. `input` is a JSON object in UTF-8 whose file values are local paths.
+
+    With `tensors`, which may be an empty tuple, these are inputs beside it, and outputs that hold tensors come packed
+    (`domain.tensors.pack`) instead of as JSON. `rows` is its size in a batch (`domain.batching`). `parameters` are
+    those of the Open Inference Protocol.
     """
 
     id: str
     input: bytes
+    rows: int = 1
     context: dict[str, str] | None = None
     tensors: tuple[Tensor, ...] | None = None
     parameters: Parameters | None = None
-    lone: bool = False
 
 
-class BatchJob(msgspec.Struct, frozen=True):
-    """Several jobs in one call of the runner; `sizes` are their rows (`domain.batching`).
+class CallInput(msgspec.Struct, frozen=True):
+    """One invocation of `run()`, for one prediction or, where the model takes batches, for several.
 
-    `ahead`: the slot is not free yet; the batch lies ready for when it is. `lone` as of `Job`.
+    `prefetch`: the slot is still busy; the call begins when the one before it is over. `lone`: no other client seems
+    to ask at present, so the server has nothing else to do while the call runs.
     """
 
     id: str
-    jobs: tuple[Job, ...]
-    sizes: tuple[int, ...]
-    ahead: bool = False
+    items: tuple[ItemInput, ...]
+    prefetch: bool = False
     lone: bool = False
 
 
@@ -64,7 +68,7 @@ class FileRef(msgspec.Struct, frozen=True):
 class Succeeded(msgspec.Struct, frozen=True):
     """The run ended well. `output` is JSON text, empty if a file holds it; None when the run gave it as chunks.
 
-    Of a job with tensors it is packed, if it holds any; so are its chunks.
+    For an item with tensors it is packed, if it holds any; so are its chunks.
     """
 
     output: bytes | None
@@ -84,47 +88,41 @@ class Canceled(msgspec.Struct, frozen=True):
 Outcome = Succeeded | Failed | Canceled
 
 
-class JobListener(Protocol):
-    """Hears what a worker reports of one job: any number of outputs, logs and metrics, then exactly one end."""
+class ItemEnd(msgspec.Struct, frozen=True):
+    """How an item of a call ended; `item` may be `ALL`. The `files` are those that the output of a success names."""
 
-    def on_output(self, chunk: bytes, files: tuple[FileRef, ...]) -> None:
-        """The run gave a chunk of JSON text, empty if one of the files holds it."""
-
-    def on_log(self, source: LogSource, data: str) -> None:
-        """The run wrote to a stream."""
-
-    def on_metric(self, name: str, value: Any, mode: MetricMode) -> None:
-        """The run recorded a metric."""
-
-    def on_end(self, outcome: Outcome, files: tuple[FileRef, ...], *, idle: bool) -> None:
-        """The run is over. With `idle` the slot may take the next job; otherwise `on_idle` follows or never comes."""
-
-    def on_idle(self) -> None:
-        """The slot that was still occupied at the end may take the next job."""
-
-
-class ItemOutcome(msgspec.Struct, frozen=True):
-    """How the job at that index of a batch ended."""
-
-    index: int
+    item: int
     outcome: Outcome
     files: tuple[FileRef, ...] = ()
 
 
-class BatchListener(JobListener, Protocol):
-    """Hears what a worker reports of a batch: of a single job by its index, and as a `JobListener` of all that run."""
+class CallListener(Protocol):
+    """Hears what a worker reports of one call, whose items are named by their index, or by `ALL`.
+
+    First `on_begin`, then any number of outputs, logs and metrics, and exactly one end for each item; or only
+    `on_unstarted`.
+    """
 
     def on_begin(self) -> None:
-        """The batch is run now: comes before all else, at once or when the slot that it lay ready for is free."""
+        """The call is run now: at once, or when the one before it on its slot is over."""
 
     def on_unstarted(self) -> None:
-        """The worker has died, and the batch had not begun: nothing of it has run."""
+        """The worker has died before the call began: nothing of it has run."""
 
-    def item(self, index: int) -> JobListener:
-        """The listener of one job; its end comes with `on_item_ends`, never here."""
+    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
+        """The run gave a chunk of JSON text, empty if one of the files holds it."""
 
-    def on_item_ends(self, ends: Sequence[ItemOutcome], *, idle: bool) -> None:
-        """Some jobs are over; `idle` with the last of them: the slot may take the next batch."""
+    def on_log(self, item: int, source: LogSource, data: str) -> None:
+        """The run wrote to a stream."""
+
+    def on_metric(self, item: int, metric: Metric) -> None:
+        """The run recorded a metric."""
+
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
+        """Items are over, perhaps none. With `idle` the call is, too, and its slot may take the next one."""
+
+    def on_idle(self) -> None:
+        """The slot, which was still occupied when all items had ended, may take the next call."""
 
 
 class WorkerObserver(Protocol):
@@ -137,7 +135,7 @@ class WorkerObserver(Protocol):
         """The model is loaded, and its setup begins."""
 
     def on_lost(self, reason: str) -> None:
-        """The worker is gone without having been told to go; the jobs it had have been ended before."""
+        """The worker is gone without having been told to go; the calls it had have been ended before."""
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):

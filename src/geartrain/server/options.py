@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from geartrain.bridge.wakeup import WakeupMode
 from geartrain.outbound.webhooks import Retries
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
@@ -79,6 +80,7 @@ class ServeOptions:
     load: frozenset[str] | None = None  # the models of a repository to load at the start; None: all
     reload: bool = False  # when files change
     shared_memory: bool = False  # whether clients may register regions of it
+    wakeup: WakeupMode = "adaptive"  # how server and workers wait for each other
     health_body: bool = False  # whether health responses of the Open Inference Protocol have a body
     ready_file: pathlib.Path | None = None  # written when all models are ready that are loaded at the start
     # For a reload of a model that is served alone: what it was found by, and how it is found again.

@@ -71,7 +71,7 @@ async def open_service(
     model = new_model(options)
     show_setup(model, options)
     time_limit = options.variables_of(options.model).setup_timeout
-    worker = launch(options.model, model)
+    worker = launch(options.model, model, wakeup=options.wakeup)
     async with _open_room(options, model, options.model) as service:
         try:
             await _set_up(service, worker, check, time_limit=time_limit)
@@ -124,7 +124,7 @@ async def open_trainings(options: ServeOptions) -> AsyncIterator[Trainings | Non
     time_limit = options.variables_of(source).setup_timeout
     model = Model(source.name, noun="training")
     worker = OnDemandWorker(
-        functools.partial(launch, source),
+        functools.partial(launch, source, wakeup=options.wakeup),
         on_load_output=model.on_setup_log,
         idle_limit=options.training_idle,
         setup_limit=time_limit,

@@ -36,7 +36,7 @@ class ServedVersion:
         self._workers: list[ChildWorker] = []
         try:
             for replica in self.model.replicas:
-                self._workers.append(launch(source, replica))
+                self._workers.append(launch(source, replica, wakeup=options.wakeup))
         except OSError:
             for worker in self._workers:
                 worker.kill("another replica could not be started")

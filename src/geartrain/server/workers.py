@@ -6,6 +6,7 @@ import functools
 
 from geartrain.bridge.child import ChildWorker, Launch, SetupError
 from geartrain.bridge.messages import BackendChoice
+from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.signature import Signature
 from geartrain.domain.work import WorkerObserver
 from geartrain.project.source import ModelSource
@@ -23,11 +24,13 @@ def new_model(
     noun: Noun = "training" if source.mode == "train" else "prediction"
     model = Model(source.name, version=version, restarts=options.restarts, noun=noun, replicas=replicas)
     for replica in model.replicas:
-        replica.respawn = functools.partial(launch, source, replica)
+        replica.respawn = functools.partial(launch, source, replica, wakeup=options.wakeup)
     return model
 
 
-def launch(source: ModelSource, observer: WorkerObserver, *, inspect: bool = False) -> ChildWorker:
+def launch(
+    source: ModelSource, observer: WorkerObserver, *, inspect: bool = False, wakeup: WakeupMode = "adaptive"
+) -> ChildWorker:
     """Spawn a worker of a model; `inspect` for one that only tells its signature."""
     backend = None
     if source.backend is not None:
@@ -42,6 +45,7 @@ def launch(source: ModelSource, observer: WorkerObserver, *, inspect: bool = Fal
         inspect=inspect,
         backend=backend,
         batching=source.batching,
+        wakeup=wakeup,
     )
     return ChildWorker(what, observer)
 

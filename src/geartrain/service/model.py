@@ -16,10 +16,10 @@ from geartrain.domain.signature import Signature
 from geartrain.domain.tensorview import TensorView
 from geartrain.domain.validation import InputValidator
 from geartrain.domain.work import WorkerInfo
-from geartrain.service.permits import PermitPool, SharedPermits
 from geartrain.service.ports import WorkerPort
 from geartrain.service.replicas import ModelSetupError, Replica, ReplicaReport, SetupReport
 from geartrain.service.restarts import RestartPolicy
+from geartrain.service.scheduling.permits import PermitPool, SharedPermits
 
 __all__ = ["HealthReport", "Model", "ModelSetupError", "Noun", "SetupReport"]
 
@@ -33,6 +33,7 @@ _NOT_READY = {
     Health.SETUP_FAILED: "Setup has failed, so no prediction can be made. GET /health-check for its logs.",
     Health.DEFUNCT: "The model's worker is gone, so no prediction can be made. GET /health-check for the reason.",
 }
+_READY = Health.READY  # to read it from its class takes several times as long
 _BEST_FIRST = (Health.READY, Health.STARTING, Health.DEFUNCT, Health.SETUP_FAILED, Health.UNKNOWN)
 
 
@@ -82,12 +83,12 @@ class Model:
         self.loaded = asyncio.Event()  # its signature is known
         self.on_setup_output: Callable[[LogSource, str], None] | None = None
         self.on_health: Callable[[Health], None] | None = None
-        self.has_room: Callable[[], bool] = lambda: self._permits.idle > 0
+        self.has_room: Callable[[], bool] = lambda: self.permits.idle > 0
         self._info: WorkerInfo | None = None
         self._validator: InputValidator | None = None
         self._plain_validator: InputValidator | None = None
         self._view: TensorView | None = None
-        self._permits: PermitPool | SharedPermits = self.replicas[0].permits
+        self.permits: PermitPool | SharedPermits = self.replicas[0].permits  # the slots of the workers that live
         self._check: asyncio.Task[str | None] | None = None
         self._check_ends = 0.0  # on the loop's clock
 
@@ -123,11 +124,11 @@ class Model:
             self._learn(replica.info)
         if len(self.replicas) == 1:
             self.health = replica.health
-            self._permits = replica.permits
+            self.permits = replica.permits
         else:
             found = {each.health for each in self.replicas}
             self.health = next(health for health in _BEST_FIRST if health in found)
-            self._permits = SharedPermits(each.permits for each in self.replicas if each.health is Health.READY)
+            self.permits = SharedPermits(each.permits for each in self.replicas if each.health is Health.READY)
         if self.on_health is not None:
             self.on_health(self.health)
 
@@ -218,14 +219,9 @@ class Model:
         return self._view
 
     @property
-    def permits(self) -> PermitPool | SharedPermits:
-        """The slots of the workers that live."""
-        return self._permits
-
-    @property
     def slots(self) -> int:
         """How many predictions can run at once when setup is done; raises `NOT_READY` before the model is loaded."""
-        return self._permits.size or self.info.slots * len(self.replicas)
+        return self.permits.size or self.info.slots * len(self.replicas)
 
     @property
     def worker(self) -> WorkerPort:
@@ -238,7 +234,7 @@ class Model:
 
     def check_ready(self) -> None:
         """Raise `NOT_READY` unless a prediction can be made."""
-        if self.health is not Health.READY:
+        if self.health is not _READY:
             raise self.not_ready()
 
     def not_ready(self) -> GeartrainError:

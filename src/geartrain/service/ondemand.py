@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
-from geartrain.domain.events import LogSource, MetricMode
+from geartrain.domain.events import LogSource, Metric
 from geartrain.domain.work import (
-    BatchJob,
+    ALL,
+    CallInput,
+    CallListener,
     Canceled,
     Failed,
     FileRef,
     HealthVerdict,
-    Job,
-    JobListener,
+    ItemEnd,
     Outcome,
     WorkerInfo,
     WorkerObserver,
@@ -37,11 +38,12 @@ class Spawn(Protocol):
 
 
 class OnDemandWorker:
-    """A `WorkerPort` with one slot, and behind it, one after another, workers that are spawned for a job.
+    """A `WorkerPort` with one slot, and behind it, one after another, workers that are spawned for a call.
 
-    Its `start` loads the model and runs no setup. Setup is part of the first job: what it writes stands in the logs of
-    that job, and the job fails if it fails. Afterwards the worker stays for `idle_limit` seconds (None: for ever), and
-    for as long as files of its outputs are being read. One that dies is followed by another with the next job.
+    Its `start` loads the model and runs no setup. Setup is part of the first call: what it writes stands in the logs of
+    that call, and the call fails if it fails. Afterwards the worker stays for `idle_limit` seconds (None disables the
+    limit), and for as long as files of its outputs are being read. One that dies is followed by another with the next
+    call.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class OnDemandWorker:
         self._child: WorkerPort | None = None  # that is set up
         self._starting: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._job: _RunningJob | None = None
+        self._call: _RunningCall | None = None
         self._unread: dict[str, WorkerPort] = {}  # the files of outputs by token, and who has them
         self._timer: asyncio.TimerHandle | None = None
 
@@ -75,20 +77,20 @@ class OnDemandWorker:
             await inspected.stop(0)
         return msgspec.structs.replace(info, slots=1, has_healthcheck=False)
 
-    def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
-        """Run a job, after the setup of a worker for it if there is none; `listener` hears of both."""
+    def run(self, slot: int, call: CallInput, listener: CallListener) -> None:
+        """Run a call, after the setup of a worker for it if there is none; `listener` hears of both."""
         self._stop_clock()
-        running = self._job = _RunningJob(self, listener)
+        running = self._call = _RunningCall(self, listener)
         if self._child is not None:
-            self._child.run(slot, job, running)
+            self._child.run(slot, call, running)
         else:
-            self._starting = asyncio.ensure_future(self._set_up_and_run(slot, job, running))
+            self._starting = asyncio.ensure_future(self._set_up_and_run(slot, call, running))
             self._starting.add_done_callback(self._on_started)
 
-    def cancel(self, slot: int, job_id: str) -> None:
-        """Ask for the end of a job; a worker that is being set up for it is killed."""
+    def cancel(self, slot: int, call_id: str) -> None:
+        """Ask for the end of a call; a worker that is being set up for it is killed."""
         if self._child is not None:
-            self._child.cancel(slot, job_id)
+            self._child.cancel(slot, call_id)
         elif self._starting is not None and not self._starting.cancelling():
             self._starting.cancel()
 
@@ -124,26 +126,26 @@ class OnDemandWorker:
     # its worker's observer
 
     def on_setup_log(self, source: LogSource, data: str) -> None:
-        """What setup prints belongs to the job that it is for."""
-        if self._job is None:
+        """What setup prints belongs to the call that it is for."""
+        if self._call is None:
             self._on_load_output(source, data)
         else:
-            self._job.on_log(source, data)
+            self._call.on_log(ALL, source, data)
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """The signature is known since `start`."""
 
     def on_lost(self, reason: str) -> None:
-        """The worker has died; its job, if it had one, has failed already, and the slot is as good as ever."""
-        logger.error("the worker is gone; the next job starts another", extra={"reason": reason})
+        """The worker has died; its call, if it had one, has failed already, and the slot is as good as ever."""
+        logger.error("the worker is gone; the next call starts another", extra={"reason": reason})
         self._child = None
         self._stop_clock()
-        if self._job is not None:
-            self._job.on_idle()
+        if self._call is not None:
+            self._call.on_idle()
 
     # its beginning
 
-    async def _set_up_and_run(self, slot: int, job: Job | BatchJob, running: _RunningJob) -> None:
+    async def _set_up_and_run(self, slot: int, call: CallInput, running: _RunningCall) -> None:
         if self._ending is not None:
             await asyncio.wait((self._ending,))  # what it holds, memory above all, is needed now
         child = self._spawn(self, inspect=False)
@@ -154,15 +156,15 @@ class OnDemandWorker:
             await child.stop(0)
             raise
         self._child = child  # in the same step as its start ended: from now on its death is told to us
-        child.run(slot, job, running)
+        child.run(slot, call, running)
 
     def _on_started(self, task: asyncio.Task[None]) -> None:
         self._starting = None
         error = None if task.cancelled() else task.exception()
-        if self._job is None or (error is None and not task.cancelled()):
+        if self._call is None or (error is None and not task.cancelled()):
             return
         outcome: Outcome = Canceled() if error is None else Failed(self._describe(error))
-        self._job.on_end(outcome, (), idle=True)
+        self._call.on_end((ItemEnd(ALL, outcome),), idle=True)
 
     def _describe(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError) and self._setup_limit is not None:
@@ -177,13 +179,13 @@ class OnDemandWorker:
             self._unread.update(dict.fromkeys((file.token for file in files), self._child))
 
     def free(self) -> None:
-        """The job is over and the slot is free."""
-        self._job = None
+        """Note that the call is over and the slot is free."""
+        self._call = None
         self._rest()
 
     def _rest(self) -> None:
         self._stop_clock()
-        if self._child is not None and self._job is None and not self._unread and self._idle_limit is not None:
+        if self._child is not None and self._call is None and not self._unread and self._idle_limit is not None:
             self._timer = asyncio.get_running_loop().call_later(self._idle_limit, self._end, _GRACE)
 
     def _stop_clock(self) -> None:
@@ -196,34 +198,46 @@ class OnDemandWorker:
             self._ending = asyncio.ensure_future(child.stop(grace))
 
 
-class _RunningJob:
-    """A job's listener, with the worker listening in: it has to know when it may rest."""
+class _RunningCall:
+    """The listener of a call, which tells the worker as well when it may rest.
 
-    def __init__(self, worker: OnDemandWorker, listener: JobListener) -> None:
+    The call begins when it is given to the worker, so that what the setup for it prints is heard.
+    """
+
+    def __init__(self, worker: OnDemandWorker, listener: CallListener) -> None:
         self._worker = worker
         self._listener = listener
+        listener.on_begin()
 
-    def on_output(self, chunk: bytes, files: tuple[FileRef, ...]) -> None:
-        """See `JobListener`."""
+    def on_begin(self) -> None:
+        """It has begun before."""
+
+    def on_unstarted(self) -> None:
+        """End the call: the worker that was set up for it has died before it could begin."""
+        self.on_end((ItemEnd(ALL, Failed("Worker crashed: it died before the call began")),), idle=True)
+
+    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
+        """Note the files, and pass the chunk on."""
         self._worker.keep_files(files)
-        self._listener.on_output(chunk, files)
+        self._listener.on_output(item, chunk, files)
 
-    def on_log(self, source: LogSource, data: str) -> None:
-        """See `JobListener`."""
-        self._listener.on_log(source, data)
+    def on_log(self, item: int, source: LogSource, data: str) -> None:
+        """Pass it on."""
+        self._listener.on_log(item, source, data)
 
-    def on_metric(self, name: str, value: Any, mode: MetricMode) -> None:
-        """See `JobListener`."""
-        self._listener.on_metric(name, value, mode)
+    def on_metric(self, item: int, metric: Metric) -> None:
+        """Pass it on."""
+        self._listener.on_metric(item, metric)
 
-    def on_end(self, outcome: Outcome, files: tuple[FileRef, ...], *, idle: bool) -> None:
-        """See `JobListener`."""
-        self._worker.keep_files(files)
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
+        """Note the files, free the worker if it is idle, and pass the ends on."""
+        for end in ends:
+            self._worker.keep_files(end.files)
         if idle:
             self._worker.free()
-        self._listener.on_end(outcome, files, idle=idle)
+        self._listener.on_end(ends, idle=idle)
 
     def on_idle(self) -> None:
-        """See `JobListener`."""
+        """Free the worker, and pass it on."""
         self._worker.free()
         self._listener.on_idle()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from geartrain.domain.errors import FieldError
 from geartrain.domain.webhook import Webhook
-from geartrain.domain.work import BatchJob, FileRef, HealthVerdict, Job, JobListener, WorkerInfo
+from geartrain.domain.work import CallInput, CallListener, FileRef, HealthVerdict, WorkerInfo
 
 
 class WorkerPort(Protocol):
@@ -20,22 +20,22 @@ class WorkerPort(Protocol):
         The observer hears before, as soon as the model is loaded, what is returned in the end.
         """
 
-    def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
-        """Run a job on an idle slot; `listener` hears of it until its end.
+    def run(self, slot: int, call: CallInput, listener: CallListener) -> None:
+        """Run a call on an idle slot; `listener` hears of it until its end.
 
-        A model that takes batches (`WorkerInfo.batching`) gets nothing else, each with a `BatchListener`, unless it
-        `takes_singles`. If its run is
-        not async, one batch that is `ahead` may be given to a slot that is not idle yet; it is to be small.
+        Only a model that takes batches (`WorkerInfo.batching`) gets calls of several items. If its run is not async,
+        one call with `prefetch` may be given to a slot that is busy; it is to be small. Nothing that the listener
+        raises reaches the caller, other listeners, or the worker.
         """
 
-    def cancel(self, slot: int, job_id: str) -> None:
-        """Ask for the end of a job, or of a whole batch; its listener hears of it."""
+    def cancel(self, slot: int, call_id: str) -> None:
+        """Ask for the end of a call; its listener hears of it. Nothing happens if the slot does not run that call."""
 
     def discard(self, files: Sequence[FileRef]) -> None:
         """Let go of an output's files: they have been read, or nobody wants them."""
 
     def kill(self, reason: str) -> None:
-        """End it at once and by force; what it ran fails for that reason."""
+        """End it at once and by force; what it runs fails for that reason."""
 
     async def healthcheck(self) -> HealthVerdict:
         """Run the author's healthcheck, however long it takes."""

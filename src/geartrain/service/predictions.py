@@ -9,9 +9,8 @@ import asyncio
 import itertools
 import logging
 import time
-from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import msgspec
 
@@ -20,24 +19,25 @@ from geartrain.domain.events import DEFAULT_CAPACITY
 from geartrain.domain.inference import Parameters
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
-from geartrain.domain.solitude import Solitude
 from geartrain.domain.tensors import Tensor
 from geartrain.domain.webhook import Webhook
-from geartrain.domain.work import Job
-from geartrain.service.batches import BatchedExecution, Batcher
-from geartrain.service.execution import Execution
+from geartrain.domain.work import ItemInput
 from geartrain.service.kept import KeptPredictions
 from geartrain.service.model import Model
-from geartrain.service.permits import Permit
 from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
+from geartrain.service.scheduling.context import RunContext, no_folder
+from geartrain.service.scheduling.execution import NO_TICKET, Execution, Ticket
+from geartrain.service.scheduling.scheduler import DEFAULT_QUEUE, Scheduler
 from geartrain.service.statistics import Counts
 from geartrain.service.webhooks import Webhooks
+
+__all__ = ["DEFAULT_QUEUE", "SECRET_ECHO", "Limits", "NewPrediction", "PredictionService"]
 
 logger = logging.getLogger(__name__)
 
 SECRET_ECHO = "**********"  # noqa: S105 - what is shown in place of a secret
+_UNMEASURED: tuple[Hashable, int] = ((), 1)
 MAX_ID = 1024  # characters
-DEFAULT_QUEUE: Final = 1024  # requests that may wait, where requests do
 
 
 class NewPrediction(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class NewPrediction(msgspec.Struct, frozen=True):
     webhook: Webhook | None = None
     output_prefix: str | None = None  # the URL that its output files shall go to
     background: bool = False  # nobody waits for its answer
-    tensors: tuple[Tensor, ...] | None = None  # inputs that have been checked; see `Job`
+    tensors: tuple[Tensor, ...] | None = None  # inputs that have been checked; see `ItemInput`
     parameters: Parameters | None = None
     queue: int | None = None  # how many may wait before it, where that is not the operator's `Limits.queue`
     patience: float | None = None  # seconds that it may wait for a slot
@@ -76,7 +76,7 @@ class PredictionService:
         *,
         outputs: OutputsPort,
         input_files: Callable[[], InputFilesPort | None] = lambda: None,
-        new_folder: Callable[[], FolderPort] | None = None,
+        new_folder: Callable[[], FolderPort] = no_folder,
         history: int = DEFAULT_CAPACITY,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.time,
@@ -90,25 +90,22 @@ class PredictionService:
         self.outputs = outputs
         self.clock = clock
         self.history = history
-        self.cancel_grace = limits.cancel_grace
-        self._queue_size = limits.queue
-        self._batch_room = limits.queue or DEFAULT_QUEUE
-        self._queue: deque[Execution] = deque()
-        self._solitude = Solitude()
-        self._batcher: Batcher | None = None  # of a model that takes batches
         self.live: dict[str, Execution] = {}
         self.kept = KeptPredictions(limits.keep)
         self.counts = Counts()
+        self._context = RunContext(
+            outputs=outputs, counts=self.counts, cancel_grace=limits.cancel_grace, new_folder=new_folder, clock=clock
+        )
+        self._scheduler = Scheduler(model, self._context, queue=limits.queue, on_over=self._forget)
         self._successor: PredictionService | None = None
         self._unfinished = 0  # of `live`, those that are ours
         self._make_input_files = input_files
-        self._new_folder = new_folder
         self._empty: asyncio.Future[None] | None = None
         self._closing = False
         self._prepared = False
         self._sequence = itertools.count()
         model.on_health = self._on_health
-        model.has_room = lambda: self.has_room
+        model.has_room = lambda: self._scheduler.has_room
 
     # for the doors
 
@@ -172,8 +169,8 @@ class PredictionService:
             execution.cancel()
 
     def expect_others(self) -> None:
-        """Several clients ask at the same moment, as their door knows: no run is awaited on the spot for some time."""
-        self._solitude.has_run(alone=False)
+        """Note that several clients ask at the same moment: for some time, no call is awaited on the spot."""
+        self._scheduler.expect_others()
 
     # at the end
 
@@ -187,14 +184,15 @@ class PredictionService:
         What is live or kept here can be found there as well, and its counts go on where these end. Whoever still asks
         here is passed on.
         """
-        successor.live, successor.kept, successor.counts = self.live, self.kept, self.counts
+        successor.live, successor.kept = self.live, self.kept
+        successor.counts = successor._context.counts = self.counts
         self._successor = successor
         self._closing = True
 
     def cancel_all(self) -> None:
         """Ask for the end of every live prediction."""
         for execution in tuple(self.live.values()):
-            if execution.is_of(self):
+            if execution.is_of(self._scheduler):
                 execution.cancel()
 
     async def drain(self, time_limit: float | None) -> bool:
@@ -205,10 +203,40 @@ class PredictionService:
             await asyncio.wait((self._empty,), timeout=time_limit)
         return not self._unfinished
 
-    # for the executions
+    @property
+    def waiting(self) -> int:
+        """How many predictions are admitted and have no slot yet."""
+        return self._scheduler.waiting
 
-    def forget(self, execution: Execution) -> None:
-        """The prediction is about to reach its terminal state: its id is free."""
+    # inside
+
+    def _admit(self, new: NewPrediction, prediction_id: str, values: dict[str, Any] | None) -> Execution:
+        """Make a prediction live: it begins, or waits. Raises `GeartrainError` if there is no place for it."""
+        scheduler = self._scheduler
+        key, rows = scheduler.measure(new.input, new.tensors) if scheduler.is_batching else _UNMEASURED
+        scheduler.check_room(new.queue)
+        now = self.clock()
+        echo = self._echo(new.input) if self._secrets else new.input
+        created_at = now if new.created_at is None else new.created_at
+        # Whoever creates a prediction reads it from its first event on, however short the history for others is.
+        prediction = Prediction(prediction_id, echo, created_at, capacity=max(self.history, DEFAULT_CAPACITY))
+        item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters)
+        is_simple = new.patience is None and not scheduler.is_batching
+        ticket = NO_TICKET if is_simple else Ticket(key, new.patience)
+        execution = Execution(scheduler, prediction, item, ticket=ticket, at=now)
+        execution.is_kept = new.keep
+        if not new.background:
+            execution.output_prefix = new.output_prefix
+        self.live[prediction_id] = execution
+        self._unfinished += 1
+        if values is None:
+            scheduler.submit(execution)
+        else:
+            execution.prepare(values)
+        return execution
+
+    def _forget(self, execution: Execution) -> None:
+        """Free the id of a prediction that is about to reach its terminal state."""
         prediction = execution.prediction
         if self.live.get(prediction.id) is execution:
             del self.live[prediction.id]
@@ -218,109 +246,6 @@ class PredictionService:
         if self._empty is not None and not self._unfinished and not self._empty.done():
             self._empty.set_result(None)
 
-    def give_back(self, permit: Permit) -> None:
-        """A slot is idle: the prediction that has waited longest may have it."""
-        permit.pool.release(permit)
-        if self._batcher is not None:
-            self._batcher.serve()
-            return
-        self._solitude.has_run(alone=not self._unfinished)
-        if self._queue:
-            self._serve_queue()
-
-    def leave_queue(self, execution: Execution) -> None:
-        """A waiting prediction no longer waits."""
-        if isinstance(execution, BatchedExecution):
-            execution.leave()
-        elif execution in self._queue:
-            self._queue.remove(execution)
-
-    @property
-    def waiting(self) -> int:
-        """How many predictions wait for a slot."""
-        return len(self._queue) if self._batcher is None else self._batcher.waiting
-
-    @property
-    def has_room(self) -> bool:
-        """Whether one more prediction would be admitted, as long as the model is ready."""
-        if self._batcher is not None:
-            return self._batcher.waiting < self._batch_room
-        return self.model.permits.idle > 0
-
-    @property
-    def input_files(self) -> InputFilesPort:
-        """What fetches the files of inputs; only for a model that takes files."""
-        if self._input_files is None:
-            msg = "this model takes no files"
-            raise RuntimeError(msg)
-        return self._input_files
-
-    def new_folder(self) -> FolderPort:
-        """A folder for one prediction's files."""
-        if self._new_folder is None:
-            msg = "this service has no workspace"
-            raise RuntimeError(msg)
-        return self._new_folder()
-
-    # inside
-
-    def _admit(self, new: NewPrediction, prediction_id: str, values: dict[str, Any] | None) -> Execution:
-        """Make a prediction live: it begins, or waits. Raises `GeartrainError` if there is no place for it."""
-        if self._batcher is not None:
-            return self._admit_to_batch(self._batcher, new, prediction_id, values=values)
-        permit = self.model.permits.acquire()
-        if permit is None:
-            self._check_queue(new.queue)
-        now = self.clock()
-        lone = permit is not None and self._solitude.is_likely()
-        execution = Execution(self, *self._parts(new, prediction_id, now, lone=lone), values=values)
-        self._enter(execution, new, now)
-        if permit is None:
-            self._queue.append(execution)
-            execution.wait(new.patience)
-        else:
-            execution.begin(permit, now)
-        return execution
-
-    def _admit_to_batch(
-        self, batcher: Batcher, new: NewPrediction, prediction_id: str, *, values: dict[str, Any] | None
-    ) -> Execution:
-        key, rows = batcher.measure(new.input, new.tensors)
-        self._check_queue(new.queue)
-        now = self.clock()
-        parts = self._parts(new, prediction_id, now, lone=self._solitude.is_likely())
-        execution = BatchedExecution(batcher, *parts, values=values, key=key, rows=rows)
-        self._enter(execution, new, now)
-        if values is not None or not batcher.run_alone(execution, now):
-            execution.enter(new.patience)
-        return execution
-
-    def _parts(self, new: NewPrediction, prediction_id: str, now: float, *, lone: bool) -> tuple[Prediction, Job]:
-        echo = self._echo(new.input) if self._secrets else new.input
-        created_at = now if new.created_at is None else new.created_at
-        # Whoever creates a prediction reads it from its first event on, however short the history for others is.
-        prediction = Prediction(prediction_id, echo, created_at, capacity=max(self.history, DEFAULT_CAPACITY))
-        return prediction, Job(prediction_id, new.input, new.context, new.tensors, new.parameters, lone)
-
-    def _enter(self, execution: Execution, new: NewPrediction, now: float) -> None:
-        execution.admitted_at = now
-        execution.is_kept = new.keep
-        if not new.background:
-            execution.output_prefix = new.output_prefix
-        self.live[execution.prediction.id] = execution
-        self._unfinished += 1
-
-    def _check_queue(self, size: int | None) -> None:
-        """Raise if there is no place in the queue; `size` is that of the client's protocol, if it has one."""
-        own = self._queue_size if self._batcher is None else self._batch_room
-        if self.waiting < (own if size is None else size):
-            return
-        self.counts.add_fault("REJECTED", 0.0, ran_until=None)
-        self.expect_others()
-        if size is None:
-            raise GeartrainError(Code.AT_CAPACITY, "At capacity - all prediction slots busy")
-        raise GeartrainError(Code.QUEUE_FULL, "Exceeds maximum queue size")
-
     def _pass_on(self, new: NewPrediction) -> Prediction:
         successor = self._successor
         # Tensors have been checked against this signature: they must not meet another one.
@@ -328,33 +253,25 @@ class PredictionService:
             return successor.create(new)
         raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {self.model.noun}s.")
 
-    def _serve_queue(self) -> None:
-        while self._queue and self.model.health is Health.READY:
-            permit = self.model.permits.acquire()
-            if permit is None:
-                return
-            self._queue.popleft().begin(permit, self.clock())
-
     def _on_health(self, health: Health) -> None:
         """The model has become ready again, or will never be."""
         if health is Health.READY:
-            self._serve_queue()
-            if self._batcher is not None:
-                self._batcher.serve()
+            self._scheduler.serve()
         elif health is not Health.STARTING:
-            while self._queue:
-                self._queue.popleft().refuse(self.model.not_ready())
-            if self._batcher is not None:
-                self._batcher.refuse_all()
+            self._scheduler.refuse_all()
 
     def _prepare(self) -> None:
-        validator = self.model.validator  # raises while the signature is unknown
+        model = self.model
+        validator = model.validator  # raises while the signature is unknown
         self._has_files = bool(validator.file_fields)
         self._secrets = validator.secret_fields
         self._input_files = self._make_input_files() if self._has_files else None
-        batching = self.model.info.batching
-        if batching is not None:
-            self._batcher = Batcher(self, self.model.signature, batching, solitude=self._solitude)
+        context = self._context
+        context.gives_tensors = lambda: model.view.gives_tensors
+        if self._input_files is not None:
+            files = self._input_files
+            context.input_files = lambda: files
+        self._scheduler.configure(model.info)
         self._prepared = True
 
     def _check_files(self, raw: bytes) -> dict[str, Any] | None:

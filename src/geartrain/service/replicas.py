@@ -12,9 +12,9 @@ import msgspec
 from geartrain.domain.events import LogSource
 from geartrain.domain.lifecycle import Health, next_health
 from geartrain.domain.work import WorkerInfo
-from geartrain.service.permits import PermitPool
 from geartrain.service.ports import WorkerPort
 from geartrain.service.restarts import RestartPolicy, Restarts
+from geartrain.service.scheduling.permits import PermitPool
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Replica:
         self.respawn: Callable[[], WorkerPort] | None = None
         self.worker: WorkerPort | None = None
         self.info: WorkerInfo | None = None
-        self.permits = PermitPool(0)
+        self.permits = PermitPool()
         self.lost: str | None = None  # why the latest one is gone
         self._owner = owner
         self._clock = clock
@@ -171,7 +171,7 @@ class Replica:
         except Exception as error:
             raise self._setup_failed(str(error)) from error
         self.info = info
-        self.permits = PermitPool(info.slots, worker)
+        self.permits = PermitPool.of(worker, info.slots)
         self.setup.completed_at = self._clock()
         self._step(Health.READY)
 

@@ -40,47 +40,37 @@ class Counts(msgspec.Struct):
     batches: dict[int, BatchCount] = msgspec.field(default_factory=dict)  # by their rows
 
     def add_success(
-        self,
-        admitted: float,
-        began: float,
-        started: float,
-        *,
-        ended: float,
-        predict_time: float,
-        rows: int | None = None,
+        self, admitted: float, ready: float, began: float, *, ended: float, predict_time: float, rows: int
     ) -> None:
-        """A run ended well: it was `admitted`, `began` when it had a slot, and `started` with its files at hand.
+        """Count a prediction that ended well: `admitted`, `ready` with its files, and `began` at these moments.
 
-        `rows`: it was a part of a batch (see `add_batch`), of so many rows.
+        `rows`: its size in a batch.
         """
-        if rows is None:
-            self.runs += 1
-        else:
-            self.rows += rows - 1
+        self.rows += rows - 1
         self.successes += 1
         self.success_time += ended - admitted
-        self.queue_time += began - admitted
-        self.fetch_time += started - began
+        self.fetch_time += ready - admitted
+        self.queue_time += began - ready
         self.predict_time += predict_time
         self.latest = ended
 
-    def add_batch(self, rows: int, took: float, *, predict_time: float | None) -> None:
-        """A batch has ended, after so many seconds; `predict_time` is that of the model, None if it failed."""
-        self.runs += 1
-        count = self.batches.setdefault(rows, BatchCount())
-        count.runs += 1
-        count.run_time += took
-        count.predict_time += took if predict_time is None else predict_time
+    def add_call(self, rows: int, took: float, *, predict_time: float | None) -> None:
+        """Count a call that has ended, after `took` seconds; `predict_time` is that of the model, None if it failed.
 
-    def add_fault(self, fault: Fault, took: float, *, ran_until: float | None, in_batch: bool = False) -> None:
-        """A prediction ended otherwise, after so many seconds; `ran_until` when its run ended, if it came to one.
-
-        `in_batch`: the run was that of a batch, which is counted by itself.
+        `rows`: the size of the batch; 0 for a model without batches.
         """
+        self.runs += 1
+        if rows:
+            count = self.batches.setdefault(rows, BatchCount())
+            count.runs += 1
+            count.run_time += took
+            count.predict_time += took if predict_time is None else predict_time
+
+    def add_fault(self, fault: Fault, took: float, *, ran: bool, at: float) -> None:
+        """Count a prediction that ended otherwise, after `took` seconds, `at` that moment; `ran`: it came to a run."""
         self.fail_time += took
-        if ran_until is not None:
-            self.runs += not in_batch
-            self.latest = ran_until
+        if ran:
+            self.latest = at
         if fault == "BACKEND":
             self.crashed += 1
         elif fault == "CANCELED":

@@ -8,22 +8,23 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from functools import partial
 from typing import Any
 
-from geartrain.bridge.messages import Idle, Predict, PredictBatch, SlotCancelled, WorkerLog, decode_slot_to_worker
+from geartrain.bridge.messages import Idle, Predict, SlotCancelled, WorkerLog, decode_slot_to_worker
+from geartrain.worker import forks
+from geartrain.worker.call import Call
+from geartrain.worker.call_tools import CallTools
 from geartrain.worker.channel import Channel
-from geartrain.worker.forks import end_fork
-from geartrain.worker.job import JobTools, Runnable
-from geartrain.worker.jobs import first_call
+from geartrain.worker.slot import Slot
 
 _PROMPT = 0.1  # seconds that a canceled run has for its cleanup before its client is answered without waiting for it
 
 
 class _Running:
-    """A job on a slot, and how far its end has come."""
+    """A call on a slot, and how far its end has come."""
 
-    __slots__ = ("canceled", "detached", "job", "started", "task")
+    __slots__ = ("call", "canceled", "detached", "started", "task")
 
-    def __init__(self, job: Runnable) -> None:
-        self.job = job
+    def __init__(self, call: Call) -> None:
+        self.call = call
         self.task: asyncio.Task[None] | None = None
         self.started = False
         self.canceled = False
@@ -38,24 +39,24 @@ class AsyncEngine:
     """The loop of a worker whose `run()` is a coroutine function or an async generator."""
 
     def __init__(
-        self, run: Callable[..., Any], slots: list[Channel], control: Channel, *, loop: asyncio.AbstractEventLoop
+        self, run: Callable[..., Any], slots: list[Slot], control: Channel, *, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._run = run
         self._slots = slots
         self._control = control
         self._loop = loop
         self._running: dict[int, _Running] = {}
-        self._early: dict[int, int] = {}  # a cancel that came before its job
+        self._early: dict[int, int] = {}  # by slot: the call whose cancel came before it
         self._open = len(slots)
         self._stopping = False
         self._ended = False
 
-    def serve(self, tools: JobTools, flush_c: Callable[[], None]) -> None:
-        """Run jobs until the parent has closed every slot."""
+    def serve(self, tools: CallTools, flush_c: Callable[[], None]) -> None:
+        """Run calls until the parent has closed every slot."""
         self._tools = tools
         self._flush_c = flush_c
-        for slot, channel in enumerate(self._slots):
-            self._loop.add_reader(channel.fileno(), self._on_readable, slot, channel)
+        for number, slot in enumerate(self._slots):
+            self._loop.add_reader(slot.channel.fileno(), self._on_readable, number, slot)
         while True:
             try:
                 self._loop.run_forever()
@@ -72,11 +73,11 @@ class AsyncEngine:
         self._control.send(WorkerLog("geartrain.worker", "warning", text))
 
     def cancel(self, slot: int, serial: int) -> None:
-        """Stop a job, now or as soon as it begins."""
+        """Stop a call, now or as soon as it begins."""
         self._loop.call_soon_threadsafe(self._cancel, slot, serial)
 
     def shut_down(self) -> None:
-        """End after the running jobs."""
+        """End after the running calls."""
         self._loop.call_soon_threadsafe(self._stop)
 
     def call_async(self, function: Callable[[], Any]) -> Any:
@@ -85,26 +86,26 @@ class AsyncEngine:
 
     # on the loop
 
-    def _on_readable(self, slot: int, channel: Channel) -> None:
-        payloads = channel.receive_ready()
+    def _on_readable(self, number: int, slot: Slot) -> None:
+        payloads = slot.channel.receive_ready()
         if payloads is None:
-            self._loop.remove_reader(channel.fileno())
+            self._loop.remove_reader(slot.channel.fileno())
             self._open -= 1
             self._stop_if_done()
             return
         for payload in payloads:
-            self._begin(slot, channel, decode_slot_to_worker(payload))
+            self._begin(number, slot, decode_slot_to_worker(payload))
 
-    def _begin(self, slot: int, channel: Channel, message: Predict | PredictBatch) -> None:
-        running = _Running(first_call(message, channel, self._tools))
-        if self._early.pop(slot, None) == message.serial:
+    def _begin(self, number: int, slot: Slot, message: Predict) -> None:
+        running = _Running(Call(message, slot, self._tools))
+        if self._early.pop(number, None) == message.serial:
             running.canceled = True
-        self._running[slot] = running
-        running.task = self._loop.create_task(self._serve_one(slot, running))
+        self._running[number] = running
+        running.task = self._loop.create_task(self._serve_one(number, running))
 
     def _cancel(self, slot: int, serial: int) -> None:
         running = self._running.get(slot)
-        if running is None or running.job.serial != serial:
+        if running is None or running.call.serial != serial:
             self._early[slot] = serial
             return
         if running.canceled:
@@ -118,7 +119,7 @@ class AsyncEngine:
         """The cleanup takes long: let the client go, and keep the slot until it is over."""
         if self._running.get(slot) is running:
             running.detached = True
-            self._control.send(SlotCancelled(slot, running.job.id))
+            self._control.send(SlotCancelled(slot, running.call.id))
 
     def _stop(self) -> None:
         self._stopping = True
@@ -131,65 +132,65 @@ class AsyncEngine:
 
     async def _serve_one(self, slot: int, running: _Running) -> None:
         running.started = True
+        call = running.call
         while True:
-            job = running.job
-            report = await self._serve_call(running)
+            report = await self._serve_invocation(running)
             if running.detached:
-                job.close()
+                call.close()
                 break
             try:
                 report()
             except BaseException as error:  # noqa: BLE001 - e.g. an output that is no JSON
-                job.fail(error)
-            following = job.follow_up()
-            if following is None:
+                call.fail(error)
+            if not call.waiting:
                 break
-            running.job = following
         del self._running[slot]
         if running.detached:
             self._control.send(Idle(slot))
         self._stop_if_done()
 
-    async def _serve_call(self, running: _Running) -> Callable[[], None]:
-        """Make one call; return what reports its end."""
+    async def _serve_invocation(self, running: _Running) -> Callable[[], None]:
+        """Make one invocation of `run()`; return what reports its end."""
         try:
-            with running.job:
-                report = await self._call(running)
-                end_fork()
+            with running.call:
+                report = await self._invoke(running)
+                if forks.in_fork:
+                    forks.end_fork()
                 self._flush_c()
         except BaseException as error:  # noqa: BLE001 - nothing may end this task but its own end
-            return _failure(running.job, error)
+            return _failure(running.call, error)
         return report
 
-    async def _call(self, running: _Running) -> Callable[[], None]:
-        """Run the author's code; return the report that ends the job."""
-        job = running.job
+    async def _invoke(self, running: _Running) -> Callable[[], None]:
+        """Run the author's code; return what reports the end of this invocation."""
+        call = running.call
         if running.canceled:
-            return job.cancelled
+            return call.cancelled
         report: Callable[[], None]
         try:
-            value = self._run(**job.arguments())
+            value = self._run(**call.arguments())
             if not isinstance(value, AsyncIterable):
                 value = await value
             if isinstance(value, AsyncIterable):
-                await self._give(value, job)
-                report = job.succeed_stream
+                await _give(value, call)
+                report = call.succeed_stream
             else:
-                report = partial(job.succeed, value)
+                report = partial(call.succeed, value)
         except BaseException as error:  # noqa: BLE001 - the author's code may raise anything, also SystemExit
-            report = _failure(job, error)
+            report = _failure(call, error)
         # Only our own cancel makes it canceled, whatever the exception is called (and whether it is swallowed or not).
-        return job.cancelled if running.was_canceled() else report
+        return call.cancelled if running.was_canceled() else report
 
-    @staticmethod
-    async def _give(values: AsyncIterable[Any], job: Runnable) -> None:
-        try:
-            async for value in values:
-                job.send_chunk(value)
-        except BaseException:  # its own, or what it gave is no output, or nobody waits for more
-            if isinstance(values, AsyncGenerator):
-                await values.aclose()
-            raise
+
+async def _give(values: AsyncIterable[Any], call: Call) -> None:
+    """Report the values of a stream, one after the other."""
+    try:
+        async for value in values:
+            call.send_chunk(value)
+    except BaseException:  # its own, or what it gave is no output, or nobody waits for more
+        if isinstance(values, AsyncGenerator):
+            await values.aclose()
+        raise
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -203,5 +204,5 @@ def close_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-def _failure(job: Runnable, error: BaseException) -> Callable[[], None]:
-    return lambda: job.fail(error)
+def _failure(call: Call, error: BaseException) -> Callable[[], None]:
+    return lambda: call.fail(error)

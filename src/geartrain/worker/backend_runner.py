@@ -19,8 +19,8 @@ from geartrain.domain.batching import Batching, BatchPolicy
 from geartrain.domain.signature import InputField, OutputSpec, RecordField, Signature, TypeSpec
 from geartrain.domain.tensors import DATATYPES
 from geartrain.worker.annotations import UnsupportedTypeError
+from geartrain.worker.errors import describe_error
 from geartrain.worker.introspect import Parameter
-from geartrain.worker.job import describe_error
 from geartrain.worker.loader import LoadedRunner, LoadError
 from geartrain.worker.tensor_types import array_maker
 

@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from geartrain.bridge.messages import BatchItem
+from geartrain.bridge.messages import CallItem
 from geartrain.domain.batching import Batching
 from geartrain.domain.tensors import SIZES, Buffer, Tensor, join_bytes, split_bytes, unpack
 from geartrain.worker.annotations import Converter
 from geartrain.worker.arguments import ArgumentBinder, ArgumentError
 from geartrain.worker.introspect import Parameter
 
-_decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_Values = list[dict[str, Any]]
+
+_decode_all = msgspec.json.Decoder(_Values).decode
+_decode_one = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Bound(NamedTuple):
@@ -47,21 +50,21 @@ class BatchBinder:
         self._lists = tuple(each.field.name for each in batched if each.field.name not in self._tensors)
         self._is_tensors_only = len(self._tensors) == len(parameters)
 
-    def bind(self, raw: Buffer, items: Sequence[BatchItem], chosen: Sequence[int]) -> Bound:
-        """Bind the `chosen` ones of a batch, by their indexes; give the arguments to `release` when the run is over.
+    def bind(self, raw: Buffer, items: Sequence[CallItem], chosen: Sequence[int]) -> Bound:
+        """Bind the `chosen` items of a call, by their indexes; give the arguments to `release` when the run is over.
 
-        `raw` is the input of the whole batch. It is read anew each time, so that no call sees what another one did to
-        its arguments.
+        `raw` is the input of the whole call, as in `bridge.messages.Predict`. It is decoded anew each time, so that no
+        invocation sees what another one did to its arguments.
         """
-        json, tensors = unpack(raw)
-        sizes = [items[index].size for index in chosen]
+        json, tensors = unpack(raw) if len(items) > 1 or items[0].packed else (bytes(raw), [])
+        sizes = [items[index].rows for index in chosen]
         size = sum(sizes)
         packed = [item.packed for item in items]
         whole = len(chosen) == len(items) and all(packed)
         if whole and self._is_tensors_only:
             arguments = self._whole(tensors)
         else:
-            values = _decode(json)
+            values = _decode_all(json) if len(items) > 1 else [_decode_one(json)]
             stacked = self._whole(tensors) if whole else self._nested(items, values, chosen)
             if stacked is None and tensors:
                 _deal(tensors, items, values)
@@ -92,7 +95,7 @@ class BatchBinder:
         return arguments
 
     def _nested(
-        self, items: Sequence[BatchItem], values: Sequence[dict[str, Any]], chosen: Sequence[int]
+        self, items: Sequence[CallItem], values: Sequence[dict[str, Any]], chosen: Sequence[int]
     ) -> dict[str, Any] | None:
         """The arrays of tensors that all come as nested lists, which are taken out of `values`; None if they do not."""
         if not self._tensors or any(items[index].packed for index in chosen):
@@ -142,15 +145,15 @@ class BatchBinder:
         return next((fixed for fixed in self._pad_to if fixed >= size), size) if size else 0
 
 
-def _deal(tensors: Sequence[Tensor], items: Sequence[BatchItem], values: Sequence[dict[str, Any]]) -> None:
+def _deal(tensors: Sequence[Tensor], items: Sequence[CallItem], values: Sequence[dict[str, Any]]) -> None:
     """Give each packed request its rows of the tensors."""
     for tensor in tensors:
         position = 0
         rows = _Rows(tensor)
         for item, given in zip(items, values, strict=True):
             if item.packed:
-                given[tensor.name] = rows.part(position, position + item.size)
-                position += item.size
+                given[tensor.name] = rows.part(position, position + item.rows)
+                position += item.rows
 
 
 class _Rows:

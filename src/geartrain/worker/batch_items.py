@@ -1,4 +1,4 @@
-"""The predictions of a running batch, each by itself: whose a row is, and whose what is printed or measured there."""
+"""The items of one invocation: whose a row is, and whose what is printed or measured there."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from contextvars import Token
 from itertools import accumulate
 from operator import index as whole_number
-from typing import Any
 
-from geartrain.authoring.scope import OpenItem, Operation, Scope, reset_scope, set_scope
-from geartrain.bridge.messages import BatchItem, Metric
+from geartrain.authoring.scope import Scope, reset_scope, set_scope
+from geartrain.bridge.messages import ALL
+from geartrain.worker.call_log import CallLog
 from geartrain.worker.channel import Channel
-from geartrain.worker.joblog import JobLog
+from geartrain.worker.reports import ReportSender
 from geartrain.worker.streams import LineWriter, Router
 
 
 class Places:
-    """Whose the rows, or the elements, of one call are: `size` of them, those included that only fill it up."""
+    """Whose the rows, or the elements, of one invocation are: `size` of them, those included that only fill it up."""
 
     def __init__(self, items: Sequence[int], sizes: Sequence[int], size: int) -> None:
         self.items = items
@@ -47,47 +47,76 @@ class Places:
 
 
 class ItemScopes:
-    """The scopes of a call's items, and their logs. Made when the author first asks for one."""
+    """The scopes of an invocation: of all its items together, and of each, made when the author first asks for it."""
 
-    def __init__(
-        self, items: Sequence[BatchItem], places: Places, channel: Channel, *, router: Router, whole: LineWriter
-    ) -> None:
-        """`items` are those of the whole batch; `whole` is what writes the logs of the call."""
-        self._items = items
-        self._places = places
-        self._channel = channel
+    def __init__(self, reports: ReportSender, *, router: Router, whole: LineWriter) -> None:
+        """`whole` is what writes the common logs of the items."""
+        self._message = reports.message
+        self._reports = reports
         self._router = router
         self._whole = whole
-        self._logs: list[JobLog] = []
+        self._logs: list[CallLog] = []
         self._known: dict[int | None, tuple[Scope, LineWriter]] = {}
+        self.places = Places((), (), 0)  # once the arguments are bound
+
+    def of_all(self, chosen: Sequence[int]) -> Scope:
+        """Make the scope of the `chosen` items together: with the context and the parameters that all of them have.
+
+        It is the item's own if there is one only.
+        """
+        if len(chosen) == 1:
+            return self._scope_of(chosen[0])
+        items = [self._message.items[item] for item in chosen]
+        context, parameters = items[0].context, items[0].parameters
+        if context is not None and any(item.context != context for item in items):
+            context = None
+        if parameters is not None and any(item.parameters != parameters for item in items):
+            parameters = None
+        return Scope(
+            prediction_id=self._message.id,
+            context=context,
+            parameters=parameters,
+            emit=self._reports.emitter(ALL),
+            open_item=self.open,
+        )
 
     def open(self, place: int) -> _OpenItem:
-        """What makes the item at a place the current one, for a `with`. Raises `IndexError`."""
-        item = self._places.owner(place)
+        """Return what makes the item at a place the current one, for a `with`. Raises `IndexError`."""
+        item = self.places.owner(place)
         if item not in self._known:
             self._known[item] = self._make(item)
         scope, writer = self._known[item]
         return _OpenItem(scope, writer, self._router)
 
-    def end(self, control: Channel, elapsed: float) -> None:
-        """The call is over: partial lines go out, and the logs end, as `JobLog.end`."""
+    def end(self, control: Channel) -> None:
+        """Let partial lines out and end the logs of items: the invocation is over."""
         for _, writer in self._known.values():
             self._router.end(writer)
         for log in self._logs:
-            log.end(control, elapsed)
+            if log.dropped:
+                log.tell_dropped(control)
 
     def forget_metrics(self) -> None:
-        """Take out what was recorded: the items are run anew."""
+        """Take out what items have recorded: they are run again."""
         for scope, _ in self._known.values():
             scope.forget_metrics()
 
     def _make(self, item: int | None) -> tuple[Scope, LineWriter]:
         if item is None:  # the copy of a row: nobody waits for it
             return Scope(open_item=self.open), LineWriter(lambda *_: None, self._whole)
-        log = JobLog(self._channel, item)
+        log = CallLog(self._reports, item)
         self._logs.append(log)
-        scope = scope_of(self._items[item], self._channel, item, open_item=self.open)
-        return scope, LineWriter(log.write, self._whole)
+        return self._scope_of(item), LineWriter(log.write, self._whole)
+
+    def _scope_of(self, index: int) -> Scope:
+        item = self._message.items[index]
+        return Scope(
+            prediction_id=item.id,
+            context=item.context,
+            parameters=item.parameters,
+            emit=self._reports.emitter(index),
+            open_item=self.open,
+        )
 
 
 class _OpenItem:
@@ -108,30 +137,3 @@ class _OpenItem:
     def __exit__(self, *_: object) -> None:
         reset_scope(self._scope_token)
         self._router.leave(self._writer_token)
-
-
-def scope_of(item: BatchItem, channel: Channel, index: int, *, open_item: OpenItem) -> Scope:
-    """The scope of one item of a batch."""
-
-    def emit(name: str, value: Any, mode: Operation) -> None:
-        channel.send(Metric(name, value, mode, index))
-
-    return Scope(
-        prediction_id=item.id, context=item.context, parameters=item.parameters, emit=emit, open_item=open_item
-    )
-
-
-def scope_of_all(batch_id: str, items: Sequence[BatchItem], channel: Channel, *, open_item: OpenItem) -> Scope:
-    """The scope of several items: with the context and the parameters that all of them have."""
-    context, parameters = items[0].context, items[0].parameters
-    if context is not None and any(item.context != context for item in items):
-        context = None
-    if parameters is not None and any(item.parameters != parameters for item in items):
-        parameters = None
-    return Scope(
-        prediction_id=batch_id,
-        context=context,
-        parameters=parameters,
-        emit=lambda name, value, mode: channel.send(Metric(name, value, mode)),
-        open_item=open_item,
-    )

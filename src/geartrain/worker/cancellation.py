@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from threading import get_ident
 from types import FrameType
+from typing import Final
 
 from geartrain.authoring import CancelationException
 
@@ -18,7 +19,7 @@ _AGAIN = (0.001, 0.01, 0.05, 0.2)  # seconds between one signal and the next
 class CancelRegion:
     """The span in which the author's code runs on the main thread.
 
-    A cancel is for one job by its serial number: one that comes late, or early, cannot hit another. It is raised once.
+    A cancel is for one call by its serial number: one that comes late, or early, cannot hit another. It is raised once.
     Inside the region `shield` holds it back while the runtime itself works; it is raised when the shield is left.
     """
 
@@ -28,14 +29,14 @@ class CancelRegion:
         self._noticed: int | None = None
         self._raised: int | None = None
         self._main = threading.main_thread().ident or 0
-        self.shield = _Shield(self._main, self._raise)
+        self.shield: Final = _Shield(self._main, self._raise)
 
     def install(self) -> None:
         """Take the signal. Main thread only."""
         signal.signal(CANCEL_SIGNAL, self._on_signal)
 
     def request(self, serial: int) -> None:
-        """Cancel a job, now or as soon as it begins. Any thread."""
+        """Cancel a call, now or as soon as it begins. Any thread."""
         self._requested = serial
         # One that comes just before a blocking call does not interrupt it: the interpreter has looked already. So it
         # is sent again, for a while: C code that does not come back must not hold up the control channel.
@@ -46,8 +47,9 @@ class CancelRegion:
             time.sleep(pause)
 
     def enter(self, serial: int) -> bool:
-        """Open the region; return False, with the region closed, if the job has been canceled already."""
+        """Open the region; return False, with the region closed, if the call has been canceled already."""
         self.shield.pending = False
+        self.shield.is_armed = True
         self._running = serial
         if self._requested == serial:
             self._running = None
@@ -57,9 +59,10 @@ class CancelRegion:
     def leave(self) -> None:
         """Close the region: nothing is raised from here on."""
         self._running = None
+        self.shield.is_armed = False
 
     def was_requested(self, serial: int) -> bool:
-        """Whether a cancel of this job has come."""
+        """Tell whether a cancel of this call has come."""
         return self._requested == serial
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
@@ -83,12 +86,13 @@ class _Shield:
     Counts only on the main thread, where signals arrive. It goes around every frame: hence no call but the one.
     """
 
-    __slots__ = ("_main", "_raise", "depth", "pending")
+    __slots__ = ("_main", "_raise", "depth", "is_armed", "pending")
 
     def __init__(self, main: int, when_left: Callable[[], None]) -> None:
         self._main = main
         self._raise = when_left
         self.depth = 0
+        self.is_armed = False  # whether the author's code runs on the main thread, so that there is need of a shield
         self.pending = False  # a cancel that came meanwhile
 
     def __enter__(self) -> None:

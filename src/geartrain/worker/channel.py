@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import select
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from typing import Protocol
 
 from geartrain.bridge.framing import FrameReader, frame
 from geartrain.bridge.messages import Message, encode
-from geartrain.worker.forks import is_fork
+from geartrain.worker import forks
+from geartrain.worker.wakeup import CHUNK, Blocking, Wakeup
 
-_CHUNK = 65536  # bytes
-# After a job the next one is awaited awake for so long, if the jobs have been following each other that closely: to be
-# woken by the kernel costs more than a small prediction does. An idle worker never spins.
-_SPIN = 400e-6  # seconds
-_LONGEST_SPIN = 1.5e-3  # seconds
-_PART = 0.2  # of the time that the last job took, where that is more
-_CLOSE_BY = 2.5  # of the time that would have been waited awake
 # When a frame may wait for the next ones.
 _BURST_BEGINS = 16  # frames, each of which has come within _BURST_GAP of the one before
 _BURST_GAP = 50e-6  # seconds
 _BURST_DELAY = 100e-6  # seconds until the next write
-_can_spin = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1
+
+
+class Shield(Protocol):
+    """Keeps a cancel away in a `with` block. That is needed while it `is_armed`: the author's code could be canceled.
+
+    `worker.cancellation` has it.
+    """
+
+    is_armed: bool
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class _NoShield(nullcontext[None]):
+    """The shield of a channel that no cancel can come upon."""
+
+    is_armed = False
 
 
 class _Burst:
@@ -39,10 +50,10 @@ class _Burst:
     The frames that may wait come from one thread, which takes no lock and keeps no cancel away, except for the alarm.
     """
 
-    def __init__(self, flush: Callable[[], None], shield: AbstractContextManager[object]) -> None:
+    def __init__(self, flush: Callable[[], None], shield: Shield) -> None:
         self._flush = flush
         self._shield = shield
-        self._held: deque[bytes] = deque()  # whose ends are safe to work on from two threads
+        self.held: deque[bytes] = deque()  # whose ends are safe to work on from two threads
         self._count = 0  # frames since the last pause
         self._last_at = 0.0
         self._written_at = 0.0
@@ -56,7 +67,7 @@ class _Burst:
         if self._count < _BURST_BEGINS or now - self._written_at > _BURST_DELAY:
             return False
         self._last_at = now
-        self._held.append(data)
+        self.held.append(data)
         if not self._is_set:
             with self._shield:
                 self._set_alarm()
@@ -64,7 +75,7 @@ class _Burst:
 
     def take(self) -> bytes:
         """Give what waits, to be written. To be called with the channel's lock, and so is `written`."""
-        held = self._held
+        held = self.held
         return b"".join([held.popleft() for _ in range(len(held))]) if held else b""
 
     def written(self) -> None:
@@ -88,18 +99,18 @@ class _Burst:
 class Channel:
     """One socket, written by any thread, read by one."""
 
-    def __init__(self, sock: socket.socket, *, shield: AbstractContextManager[object] | None = None) -> None:
-        """`shield` keeps a cancel away while a frame is being written: half a frame would end the channel."""
+    def __init__(self, sock: socket.socket, *, shield: Shield | None = None, wakeup: Wakeup | None = None) -> None:
+        """`shield` keeps a cancel away while a frame is being written: half a frame would end the channel.
+
+        `wakeup` is how `receive` waits: by default asleep.
+        """
         self._socket = sock
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
+        self._wakeup = wakeup if wakeup is not None else Blocking(sock)
         self._reader = FrameReader()
         self._frames: list[bytes] = []
         self._lock = threading.Lock()
-        self.shield: AbstractContextManager[object] = shield if shield is not None else nullcontext()
+        self.shield: Shield = shield if shield is not None else _NoShield()
         self._burst = _Burst(self._flush, self.shield)
-        self._spinning = False
-        self._came_at = 0.0  # when something was read last
 
     def fileno(self) -> int:
         """The descriptor, for a selector."""
@@ -112,18 +123,22 @@ class Channel:
         those come from one thread.
         A parent that is gone is ignored: the worker learns of it on the control channel.
         """
-        if not is_fork():
-            self._send(frame(encode(message)), may_wait=may_wait)
-
-    def send_all(self, messages: Iterable[Message], *, may_wait: bool = False) -> None:
-        """Write several messages at once, as `send` does one."""
-        if not is_fork():
-            self._send(b"".join([frame(encode(message)) for message in messages]), may_wait=may_wait)
+        if forks.in_fork:
+            return
+        data = frame(encode(message))
+        if may_wait and self._burst.holds(data):
+            return
+        if self.shield.is_armed:
+            with self.shield, self._lock:
+                self._write(data)
+        else:
+            with self._lock:
+                self._write(data)
 
     def receive(self) -> bytes | None:
         """Block until a frame is whole and return it; None when the parent has closed."""
         while not self._frames:
-            data = self._read()
+            data = self._wakeup.receive()
             if not data:
                 return None
             self._frames = self._reader.feed(data)
@@ -132,7 +147,7 @@ class Channel:
     def receive_ready(self) -> list[bytes] | None:
         """Return the frames that have come, without blocking; None when the parent has closed."""
         try:
-            data = self._socket.recv(_CHUNK, socket.MSG_DONTWAIT)
+            data = self._socket.recv(CHUNK, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return []
         except ConnectionResetError:
@@ -143,49 +158,19 @@ class Channel:
         """Close this end."""
         self._socket.close()
 
-    def _send(self, data: bytes, *, may_wait: bool) -> None:
-        if may_wait and self._burst.holds(data):
+    def _write(self, data: bytes) -> None:
+        burst = self._burst
+        if burst.held:
+            data = burst.take() + data
+        try:
+            self._socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
             return
-        with self.shield, self._lock:
-            self._write(self._burst.take() + data)
-            self._burst.written()
+        burst.written()
 
     def _flush(self) -> None:
         with self._lock:
             data = self._burst.take()
             if data:
-                self._write(data)
-
-    def _write(self, data: bytes) -> None:
-        try:
-            self._socket.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
-            return
-
-    def _read(self) -> bytes:
-        began = time.perf_counter()
-        # In proportion to what there was to do since the last one: so little of the time is spent in waiting awake.
-        spin = max(_SPIN, min(_PART * (began - self._came_at), _LONGEST_SPIN))
-        data = self._spin(began + spin) if self._spinning else None
-        if data is None:
-            try:
-                data = self._socket.recv(_CHUNK)
-            except ConnectionResetError:
-                data = b""
-        self._came_at = time.perf_counter()
-        self._spinning = _can_spin and self._came_at - began < _CLOSE_BY * spin
-        return data
-
-    def _spin(self, until: float) -> bytes | None:
-        """Wait awake; return what has come by then, None for nothing."""
-        while time.perf_counter() < until:
-            if not self._poll.poll(0):  # to ask costs a third of the exception that a vain recv() raises
-                os.sched_yield()  # whoever else has something to do on this core goes first
-                continue
-            try:
-                return self._socket.recv(_CHUNK, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                continue
-            except ConnectionResetError:
-                return b""
-        return None
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    self._socket.sendall(data)

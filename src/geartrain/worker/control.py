@@ -19,17 +19,17 @@ from geartrain.bridge.messages import (
     decode_control_to_worker,
 )
 from geartrain.worker.channel import Channel
-from geartrain.worker.job import describe_error
+from geartrain.worker.errors import describe_error
 
 
 class Engine(Protocol):
     """What runs the predictions, as the control thread sees it."""
 
     def cancel(self, slot: int, serial: int, /) -> None:
-        """Stop a job. Called on the control thread."""
+        """Stop a call. Called on the control thread."""
 
     def shut_down(self) -> None:
-        """End when the running jobs have ended. Called on the control thread."""
+        """End when the running calls have ended. Called on the control thread."""
 
     def call_async(self, function: Callable[[], Any]) -> Any:
         """Run an async function of the author where its other async code runs, and return its result."""

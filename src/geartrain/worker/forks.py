@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-_is_fork = False
+in_fork = False
+"""Whether this process is a copy. Read as `forks.in_fork`: it is asked for with each frame."""
 
 
 def guard() -> None:
@@ -17,21 +18,15 @@ def guard() -> None:
     os.register_at_fork(after_in_child=_become_fork)
 
 
-def is_fork() -> bool:
-    """Whether this process is a copy."""
-    return _is_fork
-
-
 def end_fork() -> None:
     """End a copy that came back from the author's code as if it were the worker."""
-    if _is_fork:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _become_fork() -> None:
-    global _is_fork  # noqa: PLW0603 - it is a fact about the process
-    _is_fork = True
+    global in_fork  # noqa: PLW0603 - it is a fact about the process
+    in_fork = True
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115

@@ -27,16 +27,16 @@ from geartrain.worker import cog_alias, forks
 from geartrain.worker.cancellation import CancelRegion
 from geartrain.worker.channel import Channel
 from geartrain.worker.control import ControlThread
-from geartrain.worker.job import JobTools, describe_error, format_error
+from geartrain.worker.errors import describe_error, format_error
 from geartrain.worker.loader import LoadedRunner, LoadError, load
-from geartrain.worker.parcels import can_share
 from geartrain.worker.platform import die_with_parent, line_buffer_c_stdout
+from geartrain.worker.slot import Slot, can_share
 from geartrain.worker.streams import Router
+from geartrain.worker.wakeup import wakeup_of
 
 if TYPE_CHECKING:
     import asyncio
 
-    from geartrain.worker.batch import BatchTools
     from geartrain.worker.output_check import Contract
 
 
@@ -134,7 +134,7 @@ class _Session:
         for slot in range(number):
             sock = socket.socket(socket.AF_UNIX)
             sock.connect(self._init.slot_address)
-            channel = Channel(sock, shield=region.shield)
+            channel = Channel(sock, shield=region.shield, wakeup=wakeup_of(self._init.wakeup, sock))
             channel.send(Attach(PROTOCOL_VERSION, slot, shares_memory))
             slots.append(channel)
         return slots
@@ -198,20 +198,22 @@ class _Session:
 
         return Contract(runner.returns, warn)
 
-    def _serve(self, runner: LoadedRunner, slots: list[Channel], flush_c: Any) -> None:
-        from geartrain.worker.arguments import ArgumentBinder
+    def _serve(self, runner: LoadedRunner, channels: list[Channel], flush_c: Any) -> None:
+        from geartrain.worker.call_files import CallFiles, CleanedCallFiles
+        from geartrain.worker.call_tools import tools_of_model
         from geartrain.worker.originals import TemporaryFiles, may_hold_files
         from geartrain.worker.outputs import OutputEncoder
 
         signature = runner.signature
-        tools = JobTools(
-            ArgumentBinder(runner.parameters),
-            OutputEncoder(signature.output, self._contract(runner)),
-            self._router,
-            control=self._control,
-            batch=_batch_tools(runner),
-            temporary=TemporaryFiles(self._init.root) if may_hold_files(signature.output.type) else None,
+        encoder = OutputEncoder(signature.output, self._contract(runner))
+        tools = tools_of_model(
+            runner.parameters, signature, runner.batching, encoder=encoder, router=self._router, control=self._control
         )
+        if may_hold_files(signature.output.type):
+            temporary = TemporaryFiles(self._init.root)
+            slots = [Slot(channel, CleanedCallFiles(temporary)) for channel in channels]
+        else:
+            slots = [Slot(channel, CallFiles()) for channel in channels]
         self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
         flush_c()
         if runner.is_async and self._loop is not None:
@@ -230,11 +232,3 @@ class _Session:
             self._thread.serve(sync, runner.healthcheck)
             self._control.send(Ready())
             sync.serve(tools, flush_c)
-
-
-def _batch_tools(runner: LoadedRunner) -> BatchTools | None:
-    if runner.batching is None:
-        return None
-    from geartrain.worker.batch import BatchTools
-
-    return BatchTools(runner.parameters, runner.signature, runner.batching)

@@ -10,9 +10,12 @@ import codecs
 import io
 import sys
 import threading
+from _thread import RLock  # `threading.RLock` is a function around it
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any, Final
+
+import msgspec
 
 from geartrain.domain.events import LogSource
 
@@ -36,29 +39,26 @@ class _Line:
         self.skipping: set[LogSource] = set()  # the streams within a line that has been cut
 
 
-class LineWriter:
-    """Gathers each thread's writes into whole lines.
+class LineWriter(msgspec.Struct, gc=False, eq=False):
+    """Gathers each thread's writes into whole lines, and gives them to `emit`.
 
-    A change of stream lets a partial line out; so does a flush, the caller's own, and the end, everybody's.
+    A change of stream lets a partial line out; so does a flush, the caller's own, and the end, everybody's. The writer
+    of one item of a call has the writer of the call as its `parent`. A writer is made for every call, hence a struct.
     """
 
-    __slots__ = ("_emit", "_lines", "_lock", "_whole")
-
-    def __init__(self, emit: Emit, whole: LineWriter | None = None) -> None:
-        """`whole`: that of the batch, of a writer for one of its predictions."""
-        self._whole = whole
-        self._emit = emit
-        self._lock = threading.RLock()
-        self._lines: dict[int, _Line] = {}
+    emit: Emit
+    parent: LineWriter | None = None
+    lock: RLock = msgspec.field(default_factory=RLock)
+    lines: dict[int, _Line] = msgspec.field(default_factory=dict)
 
     @property
     def whole(self) -> LineWriter:
-        """That of the batch, or this one, which does not keep itself: what does goes with the next collection only."""
-        return self._whole or self
+        """The writer of the call: the parent, or this one."""
+        return self.parent or self
 
     def write(self, source: LogSource, text: str) -> None:
         """Take some text of one stream."""
-        with self._lock:
+        with self.lock:
             line = self._line()
             if source != line.source:
                 self._let_out(line, "")
@@ -79,25 +79,25 @@ class LineWriter:
 
     def flush(self) -> None:
         """Let out the caller's line that has no end yet."""
-        with self._lock:
-            line = self._lines.get(threading.get_ident())
+        with self.lock:
+            line = self.lines.get(threading.get_ident())
             if line is not None:
                 self._let_out(line, "")
 
     def end(self, then: Emit | None = None) -> None:
         """Let out every line that has no end yet; what is written later goes to `then`."""
-        with self._lock:
-            for line in self._lines.values():
+        with self.lock:
+            for line in self.lines.values():
                 self._let_out(line, "")
-            self._lines.clear()
-            self._emit = then or self._emit
+            self.lines.clear()
+            self.emit = then or self.emit
 
     def _line(self) -> _Line:
-        line = self._lines.get(threading.get_ident())
+        line = self.lines.get(threading.get_ident())
         if line is None:
-            if len(self._lines) >= _MANY_THREADS:
+            if len(self.lines) >= _MANY_THREADS:
                 self.end()  # most of them will have ended
-            line = self._lines[threading.get_ident()] = _Line()
+            line = self.lines[threading.get_ident()] = _Line()
         return line
 
     def _let_out(self, line: _Line, end: str) -> None:
@@ -107,7 +107,7 @@ class LineWriter:
         if len(text) > MAX_LINE:
             text = "\n".join(map(_cut, text.split("\n")))
         for start in range(0, len(text), _PIECE):
-            self._emit(line.source, text[start : start + _PIECE])
+            self.emit(line.source, text[start : start + _PIECE])
 
 
 def _cut(line: str) -> str:

@@ -9,12 +9,12 @@ import pytest
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.signature import OutputSpec, Signature, TypeSpec
-from geartrain.domain.solitude import Solitude
-from geartrain.domain.work import BatchJob, HealthVerdict, Job, JobListener, Succeeded, WorkerInfo
+from geartrain.domain.work import CallInput, CallListener, HealthVerdict, ItemEnd, Succeeded, WorkerInfo
 from geartrain.service.catalogue import Catalogue
 from geartrain.service.inference import Inference
 from geartrain.service.model import Model
 from geartrain.service.predictions import Limits, NewPrediction, PredictionService
+from geartrain.service.scheduling.demand import Demand
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.infer import InferCalls
@@ -22,51 +22,51 @@ from tests.unit.test_catalogue import NoOutputs
 
 
 def test_some_runs_are_not_awaited_so_that_others_are_seen() -> None:
-    solitude = Solitude()
+    demand = Demand()
     likely = []
     for _ in range(20):
-        likely.append(solitude.is_likely())
-        solitude.has_run(alone=True)
+        likely.append(demand.is_single())
+        demand.end_call(alone=True)
     assert likely == [number > 2 and number % 8 != 0 for number in range(20)]
 
 
 def test_others_that_were_seen_once_are_expected_for_long() -> None:
-    solitude = Solitude()
+    demand = Demand()
     for _ in range(10):
-        solitude.has_run(alone=True)
-    solitude.has_run(alone=False)
+        demand.end_call(alone=True)
+    demand.end_call(alone=False)
     runs = 0
-    while not solitude.is_likely():
-        solitude.has_run(alone=True)
+    while not demand.is_single():
+        demand.end_call(alone=True)
         runs += 1
     assert runs > 60
-    solitude.has_run(alone=False)
-    assert not solitude.is_likely()
+    demand.end_call(alone=False)
+    assert not demand.is_single()
 
 
 class Worker:
-    """Keeps its job until the test ends it."""
+    """Keeps its call until the test ends it."""
 
     def __init__(self) -> None:
-        self.jobs: list[tuple[Job, JobListener]] = []
-        self.has_come = asyncio.Event()  # a job
+        self.calls: list[tuple[CallInput, CallListener]] = []
+        self.has_come = asyncio.Event()  # a call
 
     async def start(self) -> WorkerInfo:
         return WorkerInfo(Signature((), OutputSpec(TypeSpec("string"))), 1, is_async=False, has_healthcheck=False)
 
-    def run(self, slot: int, job: Job | BatchJob, listener: JobListener) -> None:
-        assert isinstance(job, Job)
-        self.jobs.append((job, listener))
+    def run(self, slot: int, call: CallInput, listener: CallListener) -> None:
+        listener.on_begin()
+        self.calls.append((call, listener))
         self.has_come.set()
 
     def end(self) -> bool:
-        """End its job; return whether it was taken for the only one."""
-        job, listener = self.jobs.pop()
+        """End its call; return whether it was taken for the only one."""
+        call, listener = self.calls.pop()
         self.has_come.clear()
-        listener.on_end(Succeeded(b'"a"', 0.1), (), idle=True)
-        return job.lone
+        listener.on_end((ItemEnd(0, Succeeded(b'"a"', 0.1)),), idle=True)
+        return call.lone
 
-    def cancel(self, slot: int, job_id: str) -> None:
+    def cancel(self, slot: int, call_id: str) -> None:
         raise NotImplementedError
 
     def discard(self, files: object) -> None:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geartrain.domain.batch_queue import BatchQueue
 from geartrain.domain.batching import BatchPolicy
+from geartrain.service.scheduling.queue import CallQueue
 
 
-def _queue(*rows: int, now: float = 0.0, **policy: Any) -> BatchQueue[int]:
-    queue: BatchQueue[int] = BatchQueue(BatchPolicy(**policy))
+def _queue(*rows: int, now: float = 0.0, **policy: Any) -> CallQueue[int]:
+    queue: CallQueue[int] = CallQueue(BatchPolicy(**policy))
     for index, size in enumerate(rows):
         queue.add(index, "key", size, now=now)
     return queue
@@ -39,7 +39,7 @@ def test_a_request_that_is_larger_than_a_batch_runs_by_itself() -> None:
 
 
 def test_different_kinds_never_share_and_the_oldest_goes_first() -> None:
-    queue: BatchQueue[int] = BatchQueue(BatchPolicy())
+    queue: CallQueue[int] = CallQueue(BatchPolicy())
     for index, kind in enumerate("abacb"):
         queue.add(index, kind, 1, now=float(index))
     assert [queue.take(9.0) for _ in range(4)] == [[0, 2], [1, 4], [3], []]
@@ -65,7 +65,7 @@ def test_a_delay_waits_for_as_many_as_there_were() -> None:
     queue = _queue(1, max_delay=1.0)
     assert queue.take(0.0) == [0], "nobody else was there before: there is nobody to wait for"
     queue.add(1, "key", 1, now=0.5)
-    queue.has_ended(3, now=0.5)  # of four that were on their way, three have their answers and may ask again
+    queue.end_call(3, now=0.5)  # of four that were on their way, three have their answers and may ask again
     assert queue.take(0.6) == []
     assert queue.due() == 1.5
     queue.add(2, "key", 1, now=0.7)
@@ -77,7 +77,7 @@ def test_a_delay_waits_for_as_many_as_there_were() -> None:
 
 def test_a_delay_is_that_of_a_free_worker_not_of_a_busy_one() -> None:
     queue = _queue(1, 1, now=5.0, max_delay=1.0)
-    queue.has_ended(20, now=8.0)
+    queue.end_call(20, now=8.0)
     assert queue.take(8.9) == []
     assert queue.due() == 9.0
     assert queue.take(9.0) == [0, 1]
@@ -85,7 +85,7 @@ def test_a_delay_is_that_of_a_free_worker_not_of_a_busy_one() -> None:
 
 def test_a_delay_ends_when_the_oldest_has_waited_long_enough() -> None:
     queue = _queue(1, 1, now=5.0, max_delay=1.0)
-    queue.has_ended(20, now=4.0)
+    queue.end_call(20, now=4.0)
     assert queue.take(5.9) == []
     assert queue.due() == 6.0
     assert queue.take(6.0) == [0, 1]
@@ -93,38 +93,18 @@ def test_a_delay_ends_when_the_oldest_has_waited_long_enough() -> None:
 
 def test_a_full_batch_waits_for_nothing() -> None:
     queue = _queue(*[1] * 4, max_size=4, max_delay=1.0)
-    queue.has_ended(100, now=0.0)
+    queue.end_call(100, now=0.0)
     assert queue.take(0.0) == [0, 1, 2, 3]
 
 
 def test_a_full_batch_of_one_kind_does_not_wait_for_another_kind() -> None:
-    queue: BatchQueue[int] = BatchQueue(BatchPolicy(max_size=2, max_delay=1.0, preferred_sizes=(8,)))
-    queue.has_ended(30, now=0.0)
+    queue: CallQueue[int] = CallQueue(BatchPolicy(max_size=2, max_delay=1.0, preferred_sizes=(8,)))
+    queue.end_call(30, now=0.0)
     for index, kind in enumerate("abb"):
         queue.add(index, kind, 1, now=0.0)
     queue.remove(0)
     queue.add(3, "a", 1, now=0.0)
     assert queue.take(0.0) == [1, 2]
-
-
-def test_a_lone_client_is_known_and_looked_beside_of_now_and_then() -> None:
-    queue = _queue()
-    seen = []
-    for number in range(20):
-        seen.append(queue.is_lone())
-        queue.add(number, "key", 1, now=0.0)
-        assert queue.take(0.0) == [number]
-        queue.has_ended(1, now=0.0)
-    assert seen == [number > 2 and number % 8 != 0 for number in range(20)]
-    queue.has_ended(2, requests=2, now=0.0)
-    assert not queue.is_lone(), "there are two"
-    for _ in range(64):
-        assert not queue.is_lone()
-        queue.has_ended(2, requests=1, now=0.0)
-    assert queue.is_lone()
-    queue.add(30, "key", 1, now=0.0)
-    queue.has_ended(1, now=0.0)
-    assert not queue.is_lone(), "another one waits"
 
 
 class _Model:
@@ -158,7 +138,7 @@ _steps = st.lists(
 )
 def test_any_sequence(steps: list[tuple[str, Any, int]], max_size: int, preferred: list[int], delay: float) -> None:
     policy = BatchPolicy(max_size=max_size, max_delay=delay, preferred_sizes=tuple(sorted(set(preferred))))
-    queue: BatchQueue[int] = BatchQueue(policy)
+    queue: CallQueue[int] = CallQueue(policy)
     model = _Model()
     since: dict[int, float] = {}
     now, free_since, count = 0.0, -10.0, 0
@@ -179,7 +159,7 @@ def test_any_sequence(steps: list[tuple[str, Any, int]], max_size: int, preferre
         elif step == "later":
             now += value
         elif step == "ended":
-            queue.has_ended(value, now=now)
+            queue.end_call(value, now=now)
             free_since = now
         else:
             _check_taken(queue.take(now), model, policy, since=since, now=now, free_since=free_since)

@@ -1,4 +1,4 @@
-"""What waits for a batch, and which of it is run next. The time is given by the caller, in seconds on any one clock."""
+"""What waits for a call, and which of it is run next. The time is given by the caller, in seconds on any one clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from math import inf
 from typing import Generic, TypeVar
 
 from geartrain.domain.batching import BatchPolicy
-from geartrain.domain.solitude import Solitude
 
 T = TypeVar("T", bound=Hashable)
 
@@ -28,8 +27,8 @@ class _Group(Generic[T]):
         return next(iter(self.items.values()))[1]
 
 
-class BatchQueue(Generic[T]):
-    """Gathers what can share a batch.
+class CallQueue(Generic[T]):
+    """Gathers what can share a call. With a `max_size` of 1 it is first come, first served.
 
     Whoever has a free worker calls `take`; it gives the batch of the one that has waited longest, in the order of
     coming, and never more rows than the policy's `max_size`, except for one request that has more by itself.
@@ -39,14 +38,13 @@ class BatchQueue(Generic[T]):
     the other do not ask more at once than they did, so to wait on would gain nothing.
     """
 
-    def __init__(self, policy: BatchPolicy, solitude: Solitude | None = None) -> None:
+    def __init__(self, policy: BatchPolicy) -> None:
         self._policy = policy
         self._groups: dict[Hashable, _Group[T]] = {}
         self._group_of: dict[T, _Group[T]] = {}
         self.rows = 0  # that wait, of all together
         self._crowd = 1  # rows that were on their way when a batch ended
         self._ended_at = -inf
-        self._solitude = solitude or Solitude()
 
     def __len__(self) -> int:
         return len(self._group_of)
@@ -85,15 +83,10 @@ class BatchQueue(Generic[T]):
             del self._groups[group.key]
         return True
 
-    def has_ended(self, rows: int, *, requests: int = 1, now: float) -> None:
-        """A batch of so many rows, and requests, has ended: those who asked for them may soon ask again."""
+    def end_call(self, rows: int, *, now: float) -> None:
+        """Note the end of a call of so many rows: those who asked for them may soon ask again."""
         self._crowd = rows + self.rows
         self._ended_at = now
-        self._solitude.has_run(alone=requests == 1 and not self._group_of)
-
-    def is_lone(self) -> bool:
-        """Whether nobody else seems to ask: nobody has waited when the last batches ended; see `Solitude`."""
-        return self._solitude.is_likely()
 
     def take(self, now: float) -> list[T]:
         """Return what is to be run now, if anything: it no longer waits here."""

@@ -26,7 +26,7 @@ class Permit:
 
     __slots__ = ("pool", "slot", "state", "worker")
 
-    def __init__(self, slot: int, pool: PermitPool, worker: WorkerPort | None) -> None:
+    def __init__(self, slot: int, pool: PermitPool, worker: WorkerPort) -> None:
         self.slot = slot
         self.pool = pool
         self.worker = worker
@@ -36,9 +36,18 @@ class Permit:
 class PermitPool:
     """The permits of a worker. The one that has been idle longest is given first."""
 
-    def __init__(self, slots: int, worker: WorkerPort | None = None) -> None:
-        self._permits = [Permit(slot, self, worker) for slot in range(slots)]
-        self._idle = deque(self._permits)
+    def __init__(self) -> None:
+        """Make a pool without permits."""
+        self._permits: list[Permit] = []
+        self._idle: deque[Permit] = deque()
+
+    @classmethod
+    def of(cls, worker: WorkerPort, slots: int) -> PermitPool:
+        """Return the pool of a worker with so many slots, all of them idle."""
+        pool = cls()
+        pool._permits = [Permit(slot, pool, worker) for slot in range(slots)]
+        pool._idle.extend(pool._permits)
+        return pool
 
     def acquire(self) -> Permit | None:
         """Return a permit, now in use, or None when there is none."""

@@ -1,0 +1,34 @@
+"""Makes the `Predict` message of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from geartrain.bridge.messages import CallItem, Payload, Predict, SlotMemory
+from geartrain.domain.tensors import Buffer, pack, stack
+from geartrain.domain.work import CallInput, ItemInput
+
+
+def has_tensors(call: CallInput) -> bool:
+    """Return whether any input of a call is packed, so that shared memory is worth having."""
+    return any(item.tensors is not None for item in call.items)
+
+
+def parts_of(call: CallInput) -> Sequence[Buffer]:
+    """Return the input of a call as it travels, in parts; see `Predict`."""
+    if len(call.items) == 1:
+        item = call.items[0]
+        return (item.input,) if item.tensors is None else pack(item.input, item.tensors)
+    json = b"[" + b",".join([item.input for item in call.items]) + b"]"
+    return stack(json, [item.tensors for item in call.items if item.tensors is not None])
+
+
+def predict_of(
+    call: CallInput, serial: int, payload: Payload, *, output_dir: str, memory: SlotMemory | None
+) -> Predict:
+    """Return the message that starts a call whose input is `payload`."""
+    return Predict(call.id, serial, tuple([_item(item) for item in call.items]), payload, output_dir, memory)
+
+
+def _item(item: ItemInput) -> CallItem:
+    return CallItem(item.id, item.rows, item.tensors is not None, item.context, item.parameters)

@@ -1,0 +1,82 @@
+"""The inputs and outputs of a slot that travel in files or in shared memory, on the parent's side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from geartrain.bridge.call_messages import has_tensors, parts_of
+from geartrain.bridge.folder import WorkerFolder, delete_originals
+from geartrain.bridge.framing import FrameError
+from geartrain.bridge.messages import Done, FileOutput, InFile, Inline, Output, Payload, Report
+from geartrain.bridge.payload import PayloadReader, PayloadWriter
+from geartrain.bridge.slot_memory import SharedSlotMemory
+from geartrain.domain import work
+
+_JSON: Final = "application/json"
+
+
+class SlotFiles:
+    """The inputs and outputs of one slot: where they travel, and the files among them."""
+
+    def __init__(self, folder: WorkerFolder, memory: SharedSlotMemory) -> None:
+        self.output_dir = folder.outputs
+        self.reader = PayloadReader(memory.outputs)
+        self._writer = PayloadWriter(memory.inputs, folder.new_input)
+        self._folder = folder
+        self._originals: list[str] = []  # the author's own temporary files, as `FileOutput` has them
+
+    def place(self, call: work.CallInput, *, fresh: bool) -> Payload | None:
+        """Put the input of a call where it travels best; None if it has to go into a file.
+
+        `fresh`: no call is on the slot, so the one before has read its input, or never will.
+        """
+        may_share = fresh and has_tensors(call)
+        if may_share:
+            self._writer.withdraw()
+        return self._writer.place(parts_of(call), may_share=may_share)
+
+    def to_file(self, call: work.CallInput) -> Payload:
+        """Write the input of a call into a file. Raises `OSError`."""
+        return self._writer.to_file(parts_of(call))
+
+    def read(self, payload: Payload, item: int, files: dict[int, list[work.FileRef]]) -> bytes:
+        """Return an output; one in a file is empty, and the file is among those of its item."""
+        if type(payload) is Inline:
+            return payload.data
+        if type(payload) is InFile:
+            reference = work.FileRef(payload.path, payload.path, _JSON, is_output=True)
+            self._folder.lend(reference)
+            files.setdefault(item, []).append(reference)
+            return b""
+        try:
+            return bytes(self.reader.read(payload))
+        except OSError as error:
+            raise FrameError(str(error)) from error
+
+    def take(self, report: FileOutput) -> work.FileRef:
+        """Take over a file of an output."""
+        reference = work.FileRef(report.token, report.filename, report.mime_type)
+        self._folder.lend(reference)
+        self._originals += report.originals
+        return reference
+
+    def discard(self, reports: Iterable[Report]) -> None:
+        """Let go of the files and the memory of outputs that nobody waits for."""
+        for report in reports:
+            if isinstance(report, FileOutput):
+                self._folder.discard((work.FileRef(report.token, report.filename, report.mime_type),))
+            elif isinstance(report, (Output, Done)) and report.output is not None:
+                if isinstance(report.output, InFile):
+                    self._folder.discard((work.FileRef("", report.output.path, _JSON, is_output=True),))
+                else:
+                    self.reader.discard(report.output)
+
+    def forget_originals(self) -> None:
+        """Note that the worker has deleted the author's temporary files."""
+        self._originals.clear()
+
+    def delete_originals(self) -> None:
+        """Delete what a worker that has died can no longer delete."""
+        originals, self._originals = self._originals, []
+        delete_originals(originals)

@@ -1,0 +1,36 @@
+"""Where a slot stands, as the parent sees it: a table, and the one step through it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from geartrain.domain.lifecycle import IllegalStepError
+
+
+class SlotState(StrEnum):
+    """Where a slot stands."""
+
+    CONNECTING = "connecting"  # nobody has said yet which slot it is
+    FREE = "free"
+    LOADING = "loading"  # the input of its call is being written to a file
+    RUNNING = "running"
+    DETACHED = "detached"  # its call has been ended from outside, and the worker is still busy with it
+    CLOSED = "closed"
+
+
+SLOT_STEPS: Final[dict[SlotState, frozenset[SlotState]]] = {
+    SlotState.CONNECTING: frozenset({SlotState.FREE, SlotState.CLOSED}),
+    SlotState.FREE: frozenset({SlotState.LOADING, SlotState.RUNNING, SlotState.CLOSED}),
+    SlotState.LOADING: frozenset({SlotState.RUNNING, SlotState.FREE, SlotState.CLOSED}),
+    SlotState.RUNNING: frozenset({SlotState.FREE, SlotState.DETACHED, SlotState.CLOSED}),
+    SlotState.DETACHED: frozenset({SlotState.FREE, SlotState.CLOSED}),
+    SlotState.CLOSED: frozenset(),
+}
+
+
+def next_slot_state(current: SlotState, wanted: SlotState) -> SlotState:
+    """Return `wanted` if a slot may go there from `current`; raise `IllegalStepError` if not."""
+    if wanted not in SLOT_STEPS[current]:
+        raise IllegalStepError("a slot", current, wanted)
+    return wanted

@@ -1,0 +1,162 @@
+"""How the parent waits for a worker: asleep, or awake for moments around the calls.
+
+A processor that has slept wakes slowly and finds its caches cold, so the first work after a sleep of milliseconds takes
+several times as long. `Adaptive` therefore waits awake where the next report is likely to come in a moment, and spends
+a small part of the time that the calls take on it. `Blocking` never does: for machines that are paid by processor time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Final, Literal, Protocol
+
+from geartrain.bridge.cpu_quota import usable_cores
+
+WakeupMode = Literal["adaptive", "blocking"]
+
+# Seconds. A call as short as _SHORT is followed by one that is awaited on the spot, for at most _BRIEFLY.
+_SHORT: Final = 350e-6
+_BRIEFLY: Final = 500e-6
+# The loop stays awake around the ends of calls that take between _SHORTEST and _LONGEST and follow each other within
+# _DENSE: for _PART of a call before and after its end, and for at least _LEAD, since timers are no more precise.
+_SHORTEST: Final = 400e-6
+_LONGEST: Final = 50e-3
+_DENSE: Final = 3e-3
+_PART: Final = 0.1
+_LEAD: Final = 400e-6
+
+
+class WakeupPolicy(Protocol):
+    """Decides for one slot when the parent stays awake."""
+
+    def before_send(self, *, lone: bool) -> None:
+        """Note that a call begins. `lone`: no other call runs, and no other client seems to ask."""
+
+    def wait(self, poll: Callable[[], bool]) -> None:
+        """Wait for the call on the spot, or return at once.
+
+        `poll` reads what has come, without blocking, and tells whether there is nothing more to wait for.
+        """
+
+    def on_end(self, took: float | None) -> None:
+        """Note that a call has ended, after `took` seconds in the model; None if it failed."""
+
+    def close(self) -> None:
+        """Stay awake no longer."""
+
+
+class Blocking:
+    """Sleeps until something comes: the reference."""
+
+    def before_send(self, *, lone: bool) -> None:
+        """Do nothing."""
+
+    def wait(self, poll: Callable[[], bool]) -> None:
+        """Return at once."""
+
+    def on_end(self, took: float | None) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Adaptive:
+    """Stays awake where it is worth it: see the module."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, one_by_one: bool) -> None:
+        """`one_by_one`: the worker runs one call at a time, so the end of a call can be foreseen."""
+        self._awake = _AwakeLoop(loop)
+        self._one_by_one = one_by_one
+        self._sent_at = 0.0  # as all moments here, on the performance counter, in seconds
+        self._ended_at = 0.0
+        self._took = 0.0  # the latest call, from its beginning to its end
+        self._was_short = False
+        self._awaits = False
+
+    def before_send(self, *, lone: bool) -> None:
+        """Note the beginning, and plan to be awake at the expected end."""
+        now = self._sent_at = time.perf_counter()
+        self._awaits = lone and self._was_short
+        self._awake.sleep()
+        took = self._took
+        if self._one_by_one and now - self._ended_at < _DENSE and _SHORTEST < took < _LONGEST:
+            lead = max(_LEAD, _PART * took)
+            self._awake.plan(took - lead, until=now + took + lead)
+
+    def wait(self, poll: Callable[[], bool]) -> None:
+        """Poll for a moment, if the call before was short and nobody else asks."""
+        if not self._awaits:
+            return
+        until = self._sent_at + _BRIEFLY
+        while not poll() and time.perf_counter() < until:
+            os.sched_yield()  # whoever else has something to do on this core goes first
+
+    def on_end(self, took: float | None) -> None:
+        """Note the end, and stay awake for those who are about to ask again, if the calls are dense."""
+        now = self._ended_at = time.perf_counter()
+        self._took = now - self._sent_at
+        self._was_short = (self._took if took is None else took) < _SHORT
+        self._awake.end(now + max(_LEAD, _PART * self._took))
+
+    def close(self) -> None:
+        """Stay awake no longer."""
+        self._awake.close()
+
+
+class _AwakeLoop:
+    """Keeps an event loop from sleeping: a loop that has something to do sees at once what comes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._until = 0.0
+        self._is_ticking = False
+        self._plan: asyncio.TimerHandle | None = None
+
+    def plan(self, delay: float, *, until: float) -> None:
+        """Be awake in `delay` seconds, and stay so `until` that moment."""
+        delay = max(0, int(delay * 1000)) / 1000  # the loop's timers are in milliseconds, and may round up
+        self._plan = self._loop.call_later(delay, self._keep, until)
+
+    def sleep(self) -> None:
+        """Sleep as usual, until there is a plan."""
+        self._until = 0.0
+
+    def end(self, until: float) -> None:
+        """Stay awake `until` that moment, if there was a plan."""
+        self.sleep()
+        if self._plan is not None:
+            self._plan.cancel()
+            self._plan = None
+            self._keep(until)
+
+    def close(self) -> None:
+        """Sleep as usual."""
+        self._until = 0.0
+        if self._plan is not None:
+            self._plan.cancel()
+
+    def _keep(self, until: float) -> None:
+        self._until = until
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        if time.perf_counter() < self._until:
+            self._loop.call_soon(self._tick)
+        else:
+            self._is_ticking = False
+
+
+def effective_mode(mode: WakeupMode, *, cores: Callable[[], float] = usable_cores) -> WakeupMode:
+    """Return the mode that is used: nobody waits awake where parent and worker share one core or less."""
+    return mode if mode == "blocking" or cores() > 1 else "blocking"
+
+
+def new_policy(mode: WakeupMode, loop: asyncio.AbstractEventLoop, *, one_by_one: bool) -> WakeupPolicy:
+    """Make the policy of one slot; `mode` is an effective one."""
+    return Adaptive(loop, one_by_one=one_by_one) if mode == "adaptive" else Blocking()

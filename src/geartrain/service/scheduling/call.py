@@ -1,0 +1,251 @@
+"""One invocation of `run()`, for one prediction or several: what the worker says of it, told to its members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from geartrain.domain.events import LogSource, Metric
+from geartrain.domain.lifecycle import CALL_STEPS, CallState, ExecutionState, IllegalStepError
+from geartrain.domain.work import ALL, CallInput, FileRef, ItemEnd, Outcome, Succeeded
+from geartrain.service.scheduling.context import RunContext
+from geartrain.service.scheduling.execution import CANCELED, Execution
+from geartrain.service.scheduling.permits import Permit
+
+SIZE_METRIC = "batch_size"
+# To read a member of an enumeration from its class takes several times as long as a global name.
+_ASSIGNED, _RUNNING, _ENDED, _OVER = CallState.ASSIGNED, CallState.RUNNING, CallState.ENDED, CallState.OVER
+
+
+_Part = tuple[Execution, Outcome, Sequence[FileRef]]
+"""A member that is over, how, and the files of its output."""
+
+
+class CallOwner(Protocol):
+    """The scheduler, as a call needs it."""
+
+    context: RunContext
+    is_batching: bool  # whether the model takes several predictions in one call
+
+    def release(self, call: Call) -> None:
+        """The slot of a call may take the next one."""
+
+    def on_call_ended(self, call: Call) -> None:
+        """All members of a call have ended, and its slot is still in use, perhaps for good."""
+
+    def requeue(self, call: Call, members: Sequence[Execution]) -> None:
+        """A call has not begun and never will; its members wait again."""
+
+
+class Call:
+    """Hears the worker (`CallListener`), and tells each member its part.
+
+    A call of a model that takes batches ends a canceled member at once, and is stopped when no member is left; its slot
+    is free when the run is over. A call of any other model has one member, which ends when its run does, and whose slot
+    is free when its output files have been delivered, so that a slow destination slows down what fills it.
+    """
+
+    __slots__ = (
+        "_began_at",
+        "_holds_slot",
+        "_is_counted",
+        "_is_prefetched",
+        "_members",
+        "_owner",
+        "_predict_time",
+        "_timer",
+        "call_id",
+        "permit",
+        "rows",
+        "size",
+        "state",
+    )
+
+    def __init__(
+        self, call_id: str, owner: CallOwner, permit: Permit, *, members: Sequence[Execution], prefetched: bool = False
+    ) -> None:
+        """`prefetched`: another call runs on the slot, and this one begins when that is over."""
+        self.call_id = call_id
+        self.permit = permit
+        self.size = len(members)
+        self.rows = members[0].item.rows if len(members) == 1 else sum([member.item.rows for member in members])
+        self.state = _ASSIGNED
+        self._owner = owner
+        # Those that have not ended, by their index.
+        self._members = {0: members[0]} if len(members) == 1 else dict(enumerate(members))
+        self._began_at = 0.0
+        self._predict_time: float | None = None  # of the run in the worker, once it has told
+        self._is_counted = False
+        self._holds_slot = False  # until its output files are delivered
+        self._timer: asyncio.TimerHandle | None = None  # kills a worker that does not heed a cancel
+        self._is_prefetched = prefetched
+        for member in members:
+            member.assign(self, prefetched=prefetched)
+
+    def start(self, *, lone: bool = False) -> None:
+        """Hand the call to its worker; `lone` as of `CallInput`."""
+        items = tuple([member.item for member in self._members.values()])
+        self.permit.worker.run(self.permit.slot, CallInput(self.call_id, items, self._is_prefetched, lone), self)
+
+    def _step(self, wanted: CallState) -> None:
+        if wanted not in CALL_STEPS[self.state]:
+            raise IllegalStepError("a call", self.state, wanted)
+        self.state = wanted
+
+    # towards its members
+
+    def withdraw(self, member: Execution) -> None:
+        """Take a member out of a call that has not begun."""
+        self._remove(member)
+        if not self._members:
+            self.permit.worker.cancel(self.permit.slot, self.call_id)
+
+    def cancel(self, member: Execution) -> None:
+        """Cancel a member of a call that runs."""
+        if self._owner.is_batching:
+            self._remove(member)
+            member.end(CANCELED, at=self._owner.context.clock())
+            if not self._members:
+                self._stop()
+        elif member.state is ExecutionState.RUNNING:
+            member.begin_cancel()
+            self._stop()
+
+    def discard(self, files: Sequence[FileRef]) -> None:
+        """Let go of an output's files."""
+        self.permit.worker.discard(files)
+
+    def on_member_over(self) -> None:
+        """Free the slot that was held for the files of this member."""
+        if self._holds_slot:
+            self._holds_slot = False
+            self._end()
+
+    def _remove(self, member: Execution) -> None:
+        self._members = {index: each for index, each in self._members.items() if each is not member}
+
+    def _stop(self) -> None:
+        if self.state is not _RUNNING:
+            return
+        self._step(CallState.CANCELING)
+        self.permit.worker.cancel(self.permit.slot, self.call_id)
+        grace = self._owner.context.cancel_grace
+        if grace is not None:
+            self._timer = asyncio.get_running_loop().call_later(grace, self._kill, grace)
+
+    def _kill(self, grace: float) -> None:
+        self._step(CallState.KILLED)
+        self.permit.worker.kill(f"killed, because a canceled prediction had not ended after {grace:g} seconds")
+
+    # from the worker
+
+    def on_begin(self) -> None:
+        """Begin the members, and stop at once if none is left."""
+        self._step(_RUNNING)
+        owner = self._owner
+        at = self._began_at = owner.context.clock()
+        for member in self._members.values():
+            member.begin(at)
+        if owner.is_batching:
+            size = Metric(SIZE_METRIC, self.rows, "replace")
+            for member in self._members.values():
+                member.prediction.record(size)
+        if not self._members:
+            self._stop()
+
+    def on_unstarted(self) -> None:
+        """Give the members back to the queue."""
+        self._step(CallState.UNSTARTED)
+        members = list(self._members.values())
+        self._members.clear()
+        self._owner.requeue(self, members)
+
+    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
+        """Give a chunk to the member that it is of."""
+        member = self._members.get(item)
+        if member is not None:
+            member.on_output(chunk, files)
+        elif files:
+            self.discard(files)
+
+    def on_log(self, item: int, source: LogSource, data: str) -> None:
+        """Give text that was written to the member that it is of, or to all."""
+        for member in self._addressees(item):
+            member.on_log(source, data)
+
+    def on_metric(self, item: int, metric: Metric) -> None:
+        """Give a metric to the member that it is of, or to all."""
+        for member in self._addressees(item):
+            member.on_metric(metric)
+
+    def _addressees(self, item: int) -> list[Execution]:
+        if item == ALL:
+            return list(self._members.values())
+        member = self._members.get(item)
+        return [] if member is None else [member]
+
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
+        """End members. With `idle` the slot has its next call before any of them hears of it."""
+        at = self._owner.context.clock()
+        over: list[_Part] = []
+        for end in ends:
+            if type(end.outcome) is Succeeded:
+                self._predict_time = end.outcome.predict_time
+            if end.item in self._members:
+                over.append((self._members.pop(end.item), end.outcome, end.files))
+            else:
+                self._end_rest(end, over)
+        if idle:
+            self._count(at)
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._owner.is_batching or not _has_files(over):
+                self._step(_OVER)
+                self._owner.release(self)
+            else:
+                self._holds_slot = True
+        elif not self._members:
+            self._step(_ENDED)
+            self._count(at)
+            self._owner.on_call_ended(self)
+        for member, outcome, files in over:
+            member.end(outcome, files, at=at)
+
+    def _end_rest(self, end: ItemEnd, over: list[_Part]) -> None:
+        """Take an end that is of all members, or of one that has ended before."""
+        if end.item != ALL:
+            if end.files:
+                self.discard(end.files)
+            return
+        outcome = CANCELED if self.state is CallState.KILLED else end.outcome
+        over += [(member, outcome, ()) for member in self._members.values()]
+        self._members.clear()
+
+    def on_idle(self) -> None:
+        """Free the slot, which was still occupied when all members had ended."""
+        self._end()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self) -> None:
+        self._stop_timer()
+        self._step(_OVER)
+        self._owner.release(self)
+
+    def _count(self, at: float) -> None:
+        if self._is_counted or not self._began_at:
+            return
+        self._is_counted = True
+        rows = self.rows if self._owner.is_batching else 0
+        self._owner.context.counts.add_call(rows, at - self._began_at, predict_time=self._predict_time)
+
+
+def _has_files(over: Sequence[_Part]) -> bool:
+    """Whether files are to be delivered, or still on their way."""
+    for member, _, files in over:  # noqa: SIM110 - see below
+        if files or member.is_delivering:
+            return True
+    return False  # a loop takes a third of the time of `any()`, and this is on the path of each prediction

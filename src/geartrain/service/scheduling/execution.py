@@ -1,0 +1,336 @@
+"""The execution of one prediction: its preparation, its wait for a call, its run, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Hashable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.events import LogSource, Metric
+from geartrain.domain.lifecycle import EXECUTION_STEPS, ExecutionState, IllegalStepError
+from geartrain.domain.prediction import Prediction
+from geartrain.domain.work import Canceled, Failed, FileRef, ItemInput, Outcome, Succeeded
+from geartrain.service.scheduling.context import RunContext
+from geartrain.service.scheduling.delivery import NO_DELIVERY, Delivery, NoDelivery
+from geartrain.service.scheduling.preparation import NO_PREPARATION, NoPreparation, Preparation
+from geartrain.service.statistics import Fault
+
+CANCELED = Canceled()
+_S = ExecutionState
+_WITHOUT_SLOT = frozenset({_S.ADMITTED, _S.PREPARING, _S.WAITING, _S.PREFETCHED})
+# To read a member of an enumeration from its class takes several times as long as a global name.
+_ADMITTED, _ASSIGNED, _PREFETCHED, _WAITING = _S.ADMITTED, _S.ASSIGNED, _S.PREFETCHED, _S.WAITING
+_RUNNING, _CLOSING, _OVER = _S.RUNNING, _S.CLOSING, _S.OVER
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The outcome of a prediction that waited and will never run."""
+
+    code: Code
+    message: str
+
+
+class Ticket(msgspec.Struct, frozen=True, gc=False):
+    """A place in the queue: what has to be equal in predictions that share a call, and how long it may wait."""
+
+    key: Hashable = ()
+    time_limit: float | None = None  # seconds; None for no limit
+
+
+NO_TICKET: Final = Ticket()  # of a prediction that shares a call with nobody, and may wait as long as it takes
+
+
+class Timing(msgspec.Struct, gc=False):
+    """Moments of an execution on the service's clock, in seconds since the epoch; 0 until then."""
+
+    admitted: float
+    ready: float = 0.0  # its files were there
+    began: float = 0.0
+
+
+class CallPort(Protocol):
+    """The call that an execution is a member of."""
+
+    def withdraw(self, member: Execution) -> None:
+        """Take a member out of a call that has not begun."""
+
+    def cancel(self, member: Execution) -> None:
+        """Cancel a member of a call that runs."""
+
+    def discard(self, files: Sequence[FileRef]) -> None:
+        """Let go of an output's files."""
+
+    def on_member_over(self) -> None:
+        """A member is about to reach its terminal state."""
+
+
+class SchedulerPort(Protocol):
+    """What an execution needs of its scheduler."""
+
+    context: RunContext
+    waiting: int
+
+    def submit(self, execution: Execution) -> None:
+        """Run an execution that is ready, or have it wait for a call."""
+
+    def leave(self, execution: Execution) -> None:
+        """Take an execution out of the queue."""
+
+    def on_over(self, execution: Execution) -> None:
+        """An execution is about to reach its terminal state."""
+
+
+class _NoCall:
+    """In place of a call, for an execution that has none."""
+
+    def withdraw(self, member: Execution) -> None:
+        """There is nothing to leave."""
+
+    def cancel(self, member: Execution) -> None:
+        """Nothing runs."""
+
+    def discard(self, files: Sequence[FileRef]) -> None:
+        """There are no files."""
+
+    def on_member_over(self) -> None:
+        """Nobody waits for it."""
+
+
+_NO_CALL = _NoCall()
+
+
+class Execution:
+    """Moves one prediction through the states of `EXECUTION_STEPS`, and writes its log.
+
+    Outputs with files take time: the files become URLs first. What comes after such an output waits behind it, so the
+    log keeps the order of the run. Without files nothing waits, and there is no task.
+    """
+
+    __slots__ = (
+        "_call",
+        "_delivery",
+        "_preparation",
+        "_scheduler",
+        "_timer",
+        "is_kept",
+        "item",
+        "output_prefix",
+        "prediction",
+        "state",
+        "ticket",
+        "timing",
+    )
+
+    def __init__(
+        self, scheduler: SchedulerPort, prediction: Prediction, item: ItemInput, *, ticket: Ticket, at: float
+    ) -> None:
+        """`at`: the time of admission."""
+        self.prediction = prediction
+        self.item = item
+        self.ticket = ticket
+        self.timing = Timing(at, at)
+        self.state = _ADMITTED
+        self.is_kept = False  # for a client that asks for it later
+        self.output_prefix: str | None = None  # the URL that its client wants its output files at
+        self._scheduler = scheduler
+        self._call: CallPort = _NO_CALL
+        self._preparation: Preparation | NoPreparation = NO_PREPARATION
+        self._delivery: Delivery | NoDelivery = NO_DELIVERY
+        self._timer: asyncio.TimerHandle | None = None  # ends its wait
+        scheduler.waiting += 1
+
+    def _step(self, wanted: ExecutionState) -> None:
+        """Go to another state, and count as waiting while there is no slot."""
+        state = self.state
+        if wanted not in EXECUTION_STEPS[state]:
+            raise IllegalStepError("an execution", state, wanted)
+        self.state = wanted
+        if state in _WITHOUT_SLOT and wanted not in _WITHOUT_SLOT:
+            self._scheduler.waiting -= 1
+        elif state is _ASSIGNED and wanted is _WAITING:
+            self._scheduler.waiting += 1
+
+    def is_of(self, scheduler: SchedulerPort) -> bool:
+        """Return whether that scheduler runs it."""
+        return self._scheduler is scheduler
+
+    # before its run
+
+    def prepare(self, values: dict[str, Any]) -> None:
+        """Fetch the files of the decoded input, and submit the execution when they are there."""
+        self._step(_S.PREPARING)
+        context = self._scheduler.context
+        self._preparation = Preparation(
+            context.input_files(), context.new_folder(), on_ready=self._on_ready, on_end=self._on_unprepared
+        )
+        self._preparation.begin(values)
+
+    def _on_ready(self, local: bytes) -> None:
+        self.item = msgspec.structs.replace(self.item, input=local)
+        self.timing.ready = self._scheduler.context.clock()
+        self._scheduler.submit(self)
+
+    def _on_unprepared(self, outcome: Outcome) -> None:
+        self.end(outcome, at=self._scheduler.context.clock())
+
+    def wait(self) -> None:
+        """Wait in the queue, for as long as the ticket allows."""
+        self._step(_WAITING)
+        limit = self.ticket.time_limit
+        if limit is not None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(limit, self._on_time_limit)
+
+    def _on_time_limit(self) -> None:
+        self.refuse(GeartrainError(Code.TIMED_OUT, "Request timeout expired"))
+
+    def assign(self, call: CallPort, *, prefetched: bool) -> None:
+        """Make this prediction a member of a call, which has a slot or is `prefetched`."""
+        self._step(_PREFETCHED if prefetched else _ASSIGNED)
+        self._call = call
+
+    def refuse(self, reason: GeartrainError) -> None:
+        """End an execution that has not begun, because there is nothing to wait for any more."""
+        self._withdraw()
+        self.end(Refused(reason.code, reason.message), at=self._scheduler.context.clock())
+
+    def cancel(self) -> None:
+        """Ask for the end of this prediction. Repeating it is harmless."""
+        match self.state:
+            case _S.PREPARING:
+                self._preparation.cancel()
+            case _S.WAITING | _S.ASSIGNED | _S.PREFETCHED:
+                self._withdraw()
+                self.end(CANCELED, at=self._scheduler.context.clock())
+            case _S.RUNNING | _S.CANCELING:
+                self._delivery.cut()
+                self._call.cancel(self)
+            case _S.CLOSING:
+                self._delivery.cut()
+
+    def _withdraw(self) -> None:
+        if self.state is _WAITING:
+            self._scheduler.leave(self)
+        elif self.state in {_ASSIGNED, _PREFETCHED}:
+            self._call.withdraw(self)
+
+    # its run
+
+    def begin(self, at: float) -> None:
+        """Note that the call has begun."""
+        self._step(_RUNNING)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.timing.began = at
+        self.prediction.start(at)
+
+    def begin_cancel(self) -> None:
+        """Note that the run has been asked to stop, and that its end is awaited."""
+        self._step(_S.CANCELING)
+
+    @property
+    def is_delivering(self) -> bool:
+        """Whether outputs are on their way."""
+        return self._delivery.is_pending
+
+    def on_output(self, chunk: bytes, files: Sequence[FileRef]) -> None:
+        """The run gave a chunk of JSON text, empty if one of the files holds it."""
+        if files:
+            self._begin_delivery().give(chunk, files, self.prediction.add_output)
+        elif self._delivery.is_pending:
+            self._delivery.after(lambda: self.prediction.add_output(chunk))
+        else:
+            self.prediction.add_output(chunk)
+
+    def on_log(self, source: LogSource, data: str) -> None:
+        """The run wrote to a stream."""
+        if self._delivery.is_pending:
+            self._delivery.after(lambda: self.prediction.add_log(source, data))
+        else:
+            self.prediction.add_log(source, data)
+
+    def on_metric(self, metric: Metric) -> None:
+        """The run recorded a metric."""
+        if self._delivery.is_pending:
+            self._delivery.after(lambda: self.prediction.record(metric))
+        else:
+            self.prediction.record(metric)
+
+    def _begin_delivery(self) -> Delivery:
+        if isinstance(self._delivery, NoDelivery):
+            outputs = self._scheduler.context.outputs
+            files = functools.partial(outputs.of, self.prediction.id, self.output_prefix)
+            self._delivery = Delivery(files, self._call.discard, packed=self._is_packed(), on_error=self.cancel)
+        return self._delivery
+
+    def _is_packed(self) -> bool:
+        """Whether its outputs are JSON and tensors in one piece."""
+        return self.item.tensors is not None and self._scheduler.context.gives_tensors()
+
+    # its end
+
+    def end(self, outcome: Outcome | Refused, files: Sequence[FileRef] = (), *, at: float) -> None:
+        """The run is over, or there will be none. What is still on its way is delivered first."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not (files or self._delivery.is_pending or self._preparation.has_files):
+            self._finish(outcome, at)
+            return
+        delivered: list[bytes] = []
+        if isinstance(outcome, Succeeded) and outcome.output is not None and files:
+            self._begin_delivery().give(outcome.output, files, delivered.append)
+        elif files:
+            self._call.discard(files)
+        self._close(outcome, delivered)
+
+    def _close(self, outcome: Outcome | Refused, delivered: list[bytes]) -> None:
+        self._step(_S.CLOSING)
+
+        async def close() -> None:
+            await self._preparation.remove_files()
+            final = outcome
+            if delivered and isinstance(outcome, Succeeded):
+                final = Succeeded(delivered[0], outcome.predict_time)
+            self._finish(final, self._scheduler.context.clock())
+
+        self._begin_delivery().after(close)
+
+    def _finish(self, outcome: Outcome | Refused, at: float) -> None:
+        was_closing = self.state is _CLOSING
+        self._step(_OVER)
+        self._scheduler.on_over(self)
+        if was_closing:
+            # Before the log says so: whoever reads of the end may use the slot at once.
+            self._call.on_member_over()
+        if self._delivery is not NO_DELIVERY:
+            outcome = self._outcome_of_delivery(outcome)
+            self._delivery = NO_DELIVERY  # it refers to this execution: without the circle all is gone at once
+        self._preparation = NO_PREPARATION  # as the delivery
+        prediction = self.prediction
+        if type(outcome) is Succeeded:
+            timing, predict_time = self.timing, outcome.predict_time
+            self._scheduler.context.counts.add_success(
+                timing.admitted, timing.ready, timing.began, ended=at, predict_time=predict_time, rows=self.item.rows
+            )
+            prediction.succeed(outcome.output, at=at, predict_time=predict_time, packed=self._is_packed())
+        elif type(outcome) is Failed:
+            self._count_fault("BACKEND" if self._delivery.error is None and self.timing.began else "OTHER", at)
+            prediction.fail(outcome.error, at=at)
+        elif type(outcome) is Refused:
+            self._count_fault("REJECTED", at)
+            prediction.fail(outcome.message, at=at, code=outcome.code)
+        else:
+            self._count_fault("CANCELED", at)
+            prediction.cancel(at=at)
+
+    def _outcome_of_delivery(self, outcome: Outcome | Refused) -> Outcome | Refused:
+        """What becomes of a prediction whose outputs could not be delivered, or were cut short by a cancel."""
+        if self._delivery.error is not None:
+            return Failed(self._delivery.error)
+        return CANCELED if self._delivery.is_cut else outcome
+
+    def _count_fault(self, fault: Fault, at: float) -> None:
+        self._scheduler.context.counts.add_fault(fault, at - self.timing.admitted, ran=self.timing.began > 0, at=at)
