@@ -1,11 +1,9 @@
-"""Where a slot stands, as the parent sees it: a table, and the one step through it."""
+"""Where a slot stands, as the parent sees it, and the table of its steps."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Final
-
-from geartrain.domain.lifecycle import IllegalStepError
 
 
 class SlotState(StrEnum):
@@ -27,10 +25,3 @@ SLOT_STEPS: Final[dict[SlotState, frozenset[SlotState]]] = {
     SlotState.DETACHED: frozenset({SlotState.FREE, SlotState.CLOSED}),
     SlotState.CLOSED: frozenset(),
 }
-
-
-def next_slot_state(current: SlotState, wanted: SlotState) -> SlotState:
-    """Return `wanted` if a slot may go there from `current`; raise `IllegalStepError` if not."""
-    if wanted not in SLOT_STEPS[current]:
-        raise IllegalStepError("a slot", current, wanted)
-    return wanted

@@ -32,9 +32,10 @@ from geartrain.bridge.messages import (
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.bridge.slot_memory import SharedSlotMemory
 from geartrain.bridge.slot_socket import SlotSocket
-from geartrain.bridge.slot_state import SlotState, next_slot_state
+from geartrain.bridge.slot_state import SLOT_STEPS, SlotState
 from geartrain.bridge.wakeup import Blocking, WakeupPolicy
 from geartrain.domain import events, work
+from geartrain.domain.lifecycle import IllegalStepError
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,9 @@ class SlotChannel(asyncio.Protocol):
         self._before_end = before_end
 
     def _step(self, wanted: SlotState) -> None:
-        self.state = next_slot_state(self.state, wanted)
+        if wanted not in SLOT_STEPS[self.state]:
+            raise IllegalStepError("a slot", self.state, wanted)
+        self.state = wanted
 
     # asyncio.Protocol
 
@@ -272,32 +275,51 @@ class SlotChannel(asyncio.Protocol):
         files: dict[int, list[work.FileRef]] = {}  # by the item whose output follows
         in_memory = False
         for report in reports:
-            match report:
-                case Done(item, output, predict_time, is_stream):
-                    given = None if is_stream or output is None else self._files.read(output, item, files)
-                    in_memory = in_memory or type(output) is InMemory
-                    own = tuple(files.pop(item, ())) if files else ()
-                    ends.append(work.ItemEnd(item, work.Succeeded(given, predict_time), own))
-                case Output(item, output):
-                    chunk = self._files.read(output, item, files)
-                    in_memory = in_memory or type(output) is InMemory
-                    _tell(listener.on_output, item, chunk, tuple(files.pop(item, ())) if files else ())
-                case Log(item, source, data):
-                    _tell(listener.on_log, item, source, data)
-                case Metric(item, name, value, mode):
-                    _tell(listener.on_metric, item, events.Metric(name, value, mode))
-                case FileOutput():
-                    files.setdefault(report.item, []).append(self._files.take(report))
-                case Failed(item, error):
-                    ends.append(work.ItemEnd(item, work.Failed(error)))
-                case Cancelled(item):
-                    ends.append(work.ItemEnd(item, _CANCELED))
+            kind = type(report)
+            if kind is Done:
+                done = cast("Done", report)
+                given = b"" if done.output is None else self._files.read(done.output, done.item, files)
+                in_memory = in_memory or type(done.output) is InMemory
+                outcome = work.Succeeded(None if done.is_stream else given, done.predict_time)
+                ends.append(work.ItemEnd(done.item, outcome, tuple(files.pop(done.item, ()))))
+            elif kind is Output:
+                output = cast("Output", report)
+                chunk = self._files.read(output.output, output.item, files)
+                in_memory = in_memory or type(output.output) is InMemory
+                _tell(listener.on_output, output.item, chunk, tuple(files.pop(output.item, ())))
+            else:
+                self._tell_other(report, listener, ends, files=files)
         if in_memory:
             self._files.reader.free()
         return ends
 
+    def _tell_other(
+        self,
+        report: Report,
+        listener: work.CallListener,
+        ends: list[work.ItemEnd],
+        *,
+        files: dict[int, list[work.FileRef]],
+    ) -> None:
+        """Tell the listener of a report that has no output, or add it to the ends or to the files."""
+        match report:
+            case Log(item, source, data):
+                _tell(listener.on_log, item, source, data)
+            case Metric(item, name, value, mode):
+                _tell(listener.on_metric, item, events.Metric(name, value, mode))
+            case FileOutput():
+                files.setdefault(report.item, []).append(self._files.take(report))
+            case Failed(item, error):
+                ends.append(work.ItemEnd(item, work.Failed(error)))
+            case Cancelled(item):
+                ends.append(work.ItemEnd(item, _CANCELED))
+
     def _end_call(self, ends: list[work.ItemEnd]) -> None:
-        took = next((end.outcome.predict_time for end in ends if type(end.outcome) is work.Succeeded), None)
+        took = None
+        for end in ends:
+            if type(end.outcome) is work.Succeeded:
+                took = end.outcome.predict_time
+                break
         self.wakeup.on_end(took)
         self._before_end()
         self._files.forget_originals()

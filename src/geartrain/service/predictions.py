@@ -90,6 +90,8 @@ class PredictionService:
         self.outputs = outputs
         self.clock = clock
         self.history = history
+        # Whoever creates a prediction reads it from its first event on, however short the history for others is.
+        self._capacity = max(history, DEFAULT_CAPACITY)
         self.live: dict[str, Execution] = {}
         self.kept = KeptPredictions(limits.keep)
         self.counts = Counts()
@@ -218,8 +220,7 @@ class PredictionService:
         now = self.clock()
         echo = self._echo(new.input) if self._secrets else new.input
         created_at = now if new.created_at is None else new.created_at
-        # Whoever creates a prediction reads it from its first event on, however short the history for others is.
-        prediction = Prediction(prediction_id, echo, created_at, capacity=max(self.history, DEFAULT_CAPACITY))
+        prediction = Prediction(prediction_id, echo, created_at, capacity=self._capacity)
         item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters)
         is_simple = new.patience is None and not scheduler.is_batching
         ticket = NO_TICKET if is_simple else Ticket(key, new.patience)

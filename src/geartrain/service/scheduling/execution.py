@@ -34,6 +34,15 @@ class Refused(msgspec.Struct, frozen=True):
     message: str
 
 
+class Undelivered(msgspec.Struct, frozen=True):
+    """The outcome of a prediction whose outputs could not be delivered."""
+
+    message: str
+
+
+_Result = Outcome | Refused | Undelivered
+
+
 class Ticket(msgspec.Struct, frozen=True, gc=False):
     """A place in the queue: what has to be equal in predictions that share a call, and how long it may wait."""
 
@@ -298,7 +307,7 @@ class Execution:
 
         self._begin_delivery().after(close)
 
-    def _finish(self, outcome: Outcome | Refused, at: float) -> None:
+    def _finish(self, outcome: _Result, at: float) -> None:
         was_closing = self.state is _CLOSING
         self._step(_OVER)
         self._scheduler.on_over(self)
@@ -317,8 +326,11 @@ class Execution:
             )
             prediction.succeed(outcome.output, at=at, predict_time=predict_time, packed=self._is_packed())
         elif type(outcome) is Failed:
-            self._count_fault("BACKEND" if self._delivery.error is None and self.timing.began else "OTHER", at)
+            self._count_fault("BACKEND" if self.timing.began else "OTHER", at)
             prediction.fail(outcome.error, at=at)
+        elif type(outcome) is Undelivered:
+            self._count_fault("OTHER", at)
+            prediction.fail(outcome.message, at=at)
         elif type(outcome) is Refused:
             self._count_fault("REJECTED", at)
             prediction.fail(outcome.message, at=at, code=outcome.code)
@@ -326,10 +338,10 @@ class Execution:
             self._count_fault("CANCELED", at)
             prediction.cancel(at=at)
 
-    def _outcome_of_delivery(self, outcome: Outcome | Refused) -> Outcome | Refused:
+    def _outcome_of_delivery(self, outcome: _Result) -> _Result:
         """What becomes of a prediction whose outputs could not be delivered, or were cut short by a cancel."""
         if self._delivery.error is not None:
-            return Failed(self._delivery.error)
+            return Undelivered(self._delivery.error)
         return CANCELED if self._delivery.is_cut else outcome
 
     def _count_fault(self, fault: Fault, at: float) -> None:
