@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from geartrain.authoring.scope import Scope
+from geartrain.bridge.arena import WORTHWHILE
 from geartrain.bridge.framing import INLINE_LIMIT
 from geartrain.bridge.messages import ALL, Inline, Log, Output, Report
 from geartrain.domain.tensors import Buffer, unpack
@@ -136,7 +137,10 @@ class SingleInvocation:
         plain = encoder.encode_plain(value)
         if plain is not None and len(plain) <= INLINE_LIMIT:
             return SmallOutput(plain)
-        return LargeOutputs({0: self._encode_large(value, plain, encoder)})
+        output = self._encode_large(value, plain, encoder)
+        if output.size <= WORTHWHILE and not output.files:
+            return SmallOutput(b"".join(output.parts))  # small tensors: nothing is to be placed
+        return LargeOutputs({0: output})
 
     def give(self, value: object, *, may_wait: bool) -> Mapping[int, BaseException]:
         """Report a value that `run()` has yielded. Raises `OutputError`."""

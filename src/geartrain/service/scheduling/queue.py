@@ -90,6 +90,8 @@ class CallQueue(Generic[T]):
 
     def take(self, now: float) -> list[T]:
         """Return what is to be run now, if anything: it no longer waits here."""
+        if self._policy.max_size == 1 and self._policy.max_delay <= 0 and self.rows == len(self._group_of):
+            return self._first()  # each by itself, in the order of coming
         group = self._next(now)
         return [] if group is None else self._cut(group)
 
@@ -108,6 +110,12 @@ class CallQueue(Generic[T]):
         if not self._groups:
             return None
         return max(min(map(_since, self._groups.values())), self._ended_at) + self._policy.max_delay
+
+    def _first(self) -> list[T]:
+        for item in self._group_of:
+            self.remove(item)
+            return [item]
+        return []
 
     def _next(self, now: float) -> _Group[T] | None:
         groups = list(self._groups.values())
