@@ -21,7 +21,8 @@ from geartrain.domain.prediction import Prediction
 from geartrain.outbound.webhooks import Retries
 from geartrain.project.source import find_model
 from geartrain.server import Progress, ServeOptions, WebhookOptions, run_server
-from geartrain.service.predictions import Limits, NewPrediction, PredictionService
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Deployment, Limits
 
 QUEUE = 64
 RETRIES = Retries(tries=8, first_pause=0.05, longest_pause=1.0, seconds=3.0)  # soon enough to see who gives up
@@ -32,7 +33,7 @@ class Books:
 
     def __init__(self, address: pathlib.Path) -> None:
         self._address = address
-        self._service: PredictionService | None = None
+        self._deployment: Deployment | None = None
         self._server: asyncio.Task[Any] | None = None
         self._accepted = 0
         self._ended: Counter[str] = Counter()
@@ -40,11 +41,11 @@ class Books:
 
     def watch(self) -> None:
         """Write down every prediction that is accepted from now on, and each of its ends."""
-        real = PredictionService.create
+        real = Deployment.create
 
-        def create(service: PredictionService, new: NewPrediction) -> Prediction:
-            prediction = real(service, new)
-            self._service = service
+        def create(deployment: Deployment, new: NewPrediction) -> Prediction:
+            prediction = real(deployment, new)
+            self._deployment = deployment
             self._accepted += 1
             if prediction.is_terminal:
                 self._ended[prediction.status] += 1
@@ -52,7 +53,7 @@ class Books:
                 prediction.log.listen(_Ends(self, prediction))
             return prediction
 
-        PredictionService.create = create  # type: ignore[method-assign, assignment]
+        Deployment.create = create  # type: ignore[method-assign, assignment]
 
     def on_end(self, prediction: Prediction, count: int) -> None:
         """A prediction says that it has ended, for the `count`-th time."""
@@ -67,7 +68,7 @@ class Books:
             self._server = asyncio.ensure_future(asyncio.start_unix_server(self._tell, self._address))
 
     async def _tell(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        pool = None if self._service is None else self._service.model.permits
+        pool = None if self._deployment is None else self._deployment.workers.permits
         told = {
             "accepted": self._accepted,
             "ended": self._ended,

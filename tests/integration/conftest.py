@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -21,38 +22,57 @@ import pytest
 from geartrain.bridge.child import ChildWorker
 from geartrain.domain.prediction import Prediction
 from geartrain.project.source import find_model
-from geartrain.server import ServeOptions, launch, listen, new_model, open_all
-from geartrain.service.catalogue import Catalogue
-from geartrain.service.inference import Inference
-from geartrain.service.model import ModelSetupError
-from geartrain.service.predictions import NewPrediction, PredictionService
-from geartrain.service.shared_memory import SharedRegions
-from geartrain.service.trainings import Trainings
-from geartrain.transport.http.open_inference import OpenInferenceOptions
-from geartrain.transport.http.server import make_http_server
-from geartrain.transport.http.streams import QUIET
+from geartrain.server import App, ServeOptions, build, http_server, listen
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.predictions import Predictions
+from geartrain.service.models.trainings import Trainings
+from geartrain.service.models.workers import Workers
+from geartrain.service.webhooks import Webhooks
 
 
 class LiveServer:
     """A server under test. `client` talks to it over a real socket; `root` is the model's folder."""
 
-    def __init__(self, url: str, client: httpx.AsyncClient, service: PredictionService, worker: ChildWorker) -> None:
+    def __init__(self, url: str, client: httpx.AsyncClient, deployment: Deployment) -> None:
         self.url = url
         self.client = client
-        self.service = service
-        self.model = service.model
-        self.worker = worker
+        self.deployment = deployment
         self.trainings: Trainings | None = None
+        self.app: App
         self.root = Path()
         self._admitted: dict[str, Prediction] = {}
-        create = service.create
+        create = deployment.create
 
         def create_and_remember(new: NewPrediction) -> Prediction:
             prediction = create(new)
             self._admitted[prediction.id] = prediction
             return prediction
 
-        service.create = create_and_remember  # type: ignore[method-assign]
+        deployment.create = create_and_remember  # type: ignore[method-assign]
+
+    @property
+    def workers(self) -> Workers:
+        """The workers of the model."""
+        return self.deployment.workers
+
+    @property
+    def predictions(self) -> Predictions:
+        """The predictions of the model."""
+        return self.deployment.predictions
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """What sends the webhooks of the model."""
+        settings = self.deployment.settings
+        return self.app.outbound.webhooks(settings.webhook_token, settings.webhook_interval)
+
+    @property
+    def worker(self) -> ChildWorker:
+        """The latest worker of the first replica."""
+        worker = self.workers.replicas[0].worker
+        assert isinstance(worker, ChildWorker)
+        return worker
 
     @property
     def pid(self) -> int:
@@ -136,48 +156,37 @@ async def serve_folder(
     ready: bool = True,
     environ: dict[str, str] | None = None,
     mode: Literal["predict", "train"] = "predict",
-    quiet: float = QUIET,
-    regions: SharedRegions | None = None,
+    quiet: float | None = None,
     **options: Any,
 ) -> AsyncIterator[LiveServer]:
     """Serve the model in a folder; `ready=False` does not wait for its setup."""
     found = find_model(str(folder), environ=environ or {}, mode=mode)
-    chosen = ServeOptions(source=found, host="127.0.0.1", port=0, **options)
-    model = new_model(chosen)
-    worker = launch(found, model)
+    app = build(ServeOptions(source=found, host="127.0.0.1", port=0, **options))
+    app.spawn()
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    async with open_all(chosen, model) as served, httpx.AsyncClient(base_url=url, timeout=30) as client:
-        catalogue = Catalogue()
-        if served.predictions is not None:
-            catalogue.add(Inference(served.predictions))
-        http = make_http_server(
-            served.predictions,
-            trainings=served.trainings,
-            catalogue=catalogue,
-            open_inference=OpenInferenceOptions(regions or SharedRegions(enabled=False), chosen.health_body),
-            max_body_bytes=chosen.max_body_bytes,
-            quiet=quiet,
-        )
-        serving = asyncio.ensure_future(http.serve(sockets=[listener]))
-        setup = asyncio.ensure_future(model.start(worker, time_limit=chosen.variables_of(found).setup_timeout))
-        try:
-            if ready:
-                await setup
-            server = LiveServer(url, client, served.services[0], worker)
-            server.trainings = served.trainings
-            server.root = folder
-            yield server
-        finally:
-            await client.aclose()
-            http.should_exit = http.force_exit = True
-            served.cancel_all()
-            setup.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ModelSetupError):
-                await setup
-            await serving
-            await served.drain(1)
-            await model.stop(0)
+    async with _serving(app, listener, quiet), httpx.AsyncClient(base_url=url, timeout=30) as client:
+        server = LiveServer(url, client, app.catalogue.entry(found.name).deployment())
+        server.app = app
+        server.trainings = app.trainings
+        server.root = folder
+        if ready:
+            await app.ready()
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def _serving(app: App, listener: socket.socket, quiet: float | None) -> AsyncIterator[None]:
+    await app.start()
+    http = http_server(app, quiet=quiet)
+    serving = asyncio.ensure_future(http.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        http.should_exit = http.force_exit = True
+        app.cancel_all()
+        await serving
+        await app.stop()
 
 
 def _serve_in(parent: Path) -> Serve:
@@ -208,7 +217,7 @@ def setup_ends() -> Callable[[LiveServer], Awaitable[None]]:
 
     async def wait(server: LiveServer) -> None:
         async with asyncio.timeout(20):
-            while server.model.setup.completed_at is None:  # noqa: ASYNC110
+            while server.workers.setup.completed_at is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
     return wait

@@ -180,7 +180,7 @@ def wait(gates: Gates, name: str = "gate") -> list[Any]:
 
 async def idle(server: LiveServer) -> None:
     """Wait until every slot is back."""
-    await eventually(lambda: server.model.permits.idle == server.model.permits.size)
+    await eventually(lambda: server.workers.permits.idle == server.workers.permits.size)
 
 
 def stuck_reader(url: str, asked: bytes) -> socket.socket:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from geartrain.service.predictions import Limits
+from geartrain.service.models.deployment import Limits
 from tests.gates import Gates
 from tests.integration.conftest import LiveServer, Serve, eventually
 
@@ -91,7 +91,7 @@ async def _held(server: LiveServer, gates: Gates) -> AsyncIterator[None]:
     """Keep the only worker busy for as long as the block is, and see that it ends well."""
     body = {"input": {"text": "first", "gate": str(gates["go"].path)}}
     first = asyncio.ensure_future(server.client.post("/predictions", json=body))
-    await eventually(lambda: server.model.permits.idle == 0)
+    await eventually(lambda: server.workers.permits.idle == 0)
     yield
     gates["go"].open()
     answer = (await first).json()
@@ -119,7 +119,7 @@ async def test_all_doors_feed_one_batch(serve: Serve, gates: Gates) -> None:
                 client.post("/v2/models/model/generate", json={"text_input": "d"}),
             ]
             answers = [asyncio.ensure_future(each) for each in asked]
-            await eventually(lambda: server.service.waiting == len(asked))
+            await eventually(lambda: server.deployment.scheduler.waiting == len(asked))
         one, bad, two, three, bad_too, four = [(await answer).json() for answer in answers]
         assert (one["output"], two["output"], two["id"]) == ("A", "BB", "mine")
         assert one["metrics"]["batch_size"] == 6
@@ -152,7 +152,7 @@ async def test_there_is_room_for_as_many_as_may_wait(serve: Serve, gates: Gates)
     async with serve(TEXTS, limits=Limits(queue=2)) as server:
         async with _held(server, gates):
             waiting = [asyncio.ensure_future(server.predict({"text": text})) for text in "ab"]
-            await eventually(lambda: server.service.waiting == 2)
+            await eventually(lambda: server.deployment.scheduler.waiting == 2)
             refused = await server.client.post("/predictions", json={"input": {"text": "c"}})
             assert (refused.status_code, refused.json()["error"]) == (409, "At capacity - all prediction slots busy")
             assert (await server.health())["status"] == "BUSY"
@@ -166,11 +166,11 @@ async def test_who_leaves_while_waiting_is_never_run(serve: Serve, gates: Gates)
             stays = asyncio.ensure_future(server.predict({"text": "stays"}))
             leaves = asyncio.ensure_future(server.predict({"text": "leaves"}))
             canceled = asyncio.ensure_future(server.predict({"text": "no"}, id="mine"))
-            await eventually(lambda: server.service.waiting == 3)
+            await eventually(lambda: server.deployment.scheduler.waiting == 3)
             leaves.cancel()
             assert (await server.client.post("/predictions/mine/cancel")).status_code == 200
             assert (await canceled)["status"] == "canceled"
-            await eventually(lambda: server.service.waiting == 1)
+            await eventually(lambda: server.deployment.scheduler.waiting == 1)
         assert (await stays)["logs"] == "1 together\nstays\n"
 
 

@@ -265,7 +265,7 @@ async def test_async_model_whose_cleanup_is_slow(concurrent: LiveServer) -> None
     await concurrent.start({"gate": "other slot", "text": "other"}, id="other")
     assert (await concurrent.client.post("/predictions", json={})).status_code == 409
     concurrent.open_gate("cleaned")
-    await eventually(lambda: concurrent.model.permits.idle == 1)
+    await eventually(lambda: concurrent.workers.permits.idle == 1)
     concurrent.open_gate("other slot")
     assert (await concurrent.ended("other")).logs == "begun other\n"
     await usable(concurrent)
@@ -384,7 +384,7 @@ async def test_many_clients_that_hang_up(server: LiveServer) -> None:
     for _ in range(20):
         async with connection(server.url) as wire:
             await wire.send(b"POST /predictions HTTP/1.1\r\nhost: t\r\n\r\n")
-        await eventually(lambda: not server.service.live)
+        await eventually(lambda: not server.predictions.live)
     await usable(server)
 
 

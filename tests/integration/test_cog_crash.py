@@ -146,7 +146,7 @@ async def test_d17_worker_that_is_killed_while_idle(serve: Serve) -> None:
     async with serve(MODEL) as server:
         assert (await server.predict())["status"] == "succeeded"
         os.kill(server.pid, signal.SIGKILL)
-        await eventually(lambda: server.model.health == "DEFUNCT", 5)
+        await eventually(lambda: server.workers.health == "DEFUNCT", 5)
         await is_defunct(server, "SIGKILL")
 
 
@@ -212,12 +212,14 @@ async def test_d17_nothing_is_sent_to_a_client_in_the_workers_place(
         exits: list[int] = []
         monkeypatch.setattr(server.worker, "_on_exit", exits.append)
         os.kill(server.pid, signal.SIGKILL)
-        await eventually(lambda: exits != [] and all(slot.lost.done() for slot in server.worker._slots.values()))
+        await eventually(
+            lambda: exits != [] and all(slot.lost.done() for slot in server.worker._slots.channels.values())
+        )
         wires = [await stack.enter_async_context(connection(server.url)) for _ in range(8)]
         for wire in wires:  # each has been accepted, and so has its descriptor
             assert (await wire.ask(b"GET / HTTP/1.1\r\nhost: t\r\n\r\n")).status == 200
         await wires[0].send(b"POST /predictions HTTP/1.1\r\nhost: t\r\n\r\n")
-        await eventually(lambda: not server.model.permits.idle)
+        await eventually(lambda: not server.workers.permits.idle)
         for wire in wires[1:]:
             assert (await wire.post("/predictions", b"")).status == 409
         ChildWorker._on_exit(server.worker, exits[0])

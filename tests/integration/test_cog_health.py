@@ -147,7 +147,7 @@ async def test_d26_slow_healthcheck_holds_up_nothing(server: LiveServer) -> None
 
 
 async def test_healthcheck_that_takes_too_long(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("geartrain.service.model.HEALTHCHECK_TIMEOUT", 0.1)
+    monkeypatch.setattr("geartrain.service.models.healthcheck.HEALTHCHECK_TIMEOUT", 0.1)
     await server.predict({"become": "hang"})
     for _ in range(2):
         health = await server.health()
@@ -157,7 +157,7 @@ async def test_healthcheck_that_takes_too_long(server: LiveServer, monkeypatch: 
         assert (await server.predict())["status"] == "succeeded"
     await server.predict({"become": "true"})
     server.open_gate("released")
-    await eventually(lambda: server.model._check is None or server.model._check.done())
+    await eventually(lambda: server.workers._check._run is None or server.workers._check._run.done())
     assert (await server.health())["status"] == "READY"
 
 
@@ -428,7 +428,7 @@ async def test_number_of_slots(
 ) -> None:
     source = f"from geartrain import concurrent\n{decorator}\nasync def run() -> str: return 'x'"
     async with serve(source, cog_yaml=cog_yaml, environ=environ) as server:
-        assert server.model.permits.size == slots
+        assert server.workers.permits.size == slots
         assert (await server.predict())["output"] == "x"
 
 

@@ -439,7 +439,7 @@ async def test_client_hangs_up_during_a_download(server: LiveServer, web: Server
         assert await asyncio.to_thread(web.held.acquire, timeout=10)
     assert (await server.ended("hang")).status == "canceled"
     assert await asyncio.to_thread(web.hung_up.acquire, timeout=10)
-    await eventually(lambda: server.model.permits.idle == 1)
+    await eventually(lambda: server.workers.permits.idle == 1)
 
 
 async def test_server_answers_while_it_downloads(server: LiveServer, web: Server) -> None:

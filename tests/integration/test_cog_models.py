@@ -90,7 +90,7 @@ async def test_newer_style_yields_a_text_in_pieces(newer: LiveServer) -> None:
 async def test_newer_style_cleans_up_when_it_is_canceled(newer: LiveServer) -> None:
     headers = {"Prefer": "respond-async"}
     await newer.client.post("/predictions", json={"id": "w", "input": {"prompt": "a b", "pause": 60}}, headers=headers)
-    prediction = newer.service.find("w")
+    prediction = newer.predictions.find("w")
     assert prediction is not None
     await event_of(prediction, Output)
     assert (await newer.client.post("/predictions/w/cancel")).status_code == 200

@@ -14,7 +14,7 @@ import stamina
 
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.framing import INLINE_LIMIT
-from geartrain.service.model import Model
+from geartrain.service.models.deployment import Deployment
 from tests.integration.conftest import Serve, ServerProcess, eventually, write_model
 from tests.web_server import Received, Server, running_server
 
@@ -111,20 +111,20 @@ async def test_atexit_runs_when_the_server_ends(server_process: Callable[..., Se
 async def test_before_setup_begins(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server answers, its health is UNKNOWN, and there are no predictions yet."""
     begin = asyncio.Event()
-    start = Model.start
+    start = Deployment.start
 
-    async def start_later(model: Model, worker: object, **options: float | None) -> None:
+    async def start_later(deployment: Deployment) -> None:
         await begin.wait()
-        await start(model, worker, **options)  # type: ignore[arg-type]
+        await start(deployment)
 
-    monkeypatch.setattr(Model, "start", start_later)
+    monkeypatch.setattr(Deployment, "start", start_later)
     async with serve("def run() -> str: return 'x'", ready=False) as server:
         health = await server.health()
         assert (health["status"], "setup" in health) == ("UNKNOWN", False)
         response = await server.client.post("/predictions", json={})
         assert (response.status_code, response.json()["status"]) == (503, "failed")
         begin.set()
-        await eventually(lambda: server.model.setup.completed_at is not None)
+        await eventually(lambda: server.workers.setup.completed_at is not None)
         health = await server.health()
         assert (health["status"], health["setup"]["status"]) == ("READY", "succeeded")
 
@@ -195,7 +195,7 @@ async def test_output_files_are_written_where_the_server_says(serve: Serve, monk
     lent: list[tuple[Path, bool]] = []
     monkeypatch.setattr(WorkerFolder, "lend", lambda _, file: lent.append((Path(file.filename), file.is_output)))
     async with serve(WIRE) as server:
-        outputs = Path(server.worker._folder.outputs)
+        outputs = Path(server.worker._slots.folder.outputs)
         assert (await server.predict({"do": "", "size": 1}))["output"] == ["y"]
         assert lent == []
         body = await server.predict({"do": "file", "size": INLINE_LIMIT})

@@ -305,7 +305,7 @@ SetupEnds = Callable[[LiveServer], Awaitable[None]]
 
 async def test_before_setup_ends(serve: Serve, setup_ends: SetupEnds) -> None:
     async with serve(SLOW_SETUP, ready=False) as server:
-        await eventually(lambda: "step one" in server.model.setup.logs)
+        await eventually(lambda: "step one" in server.workers.setup.logs)
         health = await server.health()
         assert health["status"] == "STARTING"
         assert health["setup"] == {**health["setup"], "status": "starting", "logs": "step one\n"}

@@ -159,11 +159,11 @@ async def test_a_known_head_finds_the_model_of_now(serve: Serve) -> None:
     async with serve(ECHO) as server, connection(server.url) as line:
         for _ in range(2):
             assert (await line.ask(post("one"))).status == 200
-        permit = server.model.permits.acquire()
+        permit = server.workers.permits.acquire()
         assert permit is not None
         assert (await line.ask(post("two"))).status == 409
-        server.model.permits.release(permit)
-        server.service.close()
+        server.workers.permits.release(permit)
+        server.deployment.executions.is_closed = True
         assert (await line.ask(post("two"))).status == 503
 
 

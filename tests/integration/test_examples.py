@@ -50,7 +50,7 @@ async def test_slow_counter_can_be_canceled(serve: Serve) -> None:
         assert (await server.predict({"up_to": 3, "pause": 0}))["output"] == [1, 2, 3]
         headers = {"Prefer": "respond-async"}
         await server.client.post("/predictions", json={"id": "c", "input": {"pause": 60}}, headers=headers)
-        prediction = server.service.find("c")
+        prediction = server.predictions.find("c")
         assert prediction is not None
         await event_of(prediction, Output)
         await server.client.post("/predictions/c/cancel")

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 import stamina
 
-from geartrain.service.predictions import Limits
+from geartrain.service.models.deployment import Limits
 from tests.gates import Gates
 from tests.integration.conftest import LiveServer, Serve, eventually
 from tests.integration.sse import stream
@@ -326,7 +326,7 @@ async def test_cancel_while_the_run_goes_on_cuts_its_uploads_short(
     async with serve(GENERATOR, upload_url=receiver.url("/up")) as server:
         created = await server.start({"script": script})
         await arrived(receiver.held)
-        running = server.service.find(created["id"])
+        running = server.predictions.find(created["id"])
         assert running is not None
         await eventually(lambda: bool(running.chunks))  # the two uploads go side by side
         assert (await server.client.post(f"/predictions/{created['id']}/cancel")).status_code == 200
@@ -465,5 +465,5 @@ async def test_prefix_of_a_background_prediction_needs_upload_url(
 
 async def test_nothing_of_an_upload_is_left(uploading: LiveServer) -> None:
     await uploading.predict({"code": "[file('a.png'), file('b.png')]"})
-    outputs = uploading.worker._folder._outputs
+    outputs = uploading.worker._slots.folder._outputs
     await eventually(lambda: not list(outputs.iterdir()))

@@ -22,7 +22,6 @@ from tritonclient.utils import InferenceServerException
 from geartrain import __version__
 from geartrain.domain.lifecycle import Status
 from geartrain.domain.tensors import join_bytes
-from geartrain.service.shared_memory import SharedRegions
 from tests.integration import wire
 from tests.integration.conftest import LiveServer, Serve, ServerProcess, eventually, write_model
 from tests.shared import SharedObject, shared_object
@@ -117,10 +116,8 @@ TALK = """
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def kinds(serve_shared: Serve) -> AsyncIterator[LiveServer]:
-    regions = SharedRegions()
-    async with serve_shared(KINDS, name="kinds", regions=regions, max_body_bytes=2_000_000) as server:
+    async with serve_shared(KINDS, name="kinds", shared_memory=True, max_body_bytes=2_000_000) as server:
         yield server
-    regions.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -194,7 +191,7 @@ async def test_health_before_setup_is_done(serve: Serve) -> None:
     """
     async with serve(source, ready=False) as server:
         async with asyncio.timeout(20):
-            await server.model.loaded.wait()
+            await server.deployment.loaded.wait()
         paths = ["/v2/health/live", "/v2/health/ready", "/v2/models/model/ready", "/v2/models/model"]
         assert [(await server.client.get(path)).status_code for path in paths] == [200, 400, 400, 200]
         bodies: list[Any] = [{"inputs": [given("prompt", ["a"], datatype="BYTES")]}, {"inputs": []}, {"nope": 1}]
@@ -204,7 +201,7 @@ async def test_health_before_setup_is_done(serve: Serve) -> None:
             assert (await error(server, "/v2/models/model/generate", json=text))[0] == 503
             assert (await error(server, "/v2/models/model/generate_stream", json=text))[0] == 503
         server.open_gate()
-        await eventually(lambda: server.model.health == "READY")
+        await eventually(lambda: server.workers.health == "READY")
         assert [(await server.client.get(path)).status_code for path in paths] == [200] * 4
 
 

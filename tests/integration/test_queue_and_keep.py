@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from geartrain.service.predictions import Limits
+from geartrain.service.models.deployment import Limits
 from tests.integration.conftest import LiveServer, Serve
 
 GATED = """
@@ -34,7 +34,7 @@ async def status(server: LiveServer, name: str) -> str:
 
 
 async def over(server: LiveServer, name: str) -> str:
-    prediction = server.service.look_up(name)
+    prediction = server.predictions.look_up(name)
     assert prediction is not None
     if not prediction.is_terminal:
         from geartrain.service.readers import completion

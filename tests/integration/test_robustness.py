@@ -138,7 +138,7 @@ async def hang_up(server: LiveServer, prediction_id: str) -> None:
 
 async def settled(server: LiveServer) -> None:
     """Wait until every slot is back."""
-    await eventually(lambda: server.model.permits.idle == server.model.permits.size)
+    await eventually(lambda: server.workers.permits.idle == server.workers.permits.size)
 
 
 async def test_hung_up_clients_of_a_sync_model_give_the_slot_back(serve: Serve) -> None:

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from geartrain.domain.lifecycle import Status
-from geartrain.service.predictions import Limits
+from geartrain.service.models.deployment import Limits
 from geartrain.transport.http import streams
 from tests.gates import Gates
 from tests.integration.conftest import LiveServer, Serve, ServerProcess, eventually, write_model
@@ -377,7 +377,7 @@ async def test_not_ready_is_plain_json(serve: Serve) -> None:
                 return ""
     """
     async with serve(source, ready=False) as server:
-        await eventually(lambda: server.model.setup.completed_at is not None)
+        await eventually(lambda: server.workers.setup.completed_at is not None)
         response = await server.client.post("/predictions", json={}, headers=EVENT_STREAM)
         assert (response.status_code, response.headers["content-type"]) == (503, "application/json")
         assert response.json()["status"] == "failed"
@@ -466,7 +466,7 @@ async def test_two_hundred_streams_at_once(concurrent: LiveServer, gates: Gates)
         return number, await events(concurrent, wait(gates), ["many", 50, f"token {number}"], id=f"number-{number}")
 
     readers = [asyncio.ensure_future(read(number)) for number in range(200)]
-    await eventually(lambda: not concurrent.model.permits.idle)
+    await eventually(lambda: not concurrent.workers.permits.idle)
     gates["gate"].open()
     for number, seen in await asyncio.gather(*readers):
         assert [name for name, _ in seen] == ["start", *["output"] * 50, "completed"]

@@ -92,7 +92,7 @@ async def test_put_without_accept_tells_how_a_stream_stands(server: LiveServer, 
 async def test_stream_of_a_prediction_made_otherwise(server: LiveServer, gates: Gates, prefer: str) -> None:
     body = {"id": "j4", "input": {"script": [["yield", 0], wait(gates), ["yield", 1]]}}
     made = asyncio.ensure_future(server.client.post("/predictions", json=body, headers={"prefer": prefer}))
-    await eventually(lambda: server.service.find("j4") is not None)
+    await eventually(lambda: server.predictions.find("j4") is not None)
     async with stream(server, put="j4") as opened:
         assert outputs(await opened.until("output")) == [0]
         gates["gate"].open()
@@ -270,7 +270,7 @@ async def test_slow_reader_stalls_nobody_and_is_sent_away(server: LiveServer, ga
 async def test_prediction_outlives_its_only_reader_that_was_too_slow(server: LiveServer, gates: Gates) -> None:
     script = [["many", FLOOD, "x" * 200], wait(gates), ["yield", "end"]]
     stuck = stuck_reader(server.url, request({"script": script}, put="lag"))
-    await eventually(lambda: server.service.find("lag") is not None)
+    await eventually(lambda: server.predictions.find("lag") is not None)
     prediction = server.newest()
     await eventually(lambda: prediction.log.next_index == FLOOD + 1)
     assert parse(await read_all(stuck))[-1][0] == "error"
@@ -282,7 +282,7 @@ async def test_prediction_outlives_its_only_reader_that_was_too_slow(server: Liv
 async def test_slow_reader_that_leaves(server: LiveServer, gates: Gates) -> None:
     script = [["many", FLOOD, "x" * 200], wait(gates)]
     stuck = stuck_reader(server.url, request({"script": script}, put="gone"))
-    await eventually(lambda: server.service.find("gone") is not None)
+    await eventually(lambda: server.predictions.find("gone") is not None)
     prediction = server.newest()
     await eventually(lambda: prediction.log.next_index == FLOOD + 1)
     stuck.close()

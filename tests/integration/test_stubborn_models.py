@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from geartrain.bridge.child import SetupError
 from geartrain.domain.work import WorkerInfo
 from geartrain.project.source import find_model
-from geartrain.server import launch
-from geartrain.service.predictions import Limits
+from geartrain.server.workers import launch
+from geartrain.service.models.deployment import Limits
+from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.readers import completion
-from geartrain.service.restarts import RestartPolicy
 from tests.integration.conftest import LiveServer, Serve, eventually, write_model
 
 if TYPE_CHECKING:
@@ -33,21 +33,7 @@ CRASHING = """
 
 async def until_ready(server: LiveServer) -> None:
     """Wait for the end of a restart."""
-    ready = asyncio.get_running_loop().create_future()
-    tell = server.model.on_health
-    assert tell is not None
-
-    def on_health(health: str) -> None:
-        tell(health)  # type: ignore[arg-type]
-        if health in {"READY", "DEFUNCT", "SETUP_FAILED"} and not ready.done():
-            ready.set_result(health)
-
-    if server.model.health == "READY":
-        return
-    server.model.on_health = on_health
-    async with asyncio.timeout(10):
-        await ready
-    server.model.on_health = tell
+    await eventually(lambda: server.workers.health in {"READY", "DEFUNCT", "SETUP_FAILED"})
 
 
 async def test_a_crashed_worker_is_restarted_if_the_operator_wants_it(serve: Serve) -> None:
@@ -246,7 +232,7 @@ async def test_a9_a_worker_killed_while_it_starts_anew_is_restarted(serve: Serve
         for count in (2, 3):
             await eventually(lambda count=count: len(_starts(server)) == count)  # type: ignore[misc]
             os.kill(_starts(server)[-1], signal.SIGKILL)
-            await eventually(lambda count=count: server.model.restarts.count == count)  # type: ignore[misc]
+            await eventually(lambda count=count: server.workers.restarts.count == count)  # type: ignore[misc]
             health = await server.health()
             assert health["status"] == "STARTING"
             assert "killed by SIGKILL" in health["user_healthcheck_error"]
@@ -266,7 +252,7 @@ async def test_a9_deaths_at_the_start_end_at_the_limit(serve: Serve, tmp_path: P
         for count in (2, 3):
             await eventually(lambda count=count: len(_starts(server)) == count)  # type: ignore[misc]
             os.kill(_starts(server)[-1], signal.SIGKILL)
-        await eventually(lambda: server.model.health == "DEFUNCT")
+        await eventually(lambda: server.workers.health == "DEFUNCT")
         health = await server.health()
         reason = health["user_healthcheck_error"]
         assert reason.startswith("Worker crashed: killed by SIGKILL")
@@ -281,7 +267,7 @@ async def test_a9_a_setup_that_raises_in_a_restart_is_tried_again(serve: Serve, 
     async with serve(folder, restarts=RestartPolicy(limit=50, first_delay=0.01, longest_delay=0.05)) as server:
         (folder / "broken").touch()
         await server.predict({"crash": True})
-        await eventually(lambda: server.model.restarts.count >= 2)
+        await eventually(lambda: server.workers.restarts.count >= 2)
         health = await server.health()
         assert health["status"] == "STARTING"
         assert health["user_healthcheck_error"] == "setup() failed: ValueError: no weights"
@@ -294,7 +280,7 @@ async def test_a9_the_first_start_is_not_repeated(serve: Serve, tmp_path: Path) 
     folder = write_model(tmp_path / "model", FAILING_LATER)
     (folder / "broken").touch()
     async with serve(folder, ready=False, restarts=RestartPolicy(first_delay=0)) as server:
-        await eventually(lambda: server.model.health == "SETUP_FAILED")
+        await eventually(lambda: server.workers.health == "SETUP_FAILED")
         assert "restarts" not in await server.health()
 
 

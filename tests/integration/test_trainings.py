@@ -123,7 +123,8 @@ class Trainer(LiveServer):
 
     def __init__(self, server: LiveServer) -> None:
         assert server.trainings is not None
-        super().__init__(server.url, server.client, server.trainings.service, server.worker)
+        super().__init__(server.url, server.client, server.trainings.ref.deployment)
+        self.app = server.app
         self.server = server
         self.root = server.root
 
@@ -163,8 +164,8 @@ async def trainer(server: LiveServer) -> AsyncIterator[Trainer]:
     assert server.trainings is not None
     trainer = Trainer(server)
     yield trainer
-    await eventually(lambda: trainer.model.health is not Health.READY or trainer.model.permits.idle == 1)
-    del server.trainings.service.create
+    await eventually(lambda: trainer.workers.health is not Health.READY or trainer.workers.permits.idle == 1)
+    del trainer.deployment.create
     (server.root / "go").unlink(missing_ok=True)
 
 
@@ -492,9 +493,9 @@ async def test_concurrency_of_predictions_is_not_that_of_trainings(serve_trainer
     run = "async def run(text: str = '') -> str:\n        return text"
     config = "run: run.py:run\ntrain: train.py:Trainer\nconcurrency:\n  max: 4\n"
     async with serve_trainer(config=config, run=run) as trainer:
-        assert trainer.server.model.permits.size == 4
+        assert trainer.server.workers.permits.size == 4
         assert (await trainer.train())["status"] == "succeeded"
-        assert trainer.service.model.permits.size == 1
+        assert trainer.workers.permits.size == 1
 
 
 # D19: training endpoints run the training, or are not there

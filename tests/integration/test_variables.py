@@ -95,9 +95,8 @@ async def test_c1_other_variables_of_cog_yaml(serve: Serve, web: Server, monkeyp
     async with serve(OBSERVER, cog_yaml=cog_yaml) as server:
         body = await server.predict({"file": web.serve("/a.txt", b"content")}, webhook=hook)
         assert body["output"] == ["content", "weights.bin", "mine/1"]
-        assert (server.model.permits.size, server.service.history) == (3, 7)
-        assert server.service.webhooks is not None
-        await server.service.webhooks.drain(10)
+        assert (server.workers.permits.size, server.deployment.settings.history) == (3, 7)
+        await server.webhooks.drain(10)
     headers = {each.path: each.headers for each in web.received}
     assert headers["/a.txt"]["user-agent"] == "mine/1"
     assert headers["/hook"]["authorization"] == "Bearer t0ken"

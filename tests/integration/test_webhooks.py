@@ -98,9 +98,7 @@ def states(calls: list[Call]) -> list[tuple[str, Any, str]]:
 
 async def idle(server: LiveServer) -> None:
     """Wait until nothing is left to be told."""
-    webhooks = server.service.webhooks
-    assert webhooks is not None
-    await eventually(lambda: not webhooks._tasks)
+    await eventually(lambda: not server.webhooks._tasks)
 
 
 async def ready(server_process: Callable[..., ServerProcess], *arguments: str, **options: Any) -> ServerProcess:
@@ -636,10 +634,8 @@ async def test_d20_hanging_receiver_holds_up_the_end_only_for_the_grace(serve: S
     receiver.routes["/hook"] = waits_for(asyncio.Event())
     async with serve(SCALAR, webhooks=options(interval=0)) as server:
         await server.predict(webhook=receiver.url())
-        webhooks = server.service.webhooks
-        assert webhooks is not None
         async with asyncio.timeout(5):
-            await webhooks.drain(0.2)
+            await server.webhooks.drain(0.2)
     # The start was given up half-way, so that the end had its turn.
     assert statuses(receiver.calls)[-1] == "succeeded"
 
@@ -650,8 +646,6 @@ async def test_d20_pause_between_two_tries_is_cut_short(serve: Serve, receiver: 
     async with serve(SCALAR, webhooks=options(retries=patient)) as server:
         await server.predict(webhook=receiver.url(), webhook_events_filter=["completed"])
         await receiver.wait(1)
-        webhooks = server.service.webhooks
-        assert webhooks is not None
         async with asyncio.timeout(10):
-            await webhooks.drain(10)
+            await server.webhooks.drain(10)
         assert len(receiver.calls) == 2

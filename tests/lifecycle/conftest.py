@@ -23,12 +23,14 @@ from geartrain.domain.errors import FieldError
 from geartrain.domain.events import Completed, Event, Log, Output, Start
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
-from geartrain.domain.work import FileRef
+from geartrain.domain.work import FileRef, WorkerObserver
 from geartrain.outbound.workspace import Workspace
-from geartrain.service.model import Model
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import DeploymentSettings, Limits
+from geartrain.service.models.replicas import Spawn
 from geartrain.service.ports import WorkerPort
-from geartrain.service.predictions import Limits, NewPrediction, PredictionService
 from geartrain.service.scheduling.permits import Permit
+from tests.deployments import FakeOutbound, deploy
 from tests.fakes import FakeWorker
 from tests.gates import Gates
 from tests.lifecycle.model import run as scripted
@@ -105,32 +107,39 @@ class Inputs:
 
 
 class Bench:
-    """A served model without a door in front."""
+    """A deployed model without a transport in front."""
 
-    def __init__(self, model: Model, worker: WorkerPort, folder: Path, *, limits: Limits) -> None:
-        self.model = model
-        self.worker = worker
+    def __init__(self, spawn: Spawn, folder: Path, *, limits: Limits) -> None:
         self.folder = folder
         self.gates = Gates(folder / "gates")
         self.deliveries = Deliveries()
         self.inputs = Inputs()
         self.workspace = Workspace(folder)
-        self.service = PredictionService(
-            model,
-            outputs=self.deliveries,
-            input_files=lambda: self.inputs,
-            new_folder=self.workspace.folder,
-            limits=limits,
+        outbound = FakeOutbound(
+            outputs=self.deliveries, input_files=lambda: self.inputs, new_folder=self.workspace.folder
         )
+        self.is_lost = asyncio.Event()
+        self.deployment = deploy(
+            lambda observer: spawn(_Observer(observer, self.is_lost)),
+            name="scripted",
+            outbound=outbound,
+            settings=DeploymentSettings(limits=limits),
+        )
+        self.workers = self.deployment.workers
+        self.predictions = self.deployment.predictions
         self.starting: asyncio.Future[None] | None = None
         self.admitted: list[Prediction] = []
-        self.is_lost = asyncio.Event()
         self.is_stopped = False
+
+    @property
+    def worker(self) -> WorkerPort:
+        """The only worker."""
+        return self.workers.replicas[0].worker
 
     async def stop(self, grace: float) -> None:
         """End the worker."""
         self.is_stopped = True
-        await self.model.stop(grace)
+        await self.workers.stop(grace)
 
     async def lost(self) -> None:
         """Wait until the model has heard of the end of its worker."""
@@ -144,7 +153,7 @@ class Bench:
     def create(self, *steps: list[Any], prediction_id: str | None = None, image: str | None = None) -> Prediction:
         """Admit a prediction of these steps."""
         values = {"script": json.dumps(steps), **({} if image is None else {"image": image})}
-        prediction = self.service.create(NewPrediction(json.dumps(values).encode(), prediction_id))
+        prediction = self.deployment.create(NewPrediction(json.dumps(values).encode(), prediction_id))
         self.admitted.append(prediction)
         return prediction
 
@@ -176,7 +185,7 @@ class Bench:
 
     async def idle(self, slots: int) -> None:
         """Wait until that many slots are free."""
-        pool = self.model.permits
+        pool = self.workers.permits
         if pool.idle == slots:
             return
         event = asyncio.Event()
@@ -203,8 +212,8 @@ class Bench:
         """What holds of every prediction, whatever happened: it ended once, and everything is given back."""
         for prediction in self.admitted:
             check_log(prediction)
-        if self.model.health is Health.READY and not self.is_stopped:
-            assert self.model.permits.idle == self.model.permits.size
+        if self.workers.health is Health.READY and not self.is_stopped:
+            assert self.workers.permits.idle == self.workers.permits.size
         assert not list(self.folder.glob("geartrain-*/prediction-*")), "a prediction has left its folder"
 
 
@@ -243,18 +252,18 @@ def story(prediction: Prediction) -> list[str]:
 
 
 class _Observer:
-    """The model, and who else wants to know that the worker is gone."""
+    """The replica, and who else wants to know that the worker is gone."""
 
-    def __init__(self, model: Model) -> None:
-        self.on_setup_log = model.on_setup_log
-        self.on_loaded = model.on_loaded
-        self._model = model
-        self.lost: Callable[[], None] = lambda: None
+    def __init__(self, replica: WorkerObserver, is_lost: asyncio.Event) -> None:
+        self.on_setup_log = replica.on_setup_log
+        self.on_loaded = replica.on_loaded
+        self._replica = replica
+        self._is_lost = is_lost
 
     def on_lost(self, reason: str) -> None:
         """See `WorkerObserver`."""
-        self._model.on_lost(reason)
-        self.lost()
+        self._replica.on_lost(reason)
+        self._is_lost.set()
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -287,31 +296,28 @@ async def _bench(
     is_async = not kind.startswith("sync child")
     wakeup: WakeupMode = "blocking" if kind.endswith("blocking") else "adaptive"
     runner = f"{'Async' if is_async else 'Sync'}{'Stream' if streams else 'Value'}"
-    model = Model("scripted")
-    observer = _Observer(model)
-    worker: WorkerPort
-    if kind == "fake":
-        worker = FakeWorker(getattr(module, runner)(), observer, slots=slots)
-    else:
+
+    def spawn(observer: WorkerObserver) -> WorkerPort:
+        if kind == "fake":
+            return FakeWorker(getattr(module, runner)(), observer, slots=slots)
         path = Path(module.__file__ or "")
         environment = {"PYTHONPATH": str(ROOT)}
-        launch = Launch(f"{path.name}:{runner}", path.parent, environment, slots, wakeup=wakeup)
-        worker = ChildWorker(launch, observer)
-    bench = Bench(model, worker, folder, limits=limits)
-    observer.lost = bench.is_lost.set
-    bench.starting = starting = asyncio.ensure_future(model.start(worker))
+        return ChildWorker(Launch(f"{path.name}:{runner}", path.parent, environment, slots, wakeup=wakeup), observer)
+
+    bench = Bench(spawn, folder, limits=limits)
+    bench.starting = starting = asyncio.ensure_future(bench.deployment.start())
     try:
         async with asyncio.timeout(LIMIT):
-            await (starting if ready else model.loaded.wait())
+            await (starting if ready else bench.deployment.loaded.wait())
         yield bench
         for prediction in bench.admitted:
             await bench.ended(prediction)
         bench.check()
     finally:
-        bench.service.close()
+        bench.deployment.executions.is_closed = True
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
-        await model.stop(0)
+        await bench.workers.stop(0)
         await bench.workspace.close()
         bench.gates.remove()
     assert not leftovers(folder)

@@ -15,8 +15,10 @@ from geartrain.bridge.child import ChildWorker, Launch
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import Completed, Event, Log, Metric, Output, Start
 from geartrain.domain.lifecycle import Health, Status
-from geartrain.service.model import Model, ModelSetupError
-from geartrain.service.predictions import Limits, NewPrediction
+from geartrain.domain.work import WorkerInfo
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Limits
+from geartrain.service.models.replicas import ModelSetupError
 from tests.gates import Gate
 from tests.lifecycle.conftest import LIMIT, ROOT, Bench, OpenBench, events_of, leftovers, story
 from tests.lifecycle.model import slow_setup
@@ -36,7 +38,7 @@ def refusal(bench: Bench, *steps: list[Any], **options: Any) -> Code:
 def take(bench: Bench, values: bytes) -> Code:
     """Why an input is not taken, whatever it is."""
     with pytest.raises(GeartrainError) as caught:
-        bench.service.create(NewPrediction(values))
+        bench.deployment.create(NewPrediction(values))
     return caught.value.code
 
 
@@ -51,20 +53,20 @@ def setup_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate
 
 async def test_signature_is_known_before_setup_is_over(bench: OpenBench, setup_gate: Gate) -> None:
     async with bench(streams=False, module=slow_setup, ready=False) as b:
-        model, known = b.model, b.model.signature
-        assert model.health is Health.STARTING
+        deployment, known = b.deployment, b.deployment.interface.signature
+        assert b.workers.health is Health.STARTING
         assert [field.name for field in known.inputs] == ["script", "image"]
-        assert (model.slots, model.permits.size) == (1, 0)
+        assert (deployment.slots, b.workers.permits.size) == (1, 0)
         assert {take(b, values) for values in (b'{"script":"[]"}', b'{"nope":1}')} == {Code.NOT_READY}
         with pytest.raises(GeartrainError) as caught:
-            b.service.check(NewPrediction(b'{"nope":1}'))
+            b.deployment.admission.check(NewPrediction(b'{"nope":1}'))
         assert caught.value.code is Code.INVALID_INPUT
         assert {field.loc[-1] for field in caught.value.fields} == {"nope", "script"}
         setup_gate.open()
         assert b.starting is not None
         async with asyncio.timeout(LIMIT):
             await b.starting
-        assert (model.health, model.signature, model.slots) == (Health.READY, known, 1)
+        assert (b.workers.health, deployment.interface.signature, deployment.slots) == (Health.READY, known, 1)
         assert (await b.done(["give", 1])).output == b"1"
 
 
@@ -78,21 +80,38 @@ async def test_signature_is_known_after_setup_has_failed(
         async with asyncio.timeout(LIMIT):
             with pytest.raises(ModelSetupError, match="boom in setup"):
                 await b.starting
-        assert b.model.health is Health.SETUP_FAILED
-        assert [field.name for field in b.model.signature.inputs] == ["script", "image"]
-        assert b.model.slots == 1
+        assert b.workers.health is Health.SETUP_FAILED
+        assert [field.name for field in b.deployment.interface.signature.inputs] == ["script", "image"]
+        assert b.deployment.slots == 1
         assert {take(b, values) for values in (b'{"script":"[]"}', b'{"nope":1}')} == {Code.NOT_READY}
+
+
+class Told:
+    """What a worker has said of its model."""
+
+    def __init__(self) -> None:
+        self.infos: list[WorkerInfo] = []
+
+    def on_setup_log(self, source: str, data: str) -> None:
+        """See `WorkerObserver`."""
+
+    def on_loaded(self, info: WorkerInfo) -> None:
+        """See `WorkerObserver`."""
+        self.infos.append(info)
+
+    def on_lost(self, reason: str) -> None:
+        """See `WorkerObserver`."""
 
 
 @pytest.mark.usefixtures("setup_gate")
 async def test_worker_that_inspects_tells_the_signature_and_runs_no_setup(folder: Path) -> None:
-    path, model = Path(slow_setup.__file__), Model("inspected")
+    path, told = Path(slow_setup.__file__), Told()
     launch = Launch(f"{path.name}:AsyncValue", path.parent, {"PYTHONPATH": str(ROOT)}, slots=3, inspect=True)
-    worker = ChildWorker(launch, model)
+    worker = ChildWorker(launch, told)
     async with asyncio.timeout(LIMIT):
         info = await worker.start()
     await worker.stop(LIMIT)
-    assert (info.slots, info.is_async, model.info) == (3, True, info)
+    assert (info.slots, info.is_async, told.infos) == (3, True, [info])
     assert not leftovers(folder)
 
 
@@ -330,7 +349,7 @@ async def test_cancel_while_the_image_is_fetched(bench: OpenBench) -> None:
         b.inputs.door.clear()
         prediction = b.create(["give", 1], image="http://example.com/cat")
         await b.inputs.fetching.wait()
-        assert b.service.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id)
         await b.ended(prediction)
         assert (prediction.status, prediction.started_at) == (Status.CANCELED, None)
         assert b.inputs.folder is not None
@@ -340,7 +359,7 @@ async def test_cancel_while_the_image_is_fetched(bench: OpenBench) -> None:
 async def test_cancel_before_the_fetching_begins(bench: OpenBench) -> None:
     async with bench() as b:
         prediction = b.create(["give", 1], image="http://example.com/cat")
-        assert b.service.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id)
         assert (await b.ended(prediction)).status is Status.CANCELED
         assert not b.inputs.fetching.is_set()
 
@@ -352,7 +371,7 @@ async def test_cancels_that_follow_each_other_while_the_image_is_fetched(bench: 
         prediction = b.create(["give", 1], image="http://example.com/cat")
         await b.inputs.fetching.wait()
         for _ in range(50):
-            b.service.cancel(prediction.id)
+            b.predictions.cancel(prediction.id)
             await asyncio.sleep(0)
         assert (await b.ended(prediction)).status is Status.CANCELED
 
@@ -364,11 +383,11 @@ async def test_cancel_of_a_run(bench: OpenBench) -> None:
     async with bench() as b:
         prediction = b.create(["give", 1], ["say", "running\n"], ["for ever"], ["say", "never"])
         await b.said(prediction, "running")
-        assert b.service.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id)
         await b.ended(prediction)
         assert (prediction.status, prediction.error, prediction.output) == (Status.CANCELED, None, None)
         assert (prediction.chunks, prediction.logs) == ([b"1"], "running\n")
-        assert not b.service.cancel(prediction.id)
+        assert not b.predictions.cancel(prediction.id)
         await b.idle(1)
         assert (await b.done(["give", 2])).output == b"[2]"
 
@@ -376,7 +395,7 @@ async def test_cancel_of_a_run(bench: OpenBench) -> None:
 async def test_d28_cancel_before_the_run_begins(bench: OpenBench) -> None:
     async with bench() as b:
         prediction = b.create(["for ever"])
-        assert b.service.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id)
         assert (await b.ended(prediction)).status is Status.CANCELED
         await b.idle(1)
         assert (await b.done(["give", 2])).output == b"[2]"
@@ -389,21 +408,21 @@ async def test_d28_cancel_at_any_moment(bench: OpenBench) -> None:
             prediction = b.create(["say", "x\n"], ["give", 1], ["for ever"])
             for _ in range(turns):
                 await asyncio.sleep(0)
-            assert b.service.cancel(prediction.id)
+            assert b.predictions.cancel(prediction.id)
             assert (await b.ended(prediction)).status is Status.CANCELED
             await b.idle(1)
 
 
 async def test_cancel_of_an_unknown_id(bench: OpenBench) -> None:
     async with bench() as b:
-        assert not b.service.cancel("nobody")
+        assert not b.predictions.cancel("nobody")
 
 
 async def test_late_cancel_does_not_hit_the_next_of_the_same_id(bench: OpenBench) -> None:
     async with bench() as b:
         first = await b.done(["give", 1], prediction_id="same")
         second = b.create(["wait", b.gate()], ["give", 2], prediction_id="same")
-        b.service.abandon(first)
+        b.predictions.abandon(first)
         b.gates["gate"].open()
         assert (await b.ended(second)).output == b"[2]"
 
@@ -413,7 +432,7 @@ async def test_model_that_does_not_heed_its_cancel_is_canceled_all_the_same(benc
     async with bench() as b:
         prediction = b.create([step, "", "running\n"], ["give", "too late"])
         await b.said(prediction, "running")
-        assert b.service.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id)
         assert (await b.ended(prediction)).status is Status.CANCELED
         await b.idle(1)
         assert (await b.done(["give", 1])).status is Status.SUCCEEDED
@@ -423,10 +442,10 @@ async def test_long_cleanup_keeps_the_slot_and_not_the_client(async_bench: OpenB
     async with async_bench() as b:
         prediction = b.create(["tidy", b.gate(), "running\n"])
         await b.said(prediction, "running")
-        assert b.service.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id)
         assert (await b.ended(prediction)).status is Status.CANCELED
         assert refusal(b) is Code.AT_CAPACITY
-        assert b.service.find(prediction.id) is None
+        assert b.predictions.find(prediction.id) is None
         b.gates["gate"].open()
         await b.idle(1)
         assert (await b.done(["give", 1])).output == b"[1]"
@@ -436,7 +455,7 @@ async def test_cleanup_without_a_loop_keeps_both(bench: OpenBench) -> None:
     async with bench() as b:
         prediction = b.create(["tidy", b.gate(), "running\n"])
         await b.said(prediction, "running")
-        b.service.cancel(prediction.id)
+        b.predictions.cancel(prediction.id)
         b.gates["gate"].open()
         assert (await b.ended(prediction)).status is Status.CANCELED
         await b.idle(1)
@@ -448,7 +467,7 @@ async def test_one_is_canceled_and_its_neighbour_goes_on(async_bench: OpenBench)
         second = b.create(["say", "running\n"], ["wait", b.gate()], ["give", 2])
         await b.said(first, "running")
         await b.said(second, "running")
-        b.service.cancel(first.id)
+        b.predictions.cancel(first.id)
         assert (await b.ended(first)).status is Status.CANCELED
         b.gates["gate"].open()
         assert (await b.ended(second)).output == b"[2]"
@@ -470,8 +489,8 @@ async def test_d14_id_of_a_live_prediction_is_taken(async_bench: OpenBench) -> N
     async with async_bench(slots=2) as b:
         prediction = b.create(["wait", b.gate()], prediction_id="mine")
         assert refusal(b, prediction_id="mine") is Code.CONFLICT
-        assert b.service.find("mine") is prediction
-        assert b.model.permits.idle == 1
+        assert b.predictions.find("mine") is prediction
+        assert b.workers.permits.idle == 1
         b.gates["gate"].open()
         await b.ended(prediction)
         assert (await b.done(prediction_id="mine")).status is Status.SUCCEEDED
@@ -491,10 +510,10 @@ async def test_d22_d23_id_is_only_a_name(bench: OpenBench, prediction_id: str) -
 async def test_invalid_input_takes_no_slot(bench: OpenBench) -> None:
     async with bench() as b:
         with pytest.raises(GeartrainError) as caught:
-            b.service.create(NewPrediction(b'{"script":5,"other":1}'))
+            b.deployment.create(NewPrediction(b'{"script":5,"other":1}'))
         assert caught.value.code is Code.INVALID_INPUT
         assert {field.loc[-1] for field in caught.value.fields} == {"script", "other"}
-        assert b.model.permits.idle == 1
+        assert b.workers.permits.idle == 1
 
 
 async def test_d1_permit_and_id_are_back_before_the_log_says_so(bench: OpenBench) -> None:
@@ -556,9 +575,9 @@ async def test_who_waits_may_leave(bench: OpenBench) -> None:
     async with bench(limits=Limits(queue=2)) as b:
         running = b.create(["wait", b.gate()])
         leaving, staying = b.create(["give", 1]), b.create(["give", 2])
-        assert b.service.cancel(leaving.id)
+        assert b.predictions.cancel(leaving.id)
         assert (leaving.status, leaving.started_at) == (Status.CANCELED, None)
-        assert not b.service.cancel(leaving.id)
+        assert not b.predictions.cancel(leaving.id)
         assert b.create(["give", 3]).status is Status.STARTING  # its place is free
         b.gates["gate"].open()
         await b.ended(running)
@@ -581,10 +600,10 @@ async def test_cancel_that_is_not_heeded_ends_with_the_worker(bench: OpenBench) 
     async with bench(limits=Limits(cancel_grace=0.2)) as b:
         prediction = b.create(["tidy", b.gate(), "running\n"])
         await b.said(prediction, "running")
-        b.service.cancel(prediction.id)
+        b.predictions.cancel(prediction.id)
         assert (await b.ended(prediction)).status is Status.CANCELED
         await b.lost()
-        report = await b.model.report()
+        report = await b.deployment.report()
         assert report.health is Health.DEFUNCT
         assert "had not ended after 0.2 seconds" in (report.defunct_reason or "")
 
@@ -594,7 +613,7 @@ async def test_cancel_that_is_heeded_in_time_costs_no_worker(bench: OpenBench) -
         for _ in range(3):
             prediction = b.create(["say", "running\n"], ["for ever"])
             await b.said(prediction, "running")
-            b.service.cancel(prediction.id)
+            b.predictions.cancel(prediction.id)
             assert (await b.ended(prediction)).status is Status.CANCELED
             await b.idle(1)
         await asyncio.sleep(0.1)  # past the grace of all of them: nothing must happen
@@ -614,9 +633,9 @@ async def test_worker_lost_in_mid_run(bench: OpenBench) -> None:
         assert prediction.error == "Worker crashed: killed by SIGKILL (out of memory, or killed from outside)"
         assert (prediction.chunks, prediction.logs) == ([b"1"], "running\n")
         assert refusal(b) is Code.NOT_READY
-        report = await b.model.report()
+        report = await b.deployment.report()
         assert (report.health, report.defunct_reason) == (Health.DEFUNCT, prediction.error)
-        assert not b.service.cancel(prediction.id)
+        assert not b.predictions.cancel(prediction.id)
 
 
 async def test_worker_lost_with_every_slot_in_use(async_bench: OpenBench) -> None:
@@ -633,7 +652,7 @@ async def test_worker_lost_while_idle(bench: OpenBench) -> None:
     async with bench() as b:
         b.kill_worker()
         for _ in range(1000):
-            if b.model.health is Health.READY:
+            if b.workers.health is Health.READY:
                 assert (await b.done(["for ever"])).status is Status.FAILED
         await b.lost()
         assert refusal(b) is Code.NOT_READY
@@ -643,7 +662,7 @@ async def test_worker_lost_during_a_cleanup(async_bench: OpenBench) -> None:
     async with async_bench() as b:
         prediction = b.create(["tidy", b.gate(), "running\n"])
         await b.said(prediction, "running")
-        b.service.cancel(prediction.id)
+        b.predictions.cancel(prediction.id)
         assert (await b.ended(prediction)).status is Status.CANCELED
         b.kill_worker()
         await b.lost()
@@ -680,15 +699,15 @@ async def test_worker_lost_while_the_image_is_fetched(bench: OpenBench) -> None:
 async def test_close_admits_nothing_more_and_drain_waits(bench: OpenBench) -> None:
     async with bench() as b:
         prediction = b.create(["wait", b.gate()], ["give", 1])
-        b.service.close()
+        b.deployment.executions.is_closed = True
         assert refusal(b) is Code.SHUTTING_DOWN
-        assert not await b.service.drain(0)
+        assert not await b.deployment.executions.drain(0)
         assert not prediction.is_terminal
-        draining = asyncio.ensure_future(b.service.drain(None))
+        draining = asyncio.ensure_future(b.deployment.executions.drain(None))
         b.gates["gate"].open()
         assert await draining
         assert (await b.ended(prediction)).output == b"[1]"
-        assert await b.service.drain(0)
+        assert await b.deployment.executions.drain(0)
 
 
 async def test_cancel_all_empties_the_house(async_bench: OpenBench) -> None:
@@ -697,8 +716,8 @@ async def test_cancel_all_empties_the_house(async_bench: OpenBench) -> None:
         predictions.append(b.create(["give", 1], image="http://example.com/cat"))
         b.inputs.door.clear()
         await b.said(predictions[1], "running")
-        b.service.cancel_all()
-        assert await b.service.drain(20)
+        b.deployment.executions.cancel_all()
+        assert await b.deployment.executions.drain(20)
         assert {prediction.status for prediction in predictions} == {Status.CANCELED}
 
 
@@ -726,7 +745,7 @@ async def test_stop_just_after_a_run(bench: OpenBench) -> None:
         prediction = b.create(["open", b.gate()], ["give", 1])
         if isinstance(b.worker, ChildWorker):
             b.gates["gate"].wait()  # in place: this loop reads nothing meanwhile
-            select.select([b.worker._slots[0]._socket.fd], [], [], LIMIT)
+            select.select([b.worker._slots.channels[0]._socket.fd], [], [], LIMIT)
         async with asyncio.timeout(LIMIT):
             await b.stop(2 * LIMIT)
         assert (prediction.status, prediction.output) == (Status.SUCCEEDED, b"[1]")

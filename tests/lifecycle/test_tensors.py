@@ -22,8 +22,8 @@ from geartrain.domain.inference import InferRequest, InferResponse, Parameters
 from geartrain.domain.lifecycle import Status
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.tensors import Tensor, join_bytes
-from geartrain.service.inference import Inference
-from geartrain.service.predictions import NewPrediction
+from geartrain.service import inference
+from geartrain.service.models.admission import NewPrediction
 from tests.gates import Gates
 from tests.lifecycle.conftest import LIMIT, ROOT, Bench, OpenBench, _bench
 from tests.lifecycle.model import tensors as models
@@ -50,17 +50,16 @@ class Tensors:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.inference = Inference(bench.service)
 
     def create(self, asked: InferRequest) -> Prediction:
         """Admit a request."""
-        prediction = self.inference.create(asked)
+        prediction = inference.create(self.bench.deployment, asked)
         self.bench.admitted.append(prediction)
         return prediction
 
     async def infer(self, asked: InferRequest) -> InferResponse:
         """Run a request to its end."""
-        return self.inference.response(await self.bench.ended(self.create(asked)), asked)
+        return inference.response(self.bench.deployment, await self.bench.ended(self.create(asked)), asked)
 
 
 @asynccontextmanager
@@ -97,7 +96,7 @@ async def test_tensor_of_any_size(bench: OpenBench, count: int) -> None:
 
 async def test_same_model_through_json(bench: OpenBench) -> None:
     async with opened(bench) as b:
-        prediction = b.bench.service.create(NewPrediction(b'{"x":[[1,2.5]]}'))
+        prediction = b.bench.deployment.create(NewPrediction(b'{"x":[[1,2.5]]}'))
         b.bench.admitted.append(prediction)
         await b.bench.ended(prediction)
         assert prediction.error is None
@@ -120,7 +119,7 @@ async def test_stream_gives_every_tensor_as_it_was(bench: OpenBench, count: int,
         assert prediction.error is None
         assert len(prediction.chunks) == times
         for number, chunk in enumerate(prediction.chunks):
-            (y,) = b.inference.response_of(chunk, asked).outputs
+            (y,) = inference.response_of(b.bench.deployment, chunk, asked).outputs
             np.testing.assert_array_equal(array_of(y), ramp(count) + number)
 
 
@@ -138,7 +137,7 @@ async def test_cancel_leaves_the_slot_as_it_was(bench: OpenBench) -> None:
     async with opened(bench) as b:
         for _ in range(3):
             prediction = b.create(request(ramp(150_000), f"wait {b.bench.gate()}"))
-            assert b.bench.service.cancel(prediction.id)
+            assert b.bench.predictions.cancel(prediction.id)
             assert (await b.bench.ended(prediction)).status is Status.CANCELED
             await b.bench.idle(1)
             y, _ = (await b.infer(request(ramp(100_000)))).outputs
@@ -150,7 +149,7 @@ async def test_cancel_in_the_midst_of_a_stream(bench: OpenBench) -> None:
         for _ in range(3):
             prediction = b.create(request(ramp(20_000), "1000000"))
             await b.bench.given(prediction, 6)
-            assert b.bench.service.cancel(prediction.id)
+            assert b.bench.predictions.cancel(prediction.id)
             assert (await b.bench.ended(prediction)).status is Status.CANCELED
             await b.bench.idle(1)
         asked = request(ramp(20_000), "2")
@@ -175,7 +174,7 @@ async def test_slots_have_memory_of_their_own(async_bench: OpenBench) -> None:
         predictions = [b.create(one) for one in asked]
         b.bench.gates["gate"].open()
         for one, prediction in zip(asked, predictions, strict=True):
-            y, _ = b.inference.response(await b.bench.ended(prediction), one).outputs
+            y, _ = inference.response(b.bench.deployment, await b.bench.ended(prediction), one).outputs
             np.testing.assert_array_equal(array_of(y), ramp(y.shape[0]) * 2)
 
 
@@ -229,13 +228,12 @@ from pathlib import Path
 from geartrain.bridge.child import ChildWorker, Launch
 from geartrain.domain.tensors import Tensor
 from geartrain.domain.work import CallInput, ItemInput
-from geartrain.service.model import Model
 
 async def main():
-    model = Model("tensors")
+    observer = type("Observer", (), dict.fromkeys(("on_setup_log", "on_loaded", "on_lost"), lambda *a: None))()
     path, gate = Path(sys.argv[1]), sys.argv[2]
-    worker = ChildWorker(Launch(f"{path.name}:SyncValue", path.parent, {"PYTHONPATH": sys.argv[3]}), model)
-    await model.start(worker)
+    worker = ChildWorker(Launch(f"{path.name}:SyncValue", path.parent, {"PYTHONPATH": sys.argv[3]}), observer)
+    await worker.start()
     tensors = (Tensor("x", "FP32", (150_000,), bytes(600_000)),)
     listener = type("Listener", (), dict.fromkeys(("on_begin", "on_end", "on_log"), lambda *a, **k: None))()
     item = ItemInput("id", b'{"step":"wait %s"}' % gate.encode(), tensors=tensors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 from collections.abc import Callable
@@ -21,12 +22,12 @@ from geartrain.domain.lifecycle import Health, Status
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.signature import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors import Tensor
-from geartrain.domain.work import ALL, Canceled, FileRef, ItemEnd, Succeeded
-from geartrain.service.model import Model
-from geartrain.service.predictions import Limits, NewPrediction, PredictionService
-from geartrain.service.restarts import RestartPolicy, Restarts
+from geartrain.domain.work import ALL, Canceled, FileRef, ItemEnd, Succeeded, WorkerObserver
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import DeploymentSettings, Limits, VersionRecord
+from geartrain.service.models.restarts import RestartPolicy
+from tests.deployments import FakeOutbound, deploy
 from tests.unit.hand_worker import BY_ITEM, BY_ROWS, WITH_FILES, HandCall, HandWorker
-from tests.unit.test_catalogue import NoOutputs
 
 
 class Files:
@@ -63,36 +64,44 @@ class Bench:
         slots: int = 1,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         signature: Signature = BY_ITEM,
+        restarts: RestartPolicy | None = None,
         by_turns: bool = False,
         **policy: Any,
     ) -> None:
         """`by_turns`: as in a server, requests of one turn of the loop share a batch; else each is one by itself."""
-        self.model = Model("m", replicas=replicas)
-        self.workers = [
-            HandWorker(replica, policy=BatchPolicy(**policy), signature=signature, slots=slots)
-            for replica in self.model.replicas
-        ]
+        self.workers: list[HandWorker] = []  # in the order of their replicas, then of their restarts
+        self.make = functools.partial(HandWorker, policy=BatchPolicy(**policy), signature=signature, slots=slots)
         self.files = Files()
-        self.service = PredictionService(
-            self.model,
-            outputs=NoOutputs(),
-            limits=limits,
-            input_files=lambda: self.files,
-            new_folder=lambda: self.files,
+        self.record = VersionRecord("m", "1")
+        self.deployment = deploy(
+            self._spawn,
+            record=self.record,
+            settings=DeploymentSettings(replicas=replicas, restarts=restarts, limits=limits),
+            outbound=FakeOutbound(input_files=lambda: self.files, new_folder=lambda: self.files),
         )
+        self.scheduler = self.deployment.scheduler
+        self.predictions = self.deployment.predictions
         self.by_turns = by_turns
 
+    def _spawn(self, observer: WorkerObserver) -> HandWorker:
+        self.workers.append(self.make(observer))
+        return self.workers[-1]
+
     async def start(self) -> Bench:
-        await self.model.start(*self.workers)
-        self.service._prepare()
+        await self.deployment.start()
         if not self.by_turns:
-            turn = self.service._scheduler._turn
+            turn = self.scheduler._turn
             turn.at_end = turn._serve  # type: ignore[method-assign]
         return self
 
+    @property
+    def idle(self) -> int:
+        """How many slots are free."""
+        return self.deployment.workers.permits.idle
+
     def ask(self, text: str, kind: str = "a", **settings: Any) -> Prediction:
         body = json.dumps({"text": text, "kind": kind}).encode()
-        return self.service.create(NewPrediction(body, **settings))
+        return self.deployment.create(NewPrediction(body, **settings))
 
     @property
     def calls(self) -> list[HandCall]:
@@ -111,15 +120,15 @@ async def test_the_first_goes_at_once_and_the_next_batch_gathers_meanwhile() -> 
     first = bench.calls[0]
     assert first.texts == ["a"]
     assert [each.status for each in predictions] == ["processing", "starting", "starting", "starting"]
-    assert bench.service.waiting == 3
+    assert bench.scheduler.waiting == 3
     first.answer()
     assert bench.calls[1].texts == ["b", "c", "d"]
     bench.calls[1].answer()
     assert [each.output for each in predictions] == [b'"A"', b'"B"', b'"C"', b'"D"']
     assert [each.metrics for each in predictions] == [{"batch_size": 1}] + [{"batch_size": 3}] * 3
     assert {each.predict_time for each in predictions} == {0.25}
-    assert bench.service.waiting == 0
-    assert bench.service.live == {}
+    assert bench.scheduler.waiting == 0
+    assert bench.predictions.live == {}
 
 
 async def test_those_who_ask_in_one_turn_of_the_loop_share_a_batch() -> None:
@@ -200,7 +209,7 @@ async def test_what_is_of_all_goes_to_all_that_run() -> None:
     call.listener.on_metric(ALL, Metric("steps", 3, "replace"))
     call.listener.on_log(1, "stderr", "only b\n")
     call.listener.on_metric(0, Metric("tokens", 7, "replace"))
-    bench.service.cancel(two.id)
+    bench.predictions.cancel(two.id)
     call.listener.on_log(ALL, "stdout", "going on\n")
     call.listener.on_log(1, "stdout", "nobody reads this\n")
     call.answer(0)
@@ -229,9 +238,9 @@ async def test_who_is_canceled_while_waiting_is_never_run() -> None:
     bench = await Bench().start()
     bench.ask("first")
     one, two = bench.ask("a"), bench.ask("b")
-    assert bench.service.cancel(one.id)
+    assert bench.predictions.cancel(one.id)
     assert one.status is Status.CANCELED
-    assert bench.service.waiting == 1
+    assert bench.scheduler.waiting == 1
     bench.calls[0].answer()
     assert bench.calls[1].texts == ["b"]
     bench.calls[1].answer()
@@ -243,14 +252,14 @@ async def test_a_canceled_item_is_answered_at_once_and_the_others_go_on() -> Non
     bench.ask("first")
     one, two = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
-    bench.service.cancel(one.id)
-    bench.service.cancel(one.id)
+    bench.predictions.cancel(one.id)
+    bench.predictions.cancel(one.id)
     assert one.status is Status.CANCELED
     assert not bench.calls[1].was_canceled
     bench.calls[1].answer()
     assert two.output == b'"B"'
     assert one.output is None
-    assert bench.service.counts.faults["CANCELED"] == 1
+    assert bench.record.counts.faults["CANCELED"] == 1
 
 
 async def test_the_run_is_canceled_with_its_last_item() -> None:
@@ -259,8 +268,8 @@ async def test_the_run_is_canceled_with_its_last_item() -> None:
     one, two = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
     call = bench.calls[1]
-    bench.service.cancel(one.id)
-    bench.service.abandon(two)
+    bench.predictions.cancel(one.id)
+    bench.predictions.abandon(two)
     assert call.was_canceled
     late = bench.ask("c")
     assert late.status == "starting", "the slot is not free before the run has ended"
@@ -272,7 +281,7 @@ async def test_the_run_is_canceled_with_its_last_item() -> None:
 async def test_a_run_that_does_not_heed_its_cancel_is_killed() -> None:
     bench = await Bench(limits=Limits(cancel_grace=0.0)).start()
     prediction = bench.ask("a")
-    bench.service.cancel(prediction.id)
+    bench.predictions.cancel(prediction.id)
     async with asyncio.timeout(5):
         while bench.workers[0].killed is None:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
@@ -282,15 +291,15 @@ async def test_a_run_that_does_not_heed_its_cancel_is_killed() -> None:
 async def test_a_run_that_cleans_up_after_its_cancel_gives_its_slot_back_then() -> None:
     bench = await Bench(slots=2).start()
     prediction = bench.ask("a")
-    bench.service.cancel(prediction.id)
+    bench.predictions.cancel(prediction.id)
     call = bench.calls[0]
     assert call.was_canceled
     call.is_over = True
     call.listener.on_end((ItemEnd(ALL, Canceled()),), idle=False)
-    assert bench.model.permits.idle == 1
+    assert bench.idle == 1
     call.listener.on_idle()
-    assert bench.model.permits.idle == 2
-    assert bench.service.counts.runs == 1
+    assert bench.idle == 2
+    assert bench.record.counts.runs == 1
 
 
 async def test_files_of_a_canceled_item_are_let_go() -> None:
@@ -298,7 +307,7 @@ async def test_files_of_a_canceled_item_are_let_go() -> None:
     bench.ask("first")
     one, _ = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
-    bench.service.cancel(one.id)
+    bench.predictions.cancel(one.id)
     chunk, end = FileRef("t1", "a", "text/plain"), FileRef("t2", "b", "text/plain")
     listener = bench.calls[1].listener
     listener.on_output(0, b'"t1"', (chunk,))
@@ -321,8 +330,8 @@ async def test_a_full_batch_lies_ready_before_its_worker_is_free() -> None:
     bench.calls[2].answer()
     bench.calls[3].answer()
     assert [each.output for each in predictions] == [json.dumps(text).encode() for text in "ABCDEF"]
-    assert bench.service.waiting == 0
-    assert bench.model.permits.idle == 1
+    assert bench.scheduler.waiting == 0
+    assert bench.idle == 1
 
 
 @pytest.mark.parametrize("settings", [{"replicas": 2}, {"slots": 2}])
@@ -355,31 +364,58 @@ async def test_what_lies_ready_can_be_canceled_and_loses_its_patience() -> None:
     bench.ask("first")
     one, two = bench.ask("a"), bench.ask("b", patience=0.0)
     assert len(bench.calls) == 2
-    bench.service.cancel(one.id)
+    bench.predictions.cancel(one.id)
     assert one.status is Status.CANCELED
     await _until(lambda: two.is_terminal)
     assert two.error_code is Code.TIMED_OUT
-    assert bench.service.waiting == 0
+    assert bench.scheduler.waiting == 0
     bench.calls[0].answer()
     assert bench.calls[1].was_canceled, "nobody is left to run it for"
     bench.calls[1].cancel()
-    assert bench.model.permits.idle == 1
+    assert bench.idle == 1
 
 
 async def test_what_lay_ready_for_a_worker_that_died_waits_again() -> None:
-    bench = await Bench(max_size=2).start()
-    bench.model.replicas[0].respawn = lambda: HandWorker(bench.model.replicas[0], policy=BatchPolicy(max_size=2))
-    bench.model.replicas[0].restarts = Restarts(RestartPolicy(first_delay=0))
+    bench = await Bench(max_size=2, restarts=RestartPolicy(first_delay=0)).start()
     first, one, two = [bench.ask(text) for text in "abc"]
     bench.workers[0].die()
     assert (first.status, one.status, two.status) == ("failed", "starting", "starting")
-    worker = bench.model.replicas[0].worker
-    await _until(lambda: bench.model.replicas[0].worker is not worker and one.status == "processing")
-    new = bench.model.replicas[0].worker
-    assert isinstance(new, HandWorker)
+    await _until(lambda: len(bench.workers) == 2 and one.status == "processing")
+    new = bench.workers[1]
     assert new.calls[0].texts == ["b", "c"]
     new.calls[0].answer()
     assert (one.output, two.output) == (b'"B"', b'"C"')
+
+
+WITH_MORE = Signature(
+    inputs=(*BY_ITEM.inputs, InputField("more", TypeSpec("string"), required=False, has_default=True, default="")),
+    output=BY_ITEM.output,
+)
+
+
+@pytest.mark.parametrize(
+    ("after", "texts"),
+    [
+        ({"policy": BatchPolicy(max_size=2)}, [["b", "c"], ["d"]]),
+        ({"policy": BatchPolicy(max_size=8), "signature": WITH_MORE}, [["b", "c", "d"]]),
+        ({"policy": None}, [["b"], ["c"], ["d"]]),
+    ],
+)
+async def test_a_worker_that_follows_serves_those_who_wait_as_it_takes_them(
+    after: dict[str, Any], texts: list[list[str]]
+) -> None:
+    bench = await Bench(max_size=8, restarts=RestartPolicy(first_delay=0)).start()
+    first, *others = [bench.ask(text) for text in "abcd"]
+    bench.make = functools.partial(HandWorker, **after)
+    bench.workers[0].die()
+    assert first.status is Status.FAILED
+    await _until(lambda: bench.deployment.workers.health is Health.READY)
+    await _until(lambda: bool(bench.open_calls))
+    while bench.open_calls:
+        bench.open_calls[0].answer()
+    assert [call.texts for call in bench.workers[1].calls] == texts
+    assert [each.output for each in others] == [b'"B"', b'"C"', b'"D"']
+    assert (bench.scheduler.waiting, bench.predictions.live) == (0, {})
 
 
 # files
@@ -393,7 +429,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 def _with_file(bench: Bench, text: str) -> Prediction:
     body = json.dumps({"text": text, "image": "data:,x"}).encode()
-    return bench.service.create(NewPrediction(body))
+    return bench.deployment.create(NewPrediction(body))
 
 
 async def test_files_are_fetched_before_a_batch_is_joined() -> None:
@@ -403,7 +439,7 @@ async def test_files_are_fetched_before_a_batch_is_joined() -> None:
         _with_file(bench, "c")  # who fetches has a place, too
     await asyncio.sleep(0)
     assert bench.calls == []
-    bench.service.cancel(two.id)
+    bench.predictions.cancel(two.id)
     bench.files.door.set()
     await _until(lambda: two.is_terminal and bool(bench.calls))
     assert two.status is Status.CANCELED
@@ -412,7 +448,7 @@ async def test_files_are_fetched_before_a_batch_is_joined() -> None:
     await _until(lambda: one.is_terminal)
     assert one.output == b'"A"'
     assert bench.files.removed == 2
-    assert bench.service.waiting == 0
+    assert bench.scheduler.waiting == 0
 
 
 async def test_who_has_fetched_for_a_worker_that_is_gone_fails() -> None:
@@ -429,9 +465,9 @@ async def test_who_waits_for_a_batch_with_files_leaves_nothing_behind() -> None:
     bench = await Bench(signature=WITH_FILES).start()
     bench.files.door.set()
     predictions = [_with_file(bench, text) for text in "abc"]
-    await _until(lambda: bench.service.waiting == 2 and bool(bench.calls))
+    await _until(lambda: bench.scheduler.waiting == 2 and bool(bench.calls))
     await asyncio.sleep(0)
-    bench.service.cancel(predictions[2].id)
+    bench.predictions.cancel(predictions[2].id)
     bench.workers[0].die()
     await _until(lambda: all(each.is_terminal for each in predictions))
     assert [each.status for each in predictions] == ["failed", "failed", "canceled"]
@@ -445,7 +481,7 @@ async def test_there_is_room_for_as_many_as_the_queue_holds() -> None:
     bench = await Bench(limits=Limits(queue=2)).start()
     for text in "abc":
         bench.ask(text)
-    assert (await bench.model.report()).health is Health.BUSY
+    assert (await bench.deployment.report()).health is Health.BUSY
     with pytest.raises(GeartrainError) as caught:
         bench.ask("d")
     assert caught.value.code is Code.AT_CAPACITY
@@ -454,8 +490,8 @@ async def test_there_is_room_for_as_many_as_the_queue_holds() -> None:
     assert caught.value.code is Code.QUEUE_FULL
     bench.ask("d", queue=3)
     bench.calls[0].answer()
-    assert (await bench.model.report()).health is Health.READY
-    assert bench.service.counts.faults["REJECTED"] == 2
+    assert (await bench.deployment.report()).health is Health.READY
+    assert bench.record.counts.faults["REJECTED"] == 2
 
 
 async def test_patience_ends_a_wait_and_no_run() -> None:
@@ -489,8 +525,8 @@ async def test_with_the_last_worker_all_that_wait_fail() -> None:
     bench.workers[0].die()
     assert [each.status for each in predictions] == ["failed"] * 3
     assert [each.error_code for each in predictions] == [None, Code.NOT_READY, Code.NOT_READY]
-    assert bench.service.live == {}
-    assert bench.service.waiting == 0
+    assert bench.predictions.live == {}
+    assert bench.scheduler.waiting == 0
 
 
 async def test_a_delay_is_waited_out_by_a_timer() -> None:
@@ -522,7 +558,7 @@ async def test_a_call_of_a_single_client_says_so() -> None:
     prediction = bench.ask("a")
     call = bench.calls[-1]
     assert (call.texts, call.input.lone, call.input.id) == (["a"], True, prediction.id)
-    assert (prediction.status, bench.service.waiting, bench.model.permits.idle) == ("processing", 0, 0)
+    assert (prediction.status, bench.scheduler.waiting, bench.idle) == ("processing", 0, 0)
     late = bench.ask("b")
     call.listener.on_log(0, "stdout", "on it\n")
     call.answer()
@@ -530,27 +566,27 @@ async def test_a_call_of_a_single_client_says_so() -> None:
     assert late.status == "processing"
     assert not bench.calls[-1].input.lone, "somebody else has waited"
     bench.open_calls[0].answer()
-    statistics = bench.service.counts.statistics("m", "1")
+    statistics = bench.record.counts.statistics("m", "1")
     assert (statistics.execution_count, statistics.inference_count) == (5, 5)
     assert [(each.size, each.compute_infer.count) for each in statistics.batches] == [(1, 5)]
-    assert bench.service.live == {}
+    assert bench.predictions.live == {}
 
 
 async def test_a_single_client_can_cancel_and_meet_a_crash() -> None:
     bench = await _lone(Bench(slots=2))
     one = bench.ask("a")
-    bench.service.cancel(one.id)
+    bench.predictions.cancel(one.id)
     assert one.status is Status.CANCELED
     call = bench.calls[-1]
     call.is_over = True
     call.listener.on_end((ItemEnd(ALL, Canceled()),), idle=False)
-    assert bench.model.permits.idle == 1
+    assert bench.idle == 1
     call.listener.on_idle()
-    assert bench.model.permits.idle == 2
+    assert bench.idle == 2
     last = bench.ask("c")
     bench.workers[0].die()
     assert (last.status, last.error) == ("failed", "Worker crashed: gone")
-    assert bench.service.waiting == 0
+    assert bench.scheduler.waiting == 0
 
 
 # rows
@@ -560,7 +596,7 @@ def _rows(bench: Bench, *shape: int) -> Prediction:
     count = 1
     for size in shape:
         count *= size
-    return bench.service.create(NewPrediction(tensors=(Tensor("x", "INT64", shape, bytes(8 * count)),)))
+    return bench.deployment.create(NewPrediction(tensors=(Tensor("x", "INT64", shape, bytes(8 * count)),)))
 
 
 async def test_rows_are_counted_and_requests_kept_whole() -> None:
@@ -590,7 +626,7 @@ async def test_shapes_that_differ_share_nothing() -> None:
 async def test_tensors_in_json_share_a_batch_with_those_that_come_as_such() -> None:
     bench = await Bench(signature=BY_ROWS).start()
     _rows(bench, 1, 2)
-    bench.service.create(NewPrediction(b'{"x": [[1, 2], [3, 4]]}'))
+    bench.deployment.create(NewPrediction(b'{"x": [[1, 2], [3, 4]]}'))
     _rows(bench, 1, 2)
     bench.calls[0].cancel()
     assert bench.calls[1].sizes == (2, 1)
@@ -602,7 +638,7 @@ async def test_a_batch_that_is_too_large_is_refused() -> None:
         _rows(bench, 5, 1)
     assert caught.value.code is Code.INVALID_TENSOR
     with pytest.raises(GeartrainError) as caught:
-        bench.service.create(NewPrediction(b'{"x": [[1], [1], [1], [1], [1]]}'))
+        bench.deployment.create(NewPrediction(b'{"x": [[1], [1], [1], [1], [1]]}'))
     assert caught.value.code is Code.INVALID_INPUT
     assert caught.value.fields[0].loc == ("body", "input", "x")
 
@@ -634,7 +670,7 @@ async def test_the_figures_add_up() -> None:
         call = bench.open_calls[0]
         call.open.clear()
         call.end([ItemEnd(index, Succeeded(b"null", 0.5)) for index in range(len(call.input.items))])
-    statistics = bench.service.counts.statistics("m", "1")
+    statistics = bench.record.counts.statistics("m", "1")
     assert (statistics.inference_count, statistics.execution_count, statistics.success.count) == (5, 2, 3)
     assert [(each.size, each.compute_infer.count) for each in statistics.batches] == [(1, 1), (4, 1)]
     assert [each.compute_infer.ns for each in statistics.batches] == [500_000_000] * 2
@@ -684,7 +720,7 @@ async def test_everybody_gets_exactly_their_own_answer(
             call.answer(*which, bad=broken)
         elif step == "cancel" and asked:
             text, prediction = list(asked.items())[number % len(asked)]
-            if bench.service.cancel(prediction.id):
+            if bench.predictions.cancel(prediction.id):
                 canceled.add(text)
         elif step == "die" and len(alive) > 1:
             alive.pop(number % len(alive)).die()
@@ -696,8 +732,8 @@ async def test_everybody_gets_exactly_their_own_answer(
 
 
 def _check_nobody_waits_in_vain(bench: Bench, alive: list[HandWorker]) -> None:
-    if bench.service.waiting:
-        assert bench.model.permits.idle == 0, "a slot is idle, and somebody waits"
+    if bench.scheduler.waiting:
+        assert bench.idle == 0, "a slot is idle, and somebody waits"
     for call in bench.calls:
         kinds = {json.loads(item.input)["kind"] for item in call.input.items}
         assert len(kinds) == 1
@@ -719,8 +755,8 @@ def _check_the_end(bench: Bench, asked: dict[str, Prediction], *, bad: set[str],
             assert prediction.status is Status.FAILED
         else:
             assert prediction.output == json.dumps(text.upper()).encode()
-    counts = bench.service.counts
+    counts = bench.record.counts
     assert counts.successes + sum(counts.faults.values()) == len(asked)
     assert counts.runs == len(bench.calls)
-    assert bench.service.waiting == 0
-    assert bench.service.live == {}
+    assert bench.scheduler.waiting == 0
+    assert bench.predictions.live == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
-from geartrain.service.catalogue import Catalogue, IndexEntry, LoadError, Step, Wanted
-from geartrain.service.inference import Inference
-from geartrain.service.model import Model
-from geartrain.service.predictions import Limits, NewPrediction, PredictionService
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits, VersionRecord
+from geartrain.service.models.entry import ModelEntry, ModelRef
+from geartrain.service.models.repository import IndexEntry, LoadError, Step, Wanted
 from geartrain.service.readers import completion
+from tests.deployments import deploy
 from tests.fakes import FakeWorker
 
 
@@ -52,42 +55,13 @@ class Broken(Runner):
         raise RuntimeError("no weights")
 
 
-class NoOutputs:
-    def fault(self, prefix: str, *, background: bool) -> str | None:
-        return None
-
-    def of(self, prediction_id: str, prefix: str | None) -> Any:
-        raise AssertionError
-
-
-class FakeVersion:
-    def __init__(self, name: str, number: str, runner: Any) -> None:
-        self.model = Model(name, version=number)
-        self.worker = FakeWorker(runner, self.model)
-        service = PredictionService(self.model, outputs=NoOutputs(), limits=Limits(queue=100))
-        self.inference = Inference(service)
-        self.closed = asyncio.Event()
-
-    async def start(self) -> None:
-        await self.model.start(self.worker)
-
-    async def close(self, grace: float | None, *, hurry: bool = False) -> None:
-        service = self.inference.service
-        service.close()
-        if not await service.drain(grace):
-            service.cancel_all()
-            await service.drain(1)
-        await self.model.stop(0)
-        self.closed.set()
-
-
 class Disk:
     """`models` by name and version are what makes a runner; an error is what is wrong with it."""
 
     def __init__(self, **models: dict[str, Any] | str) -> None:
         self.models: dict[str, Any] = models
         self.default: dict[str, str] = {}
-        self.opened: list[FakeVersion] = []
+        self.opened: list[Deployment] = []
         self.noted: list[str] = []
 
     def names(self) -> list[str]:
@@ -104,11 +78,12 @@ class Disk:
     def note(self, name: str) -> None:
         self.noted.append(name)
 
-    def open(self, name: str, version: str) -> FakeVersion:
-        make = self.models[name][version]
+    def open(self, record: VersionRecord) -> Deployment:
+        make = self.models[record.name][record.number]
         if isinstance(make, str):
             raise LoadError(make)
-        self.opened.append(FakeVersion(name, version, make()))
+        spawn = functools.partial(FakeWorker, make())
+        self.opened.append(deploy(spawn, record=record, settings=DeploymentSettings(limits=Limits(queue=100))))
         return self.opened[-1]
 
 
@@ -125,18 +100,37 @@ class Shop:
         self.catalogue = Catalogue(disk, tell=self.steps.append, **options)
 
     async def begin(self, *names: str) -> None:
-        self.catalogue.begin(names or None)
+        self.catalogue.spawn(names or None)
+        self.catalogue.begin()
         for name in names or self.disk.names():
-            shelf = self.catalogue._shelves[name]
-            if shelf.loads:
-                await asyncio.wait(shelf.loads)
+            entry = self.catalogue.entry(name)
+            if entry.loads:
+                await asyncio.wait(entry.loads)
+
+    async def stop(self) -> None:
+        self.catalogue.loads.close()
+        await self.catalogue.loads.stop()
+        assert not self.catalogue.loads.alive
+        assert all(worker_of(deployment).is_stopped for deployment in self.disk.opened), "a worker is left"
 
     def told(self) -> list[tuple[str, ...]]:
         return [tuple(filter(None, (step.stage, step.name, step.version, step.reason))) for step in self.steps]
 
 
+def worker_of(deployment: Deployment) -> FakeWorker:
+    worker = deployment.workers.replicas[0].worker
+    assert isinstance(worker, FakeWorker)
+    return worker
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0)
+
+
 def ask(catalogue: Catalogue, name: str, version: str = "") -> Prediction:
-    return catalogue.find(name, version).service.create(NewPrediction(input=b"{}"))
+    return catalogue.find(name, version).create(NewPrediction(input=b"{}"))
 
 
 async def answer(catalogue: Catalogue, name: str, version: str = "") -> str:
@@ -168,9 +162,7 @@ async def shops() -> AsyncIterator[Callable[..., Shop]]:
 
     yield make
     for shop in made:
-        shop.catalogue.close()
-        await shop.catalogue.stop(hurry=True)
-        assert all(version.worker.is_stopped for version in shop.disk.opened), "a worker is left"
+        await shop.stop()
 
 
 Make = Callable[..., Shop]
@@ -235,7 +227,9 @@ async def test_a_failing_model_stops_nobody_and_says_why(shops: Make) -> None:
     ]
     assert catalogue.index(ready=True) == [IndexEntry("cats", "1", "READY")]
     assert not catalogue.all_ready()
-    assert catalogue.service("bad").model.health is Health.SETUP_FAILED  # whose report has what it printed
+    assert catalogue.entry("bad").deployment().workers.health is Health.SETUP_FAILED  # whose report says why
+    report = await catalogue.entry("bad").report()
+    assert report.setup.logs == "setup() failed: RuntimeError: no weights\n"
     assert await refusal(catalogue.load("bad")) == (
         Code.LOAD_FAILED,
         "load failed for model 'bad': version 1 is at UNAVAILABLE state: setup() failed: RuntimeError: no weights;",
@@ -264,7 +258,7 @@ async def test_t2_a_dead_worker_is_not_ready(shops: Make) -> None:
     shop = shops(Disk(cats={"1": says("c1"), "2": says("c2")}))
     await shop.begin()
     catalogue = shop.catalogue
-    catalogue.find("cats", "2").service.model.on_lost("Worker crashed: exited with code 3")
+    catalogue.find("cats", "2").workers.replicas[0].on_lost("Worker crashed: exited with code 3")
     assert (catalogue.is_ready("cats"), catalogue.is_ready("cats", "1"), catalogue.all_ready()) == (False, True, False)
     assert catalogue.index()[1] == IndexEntry("cats", "2", "UNAVAILABLE", "Worker crashed: exited with code 3")
     with pytest.raises(GeartrainError) as caught:  # a crash never silently changes the answers to those of another
@@ -326,14 +320,52 @@ async def test_unload_waits_for_what_runs(shops: Make) -> None:
 async def test_unload_gives_up_a_load(shops: Make) -> None:
     slow = Slow("c")
     shop = shops(Disk(cats={"1": lambda: slow}))
+    shop.catalogue.spawn()
     shop.catalogue.begin()
     loading = asyncio.ensure_future(refusal(shop.catalogue.load("cats")))
     await slow.began.wait()
     assert shop.catalogue.index() == [IndexEntry("cats", "1", "LOADING")]
-    assert shop.catalogue.find("cats").service.model.health is Health.STARTING
+    assert shop.catalogue.find("cats").workers.health is Health.STARTING
     await shop.catalogue.unload("cats")
     assert (await loading)[0] is Code.LOAD_FAILED
     assert shop.catalogue.index() == [IndexEntry("cats", "1", "UNAVAILABLE", "unloaded")]
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_unload_gives_up_a_load_however_far_it_is(turns: int, shops: Make) -> None:
+    slow = Slow("c")
+    shop = shops(Disk(cats={"1": lambda: slow}))
+    shop.catalogue.spawn()
+    shop.catalogue.begin()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await shop.catalogue.unload("cats")
+    assert shop.catalogue.index() == [IndexEntry("cats", "1", "UNAVAILABLE", "unloaded")]
+    assert not shop.catalogue.loads.alive
+    assert worker_of(shop.disk.opened[0]).is_stopped
+    shop.disk.models["cats"] = {"1": says("c")}
+    await shop.catalogue.load("cats")
+    assert await answer(shop.catalogue, "cats") == "c"
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_unload_gives_up_a_reload_however_far_it_is(turns: int, shops: Make) -> None:
+    slow = Slow("new")
+    shop = shops(Disk(cats={"1": says("old")}))
+    await shop.begin()
+    shop.disk.models["cats"] = {"1": lambda: slow}
+    loading = asyncio.ensure_future(refusal(shop.catalogue.load("cats")))
+    await until(lambda: len(shop.disk.opened) == 2)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await shop.catalogue.unload("cats")
+    assert (await loading)[0] is Code.LOAD_FAILED
+    assert shop.catalogue.index() == [IndexEntry("cats", "1", "UNAVAILABLE", "unloaded")]
+    assert not shop.catalogue.loads.alive
+    assert all(worker_of(deployment).is_stopped for deployment in shop.disk.opened)
+    shop.disk.models["cats"] = {"1": says("c")}
+    await shop.catalogue.load("cats")
+    assert await answer(shop.catalogue, "cats") == "c"
 
 
 # reload
@@ -366,11 +398,8 @@ async def test_a_model_that_is_loaded_while_it_is_removed_stays(shops: Make) -> 
     await shop.begin()
     catalogue = shop.catalogue
     running = ask(catalogue, "cats")
-    changed = asyncio.Event()
-    catalogue.subscribe(lambda _name: changed.set())
     removing = asyncio.ensure_future(catalogue.remove("cats"))
-    await changed.wait()
-    assert catalogue.index() == [IndexEntry("cats", "1", "UNLOADING")]
+    await until(lambda: catalogue.index() == [IndexEntry("cats", "1", "UNLOADING")])
     loading = asyncio.ensure_future(catalogue.load("cats"))
     await asyncio.gather(removing, loading, completion(running))
     assert await answer(catalogue, "cats") == "c"
@@ -383,7 +412,7 @@ async def test_reload_serves_by_the_old_worker_until_the_new_one_is_ready(shops:
     await shop.begin()
     catalogue = shop.catalogue
     held = catalogue.find("cats")
-    running = held.service.create(NewPrediction(input=b"{}", id="mine"))
+    running = held.create(NewPrediction(input=b"{}", id="mine"))
     waiting = ask(catalogue, "cats")
     shop.disk.models["cats"] = {"1": lambda: slow}
     loading = asyncio.ensure_future(catalogue.load("cats"))
@@ -394,19 +423,99 @@ async def test_reload_serves_by_the_old_worker_until_the_new_one_is_ready(shops:
     slow.go.set()
     await loading
     assert await answer(catalogue, "cats") == "new"
-    service = catalogue.find("cats").service
-    assert service.find("mine") is running  # it can still be found, joined and canceled
-    late = held.service.create(NewPrediction(input=b"{}"))  # by who had found it before the switch
-    await completion(late)
-    assert late.output == b'"new"'
-    assert not shop.disk.opened[0].closed.is_set()
+    deployment = catalogue.find("cats")
+    assert deployment is not held
+    predictions = deployment.predictions
+    assert predictions.find("mine") is running  # it can still be found, joined and canceled
+    with pytest.raises(GeartrainError) as caught:
+        deployment.create(NewPrediction(id="mine"))
+    assert caught.value.code is Code.CONFLICT
+    with pytest.raises(GeartrainError) as caught:  # whoever has held it over the switch has to look again
+        held.create(NewPrediction())
+    assert caught.value.code is Code.SHUTTING_DOWN
+    old = worker_of(shop.disk.opened[0])
+    assert (old.is_stopped, len(catalogue.loads.alive)) == (False, 2)
     gate.set()
     await completion(running)
     await completion(waiting)
     assert (running.output, waiting.output) == (b'"old"', b'"old"')
-    await shop.disk.opened[0].closed.wait()
-    assert service.live == {}
-    assert service.counts.successes == 4
+    await until(lambda: old.is_stopped and catalogue.loads.alive == (deployment,))
+    assert predictions.live == {}
+    (statistics,) = catalogue.statistics("cats")
+    assert (statistics.success.count, statistics.inference_count) == (3, 3)
+
+
+async def test_predictions_of_before_a_reload_can_be_looked_up_and_canceled_after_it(shops: Make) -> None:
+    gate = asyncio.Event()
+    shop = shops(Disk(cats={"1": lambda: Runner("old", gate)}))
+    await shop.begin()
+    catalogue = shop.catalogue
+    ref = catalogue.refer("cats")
+    old = ref.deployment
+    over = old.create(NewPrediction(id="over", keep=True))
+    gate.set()
+    await completion(over)
+    gate.clear()
+    live, joined = old.create(NewPrediction(id="live")), old.create(NewPrediction(id="joined"))
+    shop.disk.models["cats"] = {"1": says("new")}
+    await catalogue.load("cats")
+    assert ref.deployment is not old
+    assert ref.predictions is old.predictions is ref.deployment.predictions
+    assert ref.predictions.look_up("over") is over
+    assert ref.predictions.look_up("live") is live
+    assert ref.predictions.cancel("live")
+    await completion(live)
+    assert (live.status, ref.predictions.look_up("live")) == ("canceled", None)
+    assert ref.deployment.executions._executions == set()  # a successor waits for nobody else's
+    ref.predictions.abandon(joined)
+    await completion(joined)
+    assert joined.status == "canceled"
+    assert await answer(catalogue, "cats") == "new"
+    (statistics,) = catalogue.statistics()
+    assert (statistics.success.count, statistics.fail.count) == (2, 2)
+    counts = catalogue.entry("cats").versions["1"].record.counts
+    assert counts.faults["CANCELED"] == 2
+
+
+async def test_counts_go_on_after_a_reload_that_failed_and_after_an_unload(shops: Make) -> None:
+    shop = shops(Disk(cats={"1": says("c")}))
+    await shop.begin()
+    catalogue = shop.catalogue
+    await answer(catalogue, "cats")
+    shop.disk.models["cats"] = {"1": lambda: Broken("x")}
+    await refusal(catalogue.load("cats"))
+    await answer(catalogue, "cats")
+    await catalogue.unload("cats")
+    assert catalogue.statistics() == []  # of what is served
+    shop.disk.models["cats"] = {"1": says("c")}
+    await catalogue.load("cats")
+    await answer(catalogue, "cats")
+    assert [each.success.count for each in catalogue.statistics()] == [3]
+
+
+async def test_reload_to_another_signature_checks_by_the_new_one(shops: Make) -> None:
+    gate = asyncio.Event()
+    shop = shops(Disk(cats={"1": lambda: Runner("old", gate)}))
+    await shop.begin()
+    catalogue = shop.catalogue
+    ref, before = catalogue.refer("cats"), catalogue.find("cats")
+    running = before.create(NewPrediction(b'{"text":"x"}'))
+    new = Numbers("new")
+    new.go.set()
+    shop.disk.models["cats"] = {"1": lambda: new}
+    await catalogue.load("cats")
+    assert [field.name for field in ref.deployment.interface.signature.inputs] == ["number"]
+    assert [spec.name for spec in ref.deployment.interface.view.inputs] == ["number"]
+    with pytest.raises(GeartrainError) as caught:
+        ref.deployment.create(NewPrediction(b'{"text":"x"}'))
+    assert caught.value.code is Code.INVALID_INPUT
+    late = ref.deployment.create(NewPrediction(b'{"number":7}'))
+    await completion(late)
+    assert late.output == b'"new7"'
+    assert [field.name for field in before.interface.signature.inputs] == ["text"]  # what still runs has what it had
+    gate.set()
+    await completion(running)
+    assert running.output == b'"old"'
 
 
 class Numbers(Slow):
@@ -417,15 +526,15 @@ class Numbers(Slow):
 
 
 def described(catalogue: Catalogue, name: str, version: str = "") -> tuple[list[str], tuple[str, ...]]:
-    model, versions = catalogue.describe(name, version)
-    return [field.name for field in model.signature.inputs], versions
+    deployment, versions = catalogue.describe(name, version)
+    return [field.name for field in deployment.interface.signature.inputs], versions
 
 
 async def test_model_is_described_while_it_is_loaded_and_when_that_has_failed(shops: Make) -> None:
     slow = Slow("slow")
     shop = shops(Disk(slow={"1": lambda: slow}, bad={"2": lambda: Broken("x")}, gone={"1": "no file"}))
     catalogue = shop.catalogue
-    catalogue.begin(["slow"])
+    catalogue.spawn(["slow"])
     await shop.begin("bad", "gone")
     await slow.began.wait()
     for version in ("", "1", "01"):
@@ -485,15 +594,15 @@ async def test_reload_that_fails_leaves_the_old_one_serving(shops: Make) -> None
 async def test_reload_follows_the_versions_on_disk(shops: Make) -> None:
     shop = shops(Disk(cats={"1": says("c1"), "2": says("c2")}))
     await shop.begin()
-    changes: list[str] = []
-    shop.catalogue.subscribe(changes.append)
+    first = shop.disk.opened[0]
     shop.disk.models["cats"] = {"2": says("c2"), "3": says("c3")}
     await shop.catalogue.load("cats")
     assert shop.catalogue.versions("cats") == ("2", "3")
     assert await answer(shop.catalogue, "cats") == "c3"
     assert shop.catalogue.index() == [IndexEntry("cats", "2", "READY"), IndexEntry("cats", "3", "READY")]
     assert not_found(shop.catalogue, "cats", "1")[0] is Code.NOT_FOUND
-    assert set(changes) == {"cats"}
+    assert worker_of(first).is_stopped
+    assert ("unloaded", "cats", "1") in shop.told()
 
 
 async def test_loads_of_one_model_wait_for_each_other(shops: Make) -> None:
@@ -516,7 +625,7 @@ async def test_loads_of_one_model_wait_for_each_other(shops: Make) -> None:
 async def test_client_that_stops_waiting_stops_no_load(shops: Make) -> None:
     slow = Slow("c")
     shop = shops(Disk(cats={"1": lambda: slow}))
-    shop.catalogue.begin(())
+    shop.catalogue.spawn(())
     leaving = asyncio.ensure_future(shop.catalogue.load("cats"))
     await slow.began.wait()
     leaving.cancel()
@@ -528,22 +637,173 @@ async def test_client_that_stops_waiting_stops_no_load(shops: Make) -> None:
 async def test_after_the_end_nothing_is_loaded(shops: Make) -> None:
     shop = shops(Disk(cats={"1": says("c")}))
     await shop.begin()
-    shop.catalogue.close()
+    shop.catalogue.loads.close()
+    with pytest.raises(GeartrainError) as caught:
+        ask(shop.catalogue, "cats")
+    assert caught.value.code is Code.SHUTTING_DOWN
     assert (await refusal(shop.catalogue.load("cats")))[0] is Code.SHUTTING_DOWN
 
 
-async def test_without_a_repository_models_stay_as_they_are() -> None:
-    version = FakeVersion("cats", "1", Runner("c"))
-    catalogue = Catalogue()
-    catalogue.add(version.inference)
-    assert not catalogue.all_ready()
-    await version.start()
-    assert catalogue.all_ready()
-    assert await answer(catalogue, "cats", "1") == "c"
-    assert catalogue.default_model == "cats"
-    assert (await refusal(catalogue.load("cats")))[0] is Code.UNSUPPORTED
-    assert (await refusal(catalogue.unload("cats")))[0] is Code.UNSUPPORTED
-    await version.close(0)
+async def test_nothing_is_raised_or_told_before_the_loop_runs() -> None:
+    disk = Disk(cats={"1": says("c"), "2": "2/run.py has no class Runner"}, worse="geartrain.yaml is wrong")
+    shop = await asyncio.to_thread(_spawned, disk)  # where no loop runs
+    assert (shop.told(), len(disk.opened)) == ([], 1)
+    entry = shop.catalogue.entry("cats")
+    assert shop.catalogue.index()[0] == IndexEntry("cats", "1", "LOADING")
+    assert (await entry.report()).health is Health.UNKNOWN
+    shop.catalogue.begin()
+    await asyncio.wait(entry.loads)
+    assert await answer(shop.catalogue, "cats") == "c"
+    assert sorted(shop.told()) == [
+        ("ready", "cats", "1"),
+        ("setup-failed", "cats", "2", "2/run.py has no class Runner"),
+        ("setup-failed", "worse", "geartrain.yaml is wrong"),
+    ]
+    await shop.stop()
+
+
+def _spawned(disk: Disk) -> Shop:
+    shop = Shop(disk)
+    shop.catalogue.spawn()
+    return shop
+
+
+async def test_what_is_not_loaded_at_the_start_is_no_change(shops: Make) -> None:
+    shop = shops(Disk(cats={"1": says("c")}, dogs={"1": says("d")}))
+    await shop.begin("cats")
+    assert shop.disk.noted == ["dogs"]
+
+
+async def test_the_only_model_is_the_default_also_when_others_come_later(shops: Make) -> None:
+    shop = shops(Disk(cats={"1": says("c")}))
+    await shop.begin()
+    shop.disk.models["dogs"] = {"1": says("d")}
+    await shop.catalogue.load("dogs")
+    assert shop.catalogue.default_model == "cats"
+    several = shops(Disk(cats={"1": says("c")}, dogs={"1": says("d")}))
+    await several.begin()
+    assert several.catalogue.default_model is None
+    assert shops(Disk(), default_model="dogs").catalogue.default_model == "dogs"
+
+
+# what is not there, and says so
+
+
+def unavailable(entry: ModelEntry | ModelRef, version: str = "") -> str:
+    """What a request is told that needs a deployment."""
+    with pytest.raises(GeartrainError) as caught:
+        _ = entry.deployment if isinstance(entry, ModelRef) else entry.deployment(version)
+    assert caught.value.code is Code.NOT_READY
+    return caught.value.message
+
+
+NOT_LOADED = "The model 'cats' is not loaded. POST /v2/repository/models/cats/load loads it."
+
+
+async def test_a_model_that_nobody_has_loaded_says_how_to_load_it(shops: Make) -> None:
+    shop = shops(Disk(cats={"1": says("c")}, dogs={"1": says("d")}))
+    await shop.begin("dogs")
+    entry = shop.catalogue.entry("cats")
+    assert unavailable(entry) == NOT_LOADED
+    report = await entry.report()
+    assert (report.health, report.setup.failed, report.setup.logs) == (Health.UNKNOWN, False, "")
+    assert report.setup.completed_at is None
+    await shop.catalogue.load("cats")
+    assert entry.deployment() is entry.deployment("1") is shop.catalogue.find("cats")
+    assert (await entry.report()).health is (await entry.report("1")).health is Health.READY
+    assert unavailable(entry, "2") == NOT_LOADED
+    await shop.catalogue.unload("cats")
+    for version in ("", "1"):
+        assert unavailable(entry, version) == NOT_LOADED
+        assert (await entry.report(version)).health is Health.UNKNOWN
+
+
+async def test_a_model_that_could_not_be_loaded_says_why(shops: Make) -> None:
+    shop = shops(Disk(cats="there is no key `replica`", dogs={"1": "run.py:3: SyntaxError", "2": says("d")}))
+    await shop.begin()
+    entry = shop.catalogue.entry("cats")
+    assert unavailable(entry) == "The model 'cats' could not be loaded: there is no key `replica`"
+    report = await entry.report()
+    assert (report.health, report.setup.failed) == (Health.SETUP_FAILED, True)
+    assert report.setup.logs == "there is no key `replica`\n"
+    assert report.setup.completed_at == report.setup.started_at
+    dogs = shop.catalogue.entry("dogs")
+    assert unavailable(dogs, "1") == "The model 'dogs' could not be loaded: run.py:3: SyntaxError"
+    assert (await dogs.report("1")).setup.logs == "run.py:3: SyntaxError\n"
+    assert (await dogs.report()).health is Health.READY
+
+
+async def test_a_model_that_failed_has_its_own_deployment_say_why_until_it_is_unloaded(shops: Make) -> None:
+    shop = shops(Disk(cats={"1": lambda: Broken("x")}))
+    await shop.begin()
+    entry = shop.catalogue.entry("cats")
+    (failed,) = shop.disk.opened
+    assert entry.deployment() is entry.deployment("1") is failed
+    assert (entry.has_default, entry.available) == (False, {})
+    with pytest.raises(GeartrainError, match="Setup has failed"):
+        failed.create(NewPrediction())
+    shop.disk.models["cats"] = {"1": "run.py:3: SyntaxError"}
+    assert (await refusal(shop.catalogue.load("cats")))[0] is Code.LOAD_FAILED
+    assert unavailable(entry) == "The model 'cats' could not be loaded: run.py:3: SyntaxError"
+    await until(lambda: worker_of(failed).is_stopped)
+    await shop.catalogue.unload("cats")
+    assert unavailable(entry) == NOT_LOADED
+    assert shop.catalogue.index() == [IndexEntry("cats", "1", "UNAVAILABLE", "unloaded")]
+
+
+# a model as a route names it
+
+
+async def test_a_route_finds_what_serves_now(shops: Make) -> None:
+    shop = shops(Disk(cats={"1": says("c1")}))
+    await shop.begin()
+    catalogue = shop.catalogue
+    default, first = catalogue.refer("cats"), catalogue.refer("cats", "01")
+    assert (default.version, first.version) == ("", "1")
+    assert default.entry is first.entry is catalogue.entry("cats")
+    assert default.deployment is first.deployment is catalogue.find("cats")
+    shop.disk.models["cats"] = {"1": says("c1"), "2": says("c2")}
+    await catalogue.load("cats")
+    assert default.deployment is catalogue.find("cats", "2")
+    assert first.deployment is catalogue.find("cats", "1")
+    assert default.predictions is first.predictions is first.deployment.predictions  # of all versions
+    first.deployment.workers.replicas[0].on_lost("gone")
+    assert ((await default.report()).health, (await first.report()).health) == (Health.READY, Health.DEFUNCT)
+    await catalogue.unload("cats")
+    assert unavailable(default) == unavailable(first) == NOT_LOADED
+    assert (await default.report()).health is Health.UNKNOWN
+
+
+async def test_a_route_may_be_there_before_its_model_and_after_it(shops: Make) -> None:
+    shop = shops(Disk(dogs={"1": says("d")}))
+    await shop.begin()
+    catalogue = shop.catalogue
+    ref = catalogue.refer("cats")
+    for version in ("7", "1"):
+        with pytest.raises(GeartrainError) as caught:  # a version has to be known
+            catalogue.refer("cats", version)
+        assert caught.value.code is Code.NOT_FOUND
+    with pytest.raises(GeartrainError) as caught:
+        catalogue.refer("dogs", "7")
+    assert (caught.value.code, caught.value.message) == (
+        Code.NOT_FOUND,
+        "Request for unknown model: 'dogs' version 7 is not found",
+    )
+    await _check_unknown(ref)
+    shop.disk.models["cats"] = {"1": says("c")}
+    await catalogue.load("cats")
+    assert ref.deployment is catalogue.find("cats")
+    del shop.disk.models["cats"]
+    await catalogue.remove("cats")
+    await _check_unknown(ref)
+
+
+async def _check_unknown(ref: ModelRef) -> None:
+    for attribute in ("entry", "predictions", "deployment"):
+        with pytest.raises(GeartrainError) as caught:
+            getattr(ref, attribute)
+        assert caught.value.code is Code.NOT_FOUND
+    assert (await refusal(ref.report()))[0] is Code.NOT_FOUND
 
 
 # counts
@@ -561,7 +821,7 @@ async def test_statistics_are_those_of_every_version(shops: Make) -> None:
     catalogue = shop.catalogue
     await answer(catalogue, "cats", "1")
     await answer(catalogue, "cats", "2")
-    failing = catalogue.find("cats").service.create(NewPrediction(input=b'{"text":"bad"}'))
+    failing = catalogue.find("cats").create(NewPrediction(input=b'{"text":"bad"}'))
     await completion(failing)
     one, two, dogs = catalogue.statistics()
     assert (one.name, one.version, one.inference_count, one.execution_count, one.fail.count) == ("cats", "1", 1, 1, 0)
@@ -607,7 +867,7 @@ async def _check_steps(steps: list[tuple[str, int]]) -> None:
     """`serving` is what has to answer, by version; None for one whose worker has died."""
     disk: dict[str, Any] = {}
     shop = Shop(Disk(cats=disk))
-    shop.catalogue.begin(())
+    shop.catalogue.spawn(())
     catalogue, serving = shop.catalogue, dict[str, str | None]()
     for turn, (what, number) in enumerate(steps):
         version, content = str(number), f"{what}-{turn}"
@@ -629,12 +889,10 @@ async def _check_steps(steps: list[tuple[str, int]]) -> None:
             await catalogue.unload("cats")
             serving = {}
         elif what == "die" and serving.get(version):
-            catalogue.find("cats", version).service.model.on_lost("gone")
+            catalogue.find("cats", version).workers.replicas[0].on_lost("gone")
             serving[version] = None
         await _check_answers(catalogue, serving)
-    catalogue.close()
-    await catalogue.stop(hurry=True)
-    assert all(opened.worker.is_stopped for opened in shop.disk.opened)
+    await shop.stop()
 
 
 async def _check_answers(catalogue: Catalogue, serving: dict[str, str | None]) -> None:
@@ -648,5 +906,5 @@ async def _check_answers(catalogue: Catalogue, serving: dict[str, str | None]) -
     if latest is None:
         assert not_found(catalogue, "cats")[0] is Code.NOT_FOUND
     else:
-        assert catalogue.find("cats").service.model.version == latest
+        assert catalogue.find("cats").version == latest
         assert catalogue.versions("cats") == tuple(sorted(serving))

@@ -10,15 +10,13 @@ import pytest
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.signature import OutputSpec, Signature, TypeSpec
 from geartrain.domain.work import CallInput, CallListener, HealthVerdict, ItemEnd, Succeeded, WorkerInfo
-from geartrain.service.catalogue import Catalogue
-from geartrain.service.inference import Inference
-from geartrain.service.model import Model
-from geartrain.service.predictions import Limits, NewPrediction, PredictionService
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits, VersionRecord
 from geartrain.service.scheduling.demand import Demand
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.infer import InferCalls
-from tests.unit.test_catalogue import NoOutputs
+from tests.deployments import catalogue_of, deploy
 
 
 def test_some_runs_are_not_awaited_so_that_others_are_seen() -> None:
@@ -82,42 +80,55 @@ class Worker:
         raise NotImplementedError
 
 
-async def _served(queue: int) -> tuple[PredictionService, Worker]:
-    model, worker = Model("m"), Worker()
-    service = PredictionService(model, outputs=NoOutputs(), limits=Limits(queue=queue))
-    await model.start(worker)
+def _deployed(worker: Worker, queue: int, **options: Any) -> Deployment:
+    return deploy(lambda _observer: worker, settings=DeploymentSettings(limits=Limits(queue=queue)), **options)
+
+
+def _ask_alone(deployment: Deployment, worker: Worker) -> None:
+    """Ask so often, one after the other, that the next one is taken for a single client's."""
     likely = []
     for _ in range(4):
-        service.create(NewPrediction())
+        deployment.create(NewPrediction())
         likely.append(worker.end())
     assert likely == [False, False, False, True]
-    return service, worker
+
+
+async def _served(queue: int) -> tuple[Deployment, Worker]:
+    worker = Worker()
+    deployment = _deployed(worker, queue)
+    await deployment.start()
+    _ask_alone(deployment, worker)
+    return deployment, worker
 
 
 async def test_one_that_waits_is_somebody_else() -> None:
-    service, worker = await _served(queue=1)
-    service.create(NewPrediction())
-    service.create(NewPrediction())
+    deployment, worker = await _served(queue=1)
+    deployment.create(NewPrediction())
+    deployment.create(NewPrediction())
     assert worker.end()
     assert not worker.end()
-    service.create(NewPrediction())
+    deployment.create(NewPrediction())
     assert not worker.end()
 
 
 async def test_one_that_is_refused_is_somebody_else() -> None:
-    service, worker = await _served(queue=0)
-    service.create(NewPrediction())
+    deployment, worker = await _served(queue=0)
+    deployment.create(NewPrediction())
     with pytest.raises(GeartrainError):
-        service.create(NewPrediction())
+        deployment.create(NewPrediction())
     worker.end()
-    service.create(NewPrediction())
+    deployment.create(NewPrediction())
     assert not worker.end()
 
 
 async def test_calls_of_grpc_that_come_together_are_of_several_clients() -> None:
-    service, worker = await _served(queue=2)
-    catalogue = Catalogue()
-    catalogue.add(Inference(service))
+    worker = Worker()
+
+    def open_deployment(record: VersionRecord) -> Deployment:
+        return _deployed(worker, 2, record=record)
+
+    catalogue = await catalogue_of(m=open_deployment)
+    _ask_alone(catalogue.find("m"), worker)
     calls = InferCalls(catalogue, SharedRegions(enabled=False))
     request = pb.ModelInferRequest(model_name="m").SerializeToString()
     context: Any = None  # asked for nothing, as long as nothing fails

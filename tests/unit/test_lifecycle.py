@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,15 +16,21 @@ from geartrain.domain.lifecycle import (
     Health,
     IllegalStepError,
     Status,
+    VersionState,
     next_health,
     next_status,
 )
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.work import ItemInput
+from geartrain.service.models.deployment import Deployment, VersionRecord
+from geartrain.service.models.repository import IndexEntry
+from geartrain.service.models.version import Version
 from geartrain.service.scheduling.call import Call
 from geartrain.service.scheduling.execution import NO_TICKET, Execution
+from tests.deployments import unspawned
+from tests.unit.hand_worker import HandWorker
 
-S, H, E, C = Status, Health, ExecutionState, CallState
+S, H, E, C, V = Status, Health, ExecutionState, CallState, VersionState
 
 STATUS_STEPS = {
     (S.STARTING, S.PROCESSING),
@@ -105,10 +112,30 @@ CALL_STEPS = {
 }
 
 
-def test_tables_of_executions_and_calls() -> None:
+VERSION_STEPS = {
+    (V.ABSENT, V.LOADING),
+    (V.ABSENT, V.REFUSED),
+    (V.LOADING, V.READY),
+    (V.LOADING, V.FAILED),
+    (V.LOADING, V.ABSENT),
+    (V.READY, V.RELOADING),
+    (V.READY, V.UNLOADING),
+    (V.RELOADING, V.READY),
+    (V.FAILED, V.LOADING),
+    (V.FAILED, V.REFUSED),
+    (V.FAILED, V.UNLOADING),
+    (V.REFUSED, V.LOADING),
+    (V.REFUSED, V.REFUSED),
+    (V.REFUSED, V.ABSENT),
+    (V.UNLOADING, V.ABSENT),
+}
+
+
+def test_tables() -> None:
     for table, steps, states in (
         (lifecycle.EXECUTION_STEPS, EXECUTION_STEPS, ExecutionState),
         (lifecycle.CALL_STEPS, CALL_STEPS, CallState),
+        (lifecycle.VERSION_STEPS, VERSION_STEPS, VersionState),
     ):
         assert {(current, wanted) for current, found in table.items() for wanted in found} == steps
         assert set(table) == set(states)
@@ -140,3 +167,151 @@ def test_call(current: CallState, wanted: CallState) -> None:
     else:
         with pytest.raises(IllegalStepError, match=f"a call cannot go from {current} to {wanted}"):
             call._step(wanted)
+
+
+WITH_DEPLOYMENT = {V.LOADING, V.READY, V.RELOADING, V.FAILED, V.UNLOADING}
+
+
+def deployment_of(record: VersionRecord) -> Deployment:
+    return unspawned(HandWorker, record=record)
+
+
+def version_in(state: VersionState) -> Version:
+    """Return a version that has come to a state in the usual way."""
+    version = Version(VersionRecord("m", "1"))
+    if state is V.REFUSED:
+        version.refuse("no class Runner")
+    if state in WITH_DEPLOYMENT:
+        version.begin(deployment_of(version.record))
+    if state in {V.READY, V.RELOADING, V.UNLOADING}:
+        version.finish(version.deployment)
+    if state is V.RELOADING:
+        version.begin(deployment_of(version.record))
+    if state is V.FAILED:
+        version.fail("no weights")
+    if state is V.UNLOADING:
+        version.begin_unload()
+    assert version.state is state
+    return version
+
+
+@pytest.mark.parametrize(("current", "wanted"), list(itertools.product(VersionState, VersionState)))
+def test_version(current: VersionState, wanted: VersionState) -> None:
+    version = version_in(current)
+    if (current, wanted) in VERSION_STEPS:
+        version._step(wanted)
+        assert version.state is wanted
+    else:
+        with pytest.raises(IllegalStepError, match=f"a version of a model cannot go from {current} to {wanted}"):
+            version._step(wanted)
+        assert version.state is current
+
+
+@pytest.mark.parametrize("state", VersionState)
+def test_what_a_version_says_in_each_state(state: VersionState) -> None:
+    version = version_in(state)
+    assert version.has_deployment == (state in WITH_DEPLOYMENT)
+    assert version.is_loaded == (state in {V.READY, V.RELOADING})
+    assert version.is_available == (state in {V.READY, V.RELOADING, V.LOADING})
+    assert not version.is_ready  # no worker has been started
+    if state in WITH_DEPLOYMENT:
+        assert version.deployment.version == "1"
+        version.deployment.workers.health = Health.READY
+    else:
+        with pytest.raises(RuntimeError, match=f"version 1 has no deployment: it is {state}"):
+            _ = version.deployment
+    assert version.is_ready == version.is_loaded
+    expected = {
+        V.ABSENT: ("UNAVAILABLE", ""),
+        V.LOADING: ("LOADING", ""),
+        V.READY: ("READY", ""),
+        V.RELOADING: ("READY", ""),
+        V.FAILED: ("UNAVAILABLE", "no weights"),
+        V.REFUSED: ("UNAVAILABLE", "no class Runner"),
+        V.UNLOADING: ("UNLOADING", ""),
+    }
+    entry = version.entry()
+    assert (entry.name, entry.version) == ("m", "1")
+    assert (entry.state, entry.reason) == expected[state]
+
+
+MOVES: dict[str, Callable[[Version], Any]] = {
+    "begin": lambda version: version.begin(deployment_of(version.record)),
+    "refuse": lambda version: version.refuse("wrong"),
+    "finish": lambda version: version.finish(deployment_of(version.record)),
+    "fail": lambda version: version.fail("wrong"),
+    "begin_unload": lambda version: version.begin_unload(),
+}
+OLD = "the deployment of before"
+# What each move returns, and where it leads to; what is not here is a bug of whoever calls it.
+EXPECTED: dict[tuple[str, VersionState], tuple[Any, VersionState]] = {
+    ("begin", V.ABSENT): ((), V.LOADING),
+    ("begin", V.REFUSED): ((), V.LOADING),
+    ("begin", V.FAILED): ((OLD,), V.LOADING),
+    ("begin", V.READY): ((), V.RELOADING),
+    ("refuse", V.ABSENT): ((), V.REFUSED),
+    ("refuse", V.REFUSED): ((), V.REFUSED),
+    ("refuse", V.FAILED): ((OLD,), V.REFUSED),
+    ("refuse", V.READY): ((), V.READY),
+    ("refuse", V.RELOADING): ((), V.RELOADING),
+    ("finish", V.LOADING): ((OLD,), V.READY),
+    ("finish", V.RELOADING): ((OLD,), V.READY),
+    ("fail", V.LOADING): (False, V.FAILED),
+    ("fail", V.RELOADING): (True, V.READY),
+    ("begin_unload", V.ABSENT): (False, V.ABSENT),
+    ("begin_unload", V.REFUSED): (False, V.ABSENT),
+    ("begin_unload", V.READY): (True, V.UNLOADING),
+    ("begin_unload", V.FAILED): (True, V.UNLOADING),
+}
+
+
+@pytest.mark.parametrize(("move", "current"), list(itertools.product(MOVES, VersionState)))
+def test_every_move_of_a_version_in_every_state(move: str, current: VersionState) -> None:
+    version = version_in(current)
+    old = (version.deployment,) if current in WITH_DEPLOYMENT else ()
+    if (move, current) not in EXPECTED:
+        with pytest.raises(RuntimeError):
+            MOVES[move](version)
+        assert version.state is current
+        return
+    result = MOVES[move](version)
+    returned, state = EXPECTED[move, current]
+    assert result == (old if returned == (OLD,) else returned)
+    assert version.state is state
+    if version.has_deployment and (move, current) in {("fail", V.LOADING), ("fail", V.RELOADING), ("begin", V.READY)}:
+        assert (version.deployment,) == old  # which says why, or serves on
+    elif version.has_deployment and move in {"begin", "finish"}:
+        assert version.deployment not in old
+
+
+def test_reasons_of_a_version() -> None:
+    version = version_in(V.READY)
+    version.refuse("no class Runner")
+    assert version.reason == "reload failed: no class Runner"
+    version.begin(deployment_of(version.record))
+    assert version.reason == "reload failed: no class Runner"  # until that one is ready
+    assert version.give_up()
+    assert (version.state, version.reason) == (V.READY, "reload failed: no class Runner")
+    version.begin(deployment_of(version.record))
+    assert version.fail("no weights")
+    assert version.reason == "reload failed: no weights"
+    new = deployment_of(version.record)
+    version.begin(new)
+    version.finish(new)
+    assert (version.reason, version.deployment) == ("", new)
+    assert version.begin_unload()
+    version.finish_unload()
+    assert (version.state, version.reason) == (V.ABSENT, "unloaded")
+    version.begin(deployment_of(version.record))
+    assert version.reason == ""
+    assert not version.give_up()
+    assert (version.state, version.reason) == (V.ABSENT, "unloaded")
+
+
+def test_version_whose_workers_are_gone_is_unavailable_and_says_why() -> None:
+    version = version_in(V.READY)
+    version.deployment.workers.health = Health.DEFUNCT
+    version.deployment.workers.replicas[0].lost = "Worker crashed: gone"
+    assert version.entry() == IndexEntry("m", "1", "UNAVAILABLE", "Worker crashed: gone")
+    assert version.is_available  # a crash shall not change the answers
+    assert not version.is_ready

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -17,10 +18,13 @@ from geartrain.domain.events import LogSource
 from geartrain.domain.lifecycle import Health, Status
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.work import FileRef, WorkerObserver
-from geartrain.service.model import Model, ModelSetupError
-from geartrain.service.ondemand import OnDemandWorker
-from geartrain.service.predictions import Limits, NewPrediction, PredictionService
-from geartrain.service.trainings import Trainings
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
+from geartrain.service.models.entry import ModelEntry, ModelRef
+from geartrain.service.models.ondemand import OnDemandWorker
+from geartrain.service.models.replicas import ModelSetupError
+from geartrain.service.models.trainings import Trainings
+from tests.deployments import FakeOutbound, unspawned
 from tests.fakes import FakeWorker
 
 LIMIT = 10.0  # seconds
@@ -98,23 +102,47 @@ class Worker(FakeWorker):
 
 
 class Bench:
-    """A service on a worker on demand."""
+    """A deployment of a worker on demand, in the model that it is of."""
 
     def __init__(self, *, idle_limit: float | None, setup_limit: float | None, cancel_grace: float) -> None:
         self.script = Script()
         self.inspected: list[Worker] = []
         self.workers: list[Worker] = []
         self.load_output: list[str] = []
-        self.worker = OnDemandWorker(
-            self._spawn,
-            on_load_output=lambda _, text: self.load_output.append(text),
-            idle_limit=idle_limit,
-            setup_limit=setup_limit,
-        )
-        self.model = Model("scripted", noun="training")
+        self.made: list[OnDemandWorker] = []
         self.delivery = asyncio.Event()
         self.delivery.set()
-        self.service = PredictionService(self.model, outputs=self, limits=Limits(cancel_grace=cancel_grace, queue=1))
+        self.entry = ModelEntry("scripted")
+        version = self.entry.version("1")
+        self.deployment: Deployment = unspawned(
+            functools.partial(self._make, idle_limit=idle_limit, setup_limit=setup_limit),
+            record=version.record,
+            settings=DeploymentSettings(noun="training", limits=Limits(cancel_grace=cancel_grace, queue=1)),
+            outbound=FakeOutbound(outputs=self),
+            on_setup_output=self.load_output.append,
+        )
+        self.predictions = self.deployment.predictions
+        version.begin(self.deployment)
+        self.entry.settle()
+        self.ref = ModelRef(lambda: self.entry)
+
+    def _make(self, observer: WorkerObserver, *, idle_limit: float | None, setup_limit: float | None) -> OnDemandWorker:
+        worker = OnDemandWorker(
+            self._spawn, on_load_output=observer.on_setup_log, idle_limit=idle_limit, setup_limit=setup_limit
+        )
+        self.made.append(worker)
+        return worker
+
+    @property
+    def worker(self) -> OnDemandWorker:
+        """The one of its replica."""
+        (worker,) = self.made
+        return worker
+
+    async def load(self) -> None:
+        """Make it ready."""
+        self.deployment.workers.spawn()
+        await self.deployment.start()
 
     def _spawn(self, observer: WorkerObserver, *, inspect: bool) -> Worker:
         worker = Worker(Trainer(self.script), observer, inspect=inspect)
@@ -137,7 +165,7 @@ class Bench:
 
     def create(self, n: int = 1) -> Prediction:
         """Admit a training."""
-        return self.service.create(NewPrediction(b'{"n":%d}' % n))
+        return self.deployment.create(NewPrediction(b'{"n":%d}' % n))
 
     async def ended(self, prediction: Prediction) -> Prediction:
         """Wait for its end."""
@@ -160,13 +188,13 @@ async def bench(
 ) -> AsyncIterator[Bench]:
     """Open one, and look that nothing is left of it."""
     b = Bench(idle_limit=idle_limit, setup_limit=setup_limit, cancel_grace=cancel_grace)
-    await b.model.start(b.worker)
+    await b.load()
     try:
         yield b
-        if b.model.permits.idle != 1:
+        if b.deployment.workers.permits.idle != 1:
             pytest.fail("the slot has not come back")
     finally:
-        await b.model.stop(0)
+        await b.deployment.workers.stop(0)
     assert all(worker.is_stopped or worker._death for worker in (*b.inspected, *b.workers))
 
 
@@ -177,8 +205,8 @@ async def within(event: asyncio.Event) -> None:
 
 async def test_to_load_is_not_to_set_up() -> None:
     async with bench() as b:
-        assert b.model.health is Health.READY
-        assert [field.name for field in b.model.signature.inputs] == ["n"]
+        assert b.deployment.workers.health is Health.READY
+        assert [field.name for field in b.deployment.interface.signature.inputs] == ["n"]
         assert [worker.is_stopped for worker in b.inspected] == [True]
         assert b.workers == []
         assert (await b.worker.healthcheck()).healthy
@@ -252,8 +280,8 @@ async def test_cancel_during_setup() -> None:
         b.script.setup_gate.clear()
         training = b.create()
         await within(b.script.in_setup)
-        assert b.service.cancel(training.id)
-        assert b.service.cancel(training.id)  # to say it twice does no harm
+        assert b.predictions.cancel(training.id)
+        assert b.predictions.cancel(training.id)  # to say it twice does no harm
         assert (await b.ended(training)).status is Status.CANCELED
         assert training.logs == "setting up\n"
         assert b.workers[0].is_stopped
@@ -264,7 +292,7 @@ async def test_cancel_during_setup() -> None:
 async def test_cancel_before_setup() -> None:
     async with bench() as b:
         training = b.create()
-        b.service.cancel(training.id)
+        b.predictions.cancel(training.id)
         assert (await b.ended(training)).status is Status.CANCELED
         assert b.workers == []
 
@@ -274,7 +302,7 @@ async def test_cancel_during_the_run() -> None:
         b.script.run_gate.clear()
         training = b.create()
         await within(b.script.in_run)
-        b.service.cancel(training.id)
+        b.predictions.cancel(training.id)
         assert (await b.ended(training)).status is Status.CANCELED
         b.script.run_gate.set()
         assert (await b.done(2)).output == b"2"
@@ -287,7 +315,7 @@ async def test_run_that_ignores_a_cancel_loses_its_worker() -> None:
         b.script.deaf = True
         training = b.create()
         await within(b.script.in_run)
-        b.service.cancel(training.id)
+        b.predictions.cancel(training.id)
         assert (await b.ended(training)).status is Status.CANCELED
         await within(b.workers[0].died)
         b.script.run_gate.set()
@@ -324,7 +352,7 @@ async def test_lost_worker_fails_its_job_and_another_follows() -> None:
         assert (await b.ended(training)).error == "Worker crashed: killed by SIGKILL"
         b.script.run_gate.set()
         assert (await b.ended(waiting)).output == b"2"  # it stood in the queue
-        assert b.model.health is Health.READY
+        assert b.deployment.workers.health is Health.READY
         assert len(b.workers) == 2
 
 
@@ -357,23 +385,23 @@ async def test_stop_in_the_middle(stage: str) -> None:
 
 async def test_trainings_are_loaded_once_and_when_first_needed() -> None:
     b = Bench(idle_limit=None, setup_limit=None, cancel_grace=60)
-    trainings = Trainings(b.service, lambda: b.model.start(b.worker))
+    trainings = Trainings(b.ref, b.load)
     assert b.inspected == []
     await asyncio.gather(*(trainings.ready() for _ in range(3)))
     assert [field.name for field in (await trainings.signature()).inputs] == ["n"]
     assert len(b.inspected) == 1
-    await trainings.stop(0)
+    await trainings.stop()
 
 
 async def test_a_caller_that_gives_up_takes_nothing_from_the_others() -> None:
     b = Bench(idle_limit=None, setup_limit=None, cancel_grace=60)
-    trainings = Trainings(b.service, lambda: b.model.start(b.worker))
+    trainings = Trainings(b.ref, b.load)
     impatient, patient = (asyncio.ensure_future(trainings.ready()) for _ in range(2))
     await asyncio.sleep(0)
     impatient.cancel()
     await patient
     assert impatient.cancelled()
-    await trainings.stop(0)
+    await trainings.stop()
 
 
 async def test_trainings_that_cannot_be_loaded_say_why_every_time() -> None:
@@ -381,12 +409,12 @@ async def test_trainings_that_cannot_be_loaded_say_why_every_time() -> None:
         raise ModelSetupError("train.py:1: SyntaxError", "")
 
     b = Bench(idle_limit=None, setup_limit=None, cancel_grace=60)
-    trainings = Trainings(b.service, load)
+    trainings = Trainings(b.ref, load)
     for _ in range(2):
         with pytest.raises(GeartrainError, match=r"^The training cannot be loaded: train.py:1: SyntaxError$") as caught:
             await trainings.ready()
         assert caught.value.code is Code.NOT_READY
-    await trainings.stop(0)
+    await trainings.stop()
 
 
 async def test_a_bug_in_loading_is_no_worse() -> None:
@@ -394,21 +422,21 @@ async def test_a_bug_in_loading_is_no_worse() -> None:
         raise OSError("no more processes")
 
     b = Bench(idle_limit=None, setup_limit=None, cancel_grace=60)
-    trainings = Trainings(b.service, load)
+    trainings = Trainings(b.ref, load)
     with pytest.raises(GeartrainError, match="no more processes"):
         await trainings.signature()
-    await trainings.stop(0)
+    await trainings.stop()
 
 
 async def test_closed_trainings_load_nothing() -> None:
     b = Bench(idle_limit=None, setup_limit=None, cancel_grace=60)
-    trainings = Trainings(b.service, lambda: b.model.start(b.worker))
+    trainings = Trainings(b.ref, b.load)
     trainings.close()
     with pytest.raises(GeartrainError, match="no new trainings") as caught:
         await trainings.ready()
     assert caught.value.code is Code.SHUTTING_DOWN
     assert b.inspected == []
-    await trainings.stop(0)
+    await trainings.stop()
 
 
 async def test_trainings_that_end_while_they_are_loaded() -> None:
@@ -418,10 +446,10 @@ async def test_trainings_that_end_while_they_are_loaded() -> None:
     async def load() -> None:
         await never.wait()
 
-    trainings = Trainings(b.service, load)
+    trainings = Trainings(b.ref, load)
     waiting = asyncio.ensure_future(trainings.ready())
     await asyncio.sleep(0)
-    await trainings.stop(0)
+    await trainings.stop()
     with pytest.raises(GeartrainError) as caught:
         await waiting
     assert caught.value.code is Code.SHUTTING_DOWN
@@ -429,9 +457,9 @@ async def test_trainings_that_end_while_they_are_loaded() -> None:
 
 async def test_trainings_of_a_model_that_is_set_up_by_the_server_need_no_load() -> None:
     b = Bench(idle_limit=None, setup_limit=None, cancel_grace=60)
-    trainings = Trainings(b.service)
+    trainings = Trainings(b.ref)
     await trainings.ready()
     with pytest.raises(GeartrainError) as caught:
         await trainings.signature()
     assert caught.value.code is Code.NOT_READY
-    await trainings.stop(0)
+    await trainings.stop()

@@ -1,8 +1,10 @@
-"""A model's health from its start to its end, with a worker that has no process."""
+"""A deployment's health from its start to its end, with a worker that has no process."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import re
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -12,8 +14,14 @@ import pytest
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import LogSource
 from geartrain.domain.lifecycle import Health, IllegalStepError
-from geartrain.service import model as model_module
-from geartrain.service.model import Model, ModelSetupError
+from geartrain.domain.work import WorkerInfo
+from geartrain.service.models import healthcheck
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Deployment, DeploymentSettings
+from geartrain.service.models.replicas import ModelSetupError
+from geartrain.service.models.workers import Workers
+from geartrain.service.readers import completion
+from tests.deployments import deploy, unspawned
 from tests.fakes import FakeWorker
 
 Say = Callable[[LogSource, str], None]
@@ -67,18 +75,35 @@ def clock() -> Callable[[], float]:
     return lambda: float(next(ticks))
 
 
-async def started(runner: Any, *, slots: int = 1) -> tuple[Model, FakeWorker]:
-    model = Model("m", clock=clock())
-    worker = FakeWorker(runner, model, slots=slots)
-    await model.start(worker)
-    return model, worker
+def spawned(runner: Any, *, slots: int = 1, setup_timeout: float | None = None, **options: Any) -> Deployment:
+    settings = DeploymentSettings(setup_timeout=setup_timeout)
+    spawn = functools.partial(FakeWorker, runner, slots=slots)
+    return deploy(spawn, settings=settings, **{"clock": clock(), **options})
 
 
-def refusal(model: Model) -> GeartrainError:
+async def started(runner: Any, *, slots: int = 1) -> tuple[Deployment, FakeWorker]:
+    deployment = spawned(runner, slots=slots)
+    await deployment.start()
+    return deployment, worker_of(deployment)
+
+
+def worker_of(deployment: Deployment) -> FakeWorker:
+    worker = deployment.workers.replicas[0].worker
+    assert isinstance(worker, FakeWorker)
+    return worker
+
+
+def inputs(deployment: Deployment) -> list[str]:
+    return [field.name for field in deployment.interface.signature.inputs]
+
+
+def refusal(deployment: Deployment) -> GeartrainError:
     """Why no prediction can be made."""
     with pytest.raises(GeartrainError) as caught:
-        _ = model.worker
+        deployment.create(NewPrediction())
     assert caught.value.code is Code.NOT_READY
+    with pytest.raises(GeartrainError, match=re.escape(caught.value.message)):
+        deployment.workers.check_ready()
     return caught.value
 
 
@@ -86,119 +111,179 @@ def refusal(model: Model) -> GeartrainError:
 
 
 async def test_before_a_worker_is_there() -> None:
-    model = Model("m")
-    assert (await model.report()).health is Health.UNKNOWN
-    assert "not begun" in refusal(model).message
-    for attribute in ("info", "signature", "validator"):
-        with pytest.raises(GeartrainError) as caught:
-            getattr(model, attribute)
+    deployment = unspawned(functools.partial(FakeWorker, Plain()))
+    assert (await deployment.report()).health is Health.UNKNOWN
+    assert "not begun" in refusal(deployment).message
+    for attribute in ("interface", "admission", "slots"):
+        with pytest.raises(GeartrainError, match="not begun") as caught:
+            getattr(deployment, attribute)
         assert caught.value.code is Code.NOT_READY
-    assert (model.permits.size, model.permits.acquire()) == (0, None)
-    await model.stop(0)
+    replica = deployment.workers.replicas[0]
+    for attribute in ("worker", "info"):
+        with pytest.raises(RuntimeError):
+            getattr(replica, attribute)
+    assert (deployment.workers.permits.size, deployment.workers.permits.acquire()) == (0, None)
+    await deployment.close(0)
 
 
 async def test_setup_that_succeeds() -> None:
-    model, runner = Model("m", clock=clock()), Waiting()
-    heard: list[tuple[str, str]] = []
-    model.on_setup_output = lambda source, text: heard.append((source, text))
-    starting = asyncio.ensure_future(model.start(FakeWorker(runner, model, slots=3), time_limit=60))
+    runner, heard = Waiting(), list[str]()
+    deployment = spawned(runner, slots=3, setup_timeout=60, on_setup_output=heard.append)
+    starting = asyncio.ensure_future(deployment.start())
     await runner.began.wait()
-    report = await model.report()
+    report = await deployment.report()
     assert (report.health, report.setup.logs, report.setup.completed_at) == (Health.STARTING, "waiting\n", None)
-    assert "not finished yet" in refusal(model).message
+    assert "not finished yet" in refusal(deployment).message
     runner.go.set()
     await starting
-    report = await model.report()
+    report = await deployment.report()
     assert report.health is Health.READY
     assert (report.setup.started_at, report.setup.completed_at, report.setup.failed) == (1000, 1001, False)
-    assert heard == [("stderr", "waiting\n")]
-    assert model.permits.size == 3
-    assert [field.name for field in model.signature.inputs] == ["text"]
-    assert not model.validator.check(b'{"text":"x"}')
+    assert heard == ["waiting\n"]
+    assert deployment.workers.permits.size == 3
+    assert inputs(deployment) == ["text"]
+    assert not deployment.interface.validator.check(b'{"text":"x"}')
+
+
+class Heard:
+    """Hears workers, and keeps it in order."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+
+    def on_loaded(self, info: WorkerInfo) -> None:
+        self.steps.append([field.name for field in info.signature.inputs])
+
+    def on_health(self, health: Health) -> None:
+        self.steps.append(health)
+
+    def on_setup_output(self, source: LogSource, data: str) -> None:
+        self.steps.append((source, data))
+
+
+async def test_observer_hears_what_concerns_all_workers_in_order() -> None:
+    runner, heard = Waiting(), Heard()
+    workers = Workers(functools.partial(FakeWorker, runner), heard)
+    assert heard.steps == []
+    workers.spawn()
+    runner.go.set()
+    await workers.start()
+    # Once more when it is ready: a worker that follows another one may differ.
+    assert heard.steps == [Health.STARTING, ["text"], ("stderr", "waiting\n"), ["text"], Health.READY]
+    heard.steps.clear()
+    workers.replicas[0].on_lost("gone")
+    assert heard.steps == [Health.DEFUNCT]
+
+
+async def test_no_worker_is_left_when_one_of_several_cannot_be_spawned() -> None:
+    made: list[FakeWorker] = []
+
+    class Dying(FakeWorker):
+        killed = ""
+
+        def kill(self, reason: str) -> None:
+            self.killed = reason
+
+    def spawn(observer: Any) -> FakeWorker:
+        if len(made) == 2:
+            raise OSError(11, "Resource temporarily unavailable")
+        made.append(Dying(Plain(), observer))
+        return made[-1]
+
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        deploy(spawn, settings=DeploymentSettings(replicas=3))
+    assert [vars(worker).get("killed") for worker in made] == ["another replica could not be started"] * 2
 
 
 async def test_signature_is_known_while_setup_runs_and_after_it_has_failed() -> None:
-    model, runner = Model("m"), Waiting()
-    starting = asyncio.ensure_future(model.start(FakeWorker(runner, model, slots=3)))
-    await model.loaded.wait()
-    assert (model.health, model.slots, model.permits.size) == (Health.STARTING, 3, 0)
-    assert [field.name for field in model.signature.inputs] == ["text"]
-    assert [spec.name for spec in model.view.inputs] == ["text"]
-    assert model.validator.check(b'{"nope":1}')
+    runner = Waiting()
+    deployment = spawned(runner, slots=3)
+    starting = asyncio.ensure_future(deployment.start())
+    await deployment.loaded.wait()
+    workers = deployment.workers
+    assert (workers.health, deployment.slots, workers.permits.size) == (Health.STARTING, 3, 0)
+    assert inputs(deployment) == ["text"]
+    assert [spec.name for spec in deployment.interface.view.inputs] == ["text"]
+    assert deployment.interface.validator.check(b'{"nope":1}')
+    with pytest.raises(GeartrainError) as caught:
+        deployment.admission.check(NewPrediction(b'{"nope":1}'))
+    assert caught.value.code is Code.INVALID_INPUT
     with pytest.raises(GeartrainError):
-        model.check_ready()
+        workers.check_ready()
     runner.go.set()
     await starting
-    assert (model.slots, model.permits.size) == (3, 3)
+    assert (deployment.slots, workers.permits.size) == (3, 3)
 
-    failed = Model("m")
+    failed = spawned(Failing())
     with pytest.raises(ModelSetupError):
-        await failed.start(FakeWorker(Failing(), failed))
-    assert [field.name for field in failed.signature.inputs] == ["text"]
+        await failed.start()
+    assert failed.loaded.is_set()
+    assert inputs(failed) == ["text"]
     assert failed.slots == 1
 
 
 async def test_setup_that_raises() -> None:
-    model = Model("m", clock=clock())
+    deployment = spawned(Failing())
     with pytest.raises(ModelSetupError) as caught:
-        await model.start(FakeWorker(Failing(), model))
+        await deployment.start()
     assert caught.value.reason == "setup() failed: RuntimeError: boom in setup"
     assert caught.value.logs == "loading\n"
-    report = await model.report()
+    report = await deployment.report()
     assert (report.health, report.setup.failed, report.setup.completed_at) == (Health.SETUP_FAILED, True, 1001)
     assert report.setup.logs == "loading\nsetup() failed: RuntimeError: boom in setup\n"  # D13: both are there
-    assert "Setup has failed" in refusal(model).message
+    assert "Setup has failed" in refusal(deployment).message
     with pytest.raises(IllegalStepError):
-        await model.start(FakeWorker(Plain(), model))
+        await deployment.start()
 
 
 async def test_setup_that_takes_too_long() -> None:
-    model, runner = Model("m"), Waiting()
-    worker = FakeWorker(runner, model)
+    deployment = spawned(Waiting(), setup_timeout=0.01)
     with pytest.raises(ModelSetupError, match=r"worker setup timed out after 0\.01 seconds"):
-        await model.start(worker, time_limit=0.01)
-    assert worker.is_stopped
-    report = await model.report()
+        await deployment.start()
+    assert worker_of(deployment).is_stopped
+    report = await deployment.report()
     assert report.health is Health.SETUP_FAILED
     assert report.setup.logs == "waiting\nworker setup timed out after 0.01 seconds\n"
 
 
 async def test_setup_that_is_given_up_is_no_failure() -> None:
     """The server stops while setup is running."""
-    model, runner = Model("m"), Waiting()
-    starting = asyncio.ensure_future(model.start(FakeWorker(runner, model)))
+    runner = Waiting()
+    deployment = spawned(runner)
+    starting = asyncio.ensure_future(deployment.start())
     await runner.began.wait()
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert model.health is Health.STARTING
-    await model.stop(0)
+    assert deployment.workers.health is Health.STARTING
+    await deployment.close(0)
+    assert worker_of(deployment).is_stopped
 
 
 # after setup
 
 
 async def test_busy_while_every_slot_is_in_use() -> None:
-    model, _ = await started(Plain(), slots=2)
-    first, second = model.permits.acquire(), model.permits.acquire()
+    deployment, _ = await started(Plain(), slots=2)
+    first, second = deployment.workers.permits.acquire(), deployment.workers.permits.acquire()
     assert first is not None
     assert second is not None
-    assert (await model.report()).health is Health.BUSY
-    model.permits.release(first)
-    assert (await model.report()).health is Health.READY
-    assert model.health is Health.READY
+    assert (await deployment.report()).health is Health.BUSY
+    deployment.workers.permits.release(first)
+    assert (await deployment.report()).health is Health.READY
+    assert deployment.workers.health is Health.READY
 
 
 async def test_lost_worker_is_the_end() -> None:
-    model, worker = await started(Checked())
+    deployment, worker = await started(Checked())
     worker.die("killed by SIGKILL")
-    report = await model.report()
+    report = await deployment.report()
     assert (report.health, report.defunct_reason) == (Health.DEFUNCT, "Worker crashed: killed by SIGKILL")
     assert report.setup.completed_at is not None
-    assert "worker is gone" in refusal(model).message
-    assert model.signature.inputs  # what it takes is still known
+    assert "worker is gone" in refusal(deployment).message
+    assert deployment.interface.signature.inputs  # what it takes is still known
     with pytest.raises(IllegalStepError):
-        model.on_lost("again")
+        deployment.workers.replicas[0].on_lost("again")
 
 
 # the author's healthcheck; observed Cog, section 4
@@ -207,9 +292,9 @@ async def test_lost_worker_is_the_end() -> None:
 @pytest.mark.parametrize("verdict", [True, None, 0, "x", [], 1.5])
 async def test_healthy(verdict: object) -> None:
     runner = Checked()
-    model, _ = await started(runner)
+    deployment, _ = await started(runner)
     runner.verdict = verdict
-    report = await model.report()
+    report = await deployment.report()
     assert (report.health, report.healthcheck_error, runner.runs) == (Health.READY, None, 1)
 
 
@@ -222,43 +307,46 @@ async def test_healthy(verdict: object) -> None:
 )
 async def test_unhealthy(verdict: object, error: str) -> None:
     runner = Checked()
-    model, worker = await started(runner)
+    deployment, worker = await started(runner)
     runner.verdict = verdict
-    report = await model.report()
+    report = await deployment.report()
     assert (report.health, report.healthcheck_error) == (Health.UNHEALTHY, error)
-    assert model.worker is worker  # predictions are still accepted
+    assert (deployment.workers.health, worker.is_stopped) == (Health.READY, False)
+    prediction = deployment.create(NewPrediction(b'{"text":"x"}'))  # predictions are still accepted
+    await completion(prediction)
+    assert prediction.output == b'"x"'
     runner.verdict = True
-    assert (await model.report()).health is Health.READY
+    assert (await deployment.report()).health is Health.READY
 
 
 async def test_unhealthy_comes_before_busy() -> None:
     runner = Checked()
-    model, _ = await started(runner)
+    deployment, _ = await started(runner)
     runner.verdict = False
-    assert model.permits.acquire() is not None
-    assert (await model.report()).health is Health.UNHEALTHY
+    assert deployment.workers.permits.acquire() is not None
+    assert (await deployment.report()).health is Health.UNHEALTHY
 
 
 async def test_requests_at_once_share_one_run() -> None:
     runner = Checked()
-    model, _ = await started(runner)
+    deployment, _ = await started(runner)
     runner.go.clear()
-    asking = [asyncio.ensure_future(model.report()) for _ in range(20)]
+    asking = [asyncio.ensure_future(deployment.report()) for _ in range(20)]
     await runner.began.wait()
-    asking.append(asyncio.ensure_future(model.report()))
+    asking.append(asyncio.ensure_future(deployment.report()))
     runner.verdict = False
     runner.go.set()
     assert {(await report).health for report in asking} == {Health.UNHEALTHY}
     assert runner.runs == 1
-    await model.report()
+    await deployment.report()
     assert runner.runs == 2
 
 
 async def test_client_that_leaves_takes_nobodys_answer_away() -> None:
     runner = Checked()
-    model, _ = await started(runner)
+    deployment, _ = await started(runner)
     runner.go.clear()
-    leaving, staying = (asyncio.ensure_future(model.report()) for _ in range(2))
+    leaving, staying = (asyncio.ensure_future(deployment.report()) for _ in range(2))
     await runner.began.wait()
     leaving.cancel()
     runner.go.set()
@@ -266,27 +354,27 @@ async def test_client_that_leaves_takes_nobodys_answer_away() -> None:
 
 
 async def test_check_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_module, "HEALTHCHECK_TIMEOUT", 0.01)
+    monkeypatch.setattr(healthcheck, "HEALTHCHECK_TIMEOUT", 0.01)
     runner = Checked()
-    model, _ = await started(runner)
+    deployment, _ = await started(runner)
     runner.go.clear()
     error = "Healthcheck failed: user-defined healthcheck timed out after 0.01 seconds"
-    reports = [await model.report() for _ in range(3)]
+    reports = [await deployment.report() for _ in range(3)]
     assert [(report.health, report.healthcheck_error) for report in reports] == [(Health.UNHEALTHY, error)] * 3
     assert runner.runs == 1  # while it hangs there is no second
     runner.go.set()
     monkeypatch.undo()
-    while (await model.report()).health is not Health.READY:
+    while (await deployment.report()).health is not Health.READY:
         pass
-    assert (await model.report()).health is Health.READY
+    assert (await deployment.report()).health is Health.READY
     assert runner.runs > 1
 
 
 async def test_worker_lost_during_a_check() -> None:
     runner = Checked()
-    model, worker = await started(runner)
+    deployment, worker = await started(runner)
     runner.go.clear()
-    asking = asyncio.ensure_future(model.report())
+    asking = asyncio.ensure_future(deployment.report())
     await runner.began.wait()
     worker.die("gone")
     assert (await asking).health is Health.DEFUNCT
@@ -294,8 +382,8 @@ async def test_worker_lost_during_a_check() -> None:
 
 async def test_worker_lost_before_the_check_begins() -> None:
     """`GET /health-check` answers whatever happens."""
-    model, worker = await started(Checked())
-    asking = asyncio.ensure_future(model.report())
+    deployment, worker = await started(Checked())
+    asking = asyncio.ensure_future(deployment.report())
     await asyncio.sleep(0)  # it has asked, and nobody has begun to answer
     worker.die("gone")
     assert (await asking).health is Health.DEFUNCT
@@ -306,15 +394,15 @@ async def test_no_check_while_the_model_is_not_ready() -> None:
         pass
 
     runner = Both()
-    model = Model("m")
+    deployment = spawned(runner)
     with pytest.raises(ModelSetupError):
-        await model.start(FakeWorker(runner, model))
-    assert (await model.report()).healthcheck_error is None
+        await deployment.start()
+    assert (await deployment.report()).healthcheck_error is None
     assert runner.runs == 0
 
 
 async def test_stop_ends_the_worker() -> None:
-    model, worker = await started(Plain())
-    await model.stop(1)
+    deployment, worker = await started(Plain())
+    await deployment.close(1)
     assert worker.is_stopped
-    assert model.health is Health.READY  # it was told to go: nothing is wrong with it
+    assert deployment.workers.health is Health.READY  # it was told to go: nothing is wrong with it

@@ -22,8 +22,9 @@ from geartrain.bridge.call_messages import parts_of
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.framing import INLINE_LIMIT, FrameReader, frame
 from geartrain.bridge.payload import PayloadReader, PayloadWriter
+from geartrain.bridge.slot_server import SlotServer
 from geartrain.bridge.slot_state import SLOT_STEPS, SlotState
-from geartrain.bridge.slots import SlotChannel, stop_accepting
+from geartrain.bridge.slots import SlotChannel
 from geartrain.domain.events import Metric
 from geartrain.domain.lifecycle import IllegalStepError
 from geartrain.domain.tensors import Tensor, join_bytes, unpack
@@ -42,34 +43,25 @@ from geartrain.domain.work import (
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("steps", range(6))
 def test_connection_that_comes_while_the_listener_closes_is_closed_too(
-    tmp_path: Path, new_loop: type[asyncio.AbstractEventLoop], steps: int
+    new_loop: type[asyncio.AbstractEventLoop], steps: int
 ) -> None:
     """At whichever step of the loop: accepted or not, the peer reads the end, and no open socket is left behind."""
 
     async def connect_and_close() -> None:
         folder = WorkerFolder()
-        channels: list[SlotChannel] = []
-
-        def make() -> SlotChannel:
-            channels.append(SlotChannel(folder, on_attach=lambda *_: True, before_end=lambda: None))
-            return channels[-1]
-
-        with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as peer:
-            listener.bind(str(tmp_path / "s"))
-            listener.listen()
-            server = await asyncio.get_running_loop().create_unix_server(make, sock=listener)
+        slots = SlotServer(folder, wakeup="blocking", before_end=lambda: None)
+        with socket.socket(socket.AF_UNIX) as peer:
+            await slots.open()
             peer.settimeout(10)
-            peer.connect(str(tmp_path / "s"))
+            peer.connect(str(folder.address))
             for _ in range(steps):
                 await asyncio.sleep(0)
-            await asyncio.gather(stop_accepting(server, listener), stop_accepting(server, listener))
-            await stop_accepting(server, listener)
-            for channel in channels:
-                channel.close()
+            await asyncio.gather(slots.stop_accepting(), slots.stop_accepting())
+            await slots.close()
             try:
                 assert await asyncio.to_thread(peer.recv, 1) == b""
             except ConnectionResetError:  # it was never accepted
-                assert not channels
+                assert not slots._connections
         folder.close(now=True)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

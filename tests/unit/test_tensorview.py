@@ -135,7 +135,7 @@ def test_tensors_pass_as_they_are_beside_the_json() -> None:
         TensorSpec("label", "BYTES", (1,)),
         TensorSpec("y", "UINT8", (-1,), variadic=True),
     )
-    assert (view.takes_tensors, view.gives_tensors) == (True, False)
+    assert (view.has_tensors, view.gives_tensors) == (True, False)
 
 
 # shapes with "..."

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from geartrain.bridge.capture import OutputPipes
 from geartrain.bridge.control import ControlChannel
 from geartrain.bridge.folder import WorkerFolder
+from geartrain.bridge.healthchecks import HealthChecks, gone
 from geartrain.bridge.messages import (
     PROTOCOL_VERSION,
     BackendChoice,
@@ -22,7 +23,6 @@ from geartrain.bridge.messages import (
     ControlToParent,
     DroppedLogs,
     Fatal,
-    Healthcheck,
     HealthcheckResult,
     Idle,
     Init,
@@ -35,17 +35,15 @@ from geartrain.bridge.messages import (
     WorkerLog,
 )
 from geartrain.bridge.process import WorkerProcess, describe_exit
-from geartrain.bridge.slot_memory import new_probe
-from geartrain.bridge.slot_state import SlotState
-from geartrain.bridge.slots import SlotChannel, stop_accepting
-from geartrain.bridge.wakeup import WakeupMode, effective_mode, new_policy
+from geartrain.bridge.slot_server import SlotServer
+from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain import work
 from geartrain.domain.events import LogSource
+from geartrain.domain.lifecycle import StateMachine
 
 logger = logging.getLogger(__name__)
 model_logger = logging.getLogger("geartrain.model")
 
-_FEW = 4  # slots
 _LAST_WORDS = 0.5  # seconds to read what a dead worker has left in its sockets
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -69,58 +67,74 @@ class Launch(msgspec.Struct, frozen=True):
     wakeup: WakeupMode = "adaptive"
 
 
-class _Life:
-    """What a started worker has reached: made on the loop that watches it."""
+class ChildState(StrEnum):
+    """Where the process of a worker stands."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.ready: asyncio.Future[work.WorkerInfo] = loop.create_future()
-        self.exited: asyncio.Future[int] = loop.create_future()
-        self.attached = asyncio.Event()
+    SPAWNED = "spawned"
+    STARTING = "starting"  # its start is awaited
+    SERVING = "serving"
+    STOPPING = "stopping"  # it has been told to end
+    DEAD = "dead"
+
+
+CHILD_STEPS: Final[dict[ChildState, frozenset[ChildState]]] = {
+    ChildState.SPAWNED: frozenset({ChildState.STARTING, ChildState.STOPPING}),
+    ChildState.STARTING: frozenset({ChildState.SERVING, ChildState.STOPPING, ChildState.DEAD}),
+    ChildState.SERVING: frozenset({ChildState.STOPPING, ChildState.DEAD}),
+    ChildState.STOPPING: frozenset({ChildState.DEAD}),
+    ChildState.DEAD: frozenset(),
+}
+
+
+_DEAD = ChildState.DEAD  # to read it from its class takes several times as long
+
+
+class _Setup:
+    """What the load and the setup of a worker come to; the first result counts."""
+
+    def __init__(self, *, inspects: bool) -> None:
+        """`inspects`: the worker only says what it is, and runs no setup."""
+        self.inspects = inspects
+        self.is_served = False  # whether what is printed now is of a call
+        self.infos: list[work.WorkerInfo] = []  # what the worker has said of itself when it had loaded its model
+        self._is_over = asyncio.Event()
+        self._faults: list[str] = []
+
+    def succeed(self) -> None:
+        """The worker, which has loaded its model, is ready."""
+        if self.infos:
+            self._is_over.set()
+
+    def fail(self, reason: str) -> None:
+        """The worker will not be ready; after a success this changes nothing."""
+        if not self._is_over.is_set():
+            self._faults.append(reason)
+            self._is_over.set()
+
+    async def result(self) -> work.WorkerInfo:
+        """Wait until it is over; raise `SetupError` if it has failed."""
+        await self._is_over.wait()
+        for reason in self._faults:
+            raise SetupError(reason)
+        return self.infos[-1]
 
 
 class ChildWorker:
     """A worker in a child process. The child is spawned at once, so that it starts while the parent imports."""
 
     def __init__(self, launch: Launch, observer: work.WorkerObserver) -> None:
+        self._life = StateMachine("the process of a worker", CHILD_STEPS, ChildState.SPAWNED)
         self._observer = observer
-        self._inspects = launch.inspect
-        self._info: work.WorkerInfo | None = None
-        self._folder = WorkerFolder()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self._folder.address))
-        self._listener.listen(socket.SOMAXCONN)
+        folder = WorkerFolder()
         self._process = WorkerProcess(launch.root, launch.environment)
-        self._control = ControlChannel(self._process.control, self._on_control)
-        self._probe = new_probe()
-        self._wakeup = effective_mode(launch.wakeup)
-        self._control.send(
-            Init(
-                protocol=PROTOCOL_VERSION,
-                predictor_ref=launch.runner,
-                root=str(launch.root),
-                slot_address=str(self._folder.address),
-                num_slots=launch.slots,
-                mode=launch.mode,
-                weights=launch.weights,
-                inspect=launch.inspect,
-                probe=None if self._probe is None else self._probe.path,
-                backend=launch.backend,
-                batching=None if launch.batching is None else dict(launch.batching),
-                wakeup=self._wakeup,
-            )
-        )
         self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._on_raw_output)
-        self._channels: list[SlotChannel] = []
-        self._slots: dict[int, SlotChannel] = {}
-        self._loading: set[asyncio.Task[None]] = set()  # inputs that are being written to files
-        self._checks: dict[int, asyncio.Future[work.HealthVerdict]] = {}
-        self._next_check = 0
-        self._life: _Life | None = None
-        self._server: asyncio.Server | None = None
-        self._setting_up = True
-        self._stopping = False
-        self._fatal: str | None = None
-        self._death: str | None = None
+        self._slots = SlotServer(folder, wakeup=launch.wakeup, before_end=self._pipes.drain)
+        self._control = ControlChannel(self._process.control, self._on_control)
+        self._control.send(_init_of(launch, self._slots))
+        self._checks = HealthChecks(self._control)
+        self._setup = _Setup(inspects=launch.inspect)
+        self._has_exited = asyncio.Event()
+        self._reason = ""  # why it is killed; when it is dead, why it died
 
     # the port
 
@@ -130,106 +144,80 @@ class ChildWorker:
         The observer has heard before what the model takes and gives. A worker that only inspects has neither setup nor
         slots to wait for.
         """
+        self._life.step(ChildState.STARTING)
         loop = asyncio.get_running_loop()
-        life = self._life = _Life(loop)
         self._pipes.attach(loop)
         self._control.attach(loop)
         self._process.watch(lambda code: _call_soon_threadsafe(loop, self._on_exit, code))
-        self._server = await loop.create_unix_server(self._make_slot, sock=self._listener)
+        await self._slots.open()
         try:
-            info = await life.ready
-            while len(self._slots) < info.slots and not self._inspects and self._death is None:
-                life.attached.clear()
-                await life.attached.wait()
+            info = await self._setup.result()
+            if not self._setup.inspects:
+                await self._slots.wait(info.slots)
         finally:
-            await stop_accepting(self._server, self._listener)
-            self._close_probe()
-        if self._death is not None:  # it died between its last word of setup and here: nobody has been told yet
-            raise SetupError(self._death)
+            await self._slots.stop_accepting()
+        if self._life.state is not ChildState.STARTING:  # it died between its last word of setup and here
+            raise SetupError(self._reason or "the worker has been stopped")
         self._pipes.drain()  # what setup wrote past Python is setup's
-        self._setting_up = False
-        for channel in self._slots.values():
-            channel.wakeup = new_policy(self._wakeup, loop, one_by_one=not info.is_async)
+        self._life.step(ChildState.SERVING)
+        self._setup.is_served = True
+        self._slots.begin_service(one_by_one=not info.is_async)
         return info
 
     def run(self, slot: int, call: work.CallInput, listener: work.CallListener) -> None:
         """Run a call on an idle slot; `listener` hears of it until its end."""
-        if self._death is not None:
+        if self._life.state is _DEAD:
             listener.on_unstarted()
-            return
-        loading = self._slots[slot].run(call, listener, alone=call.lone and self._is_idle())
-        if loading is not None:
-            self._loading.add(loading)
-            loading.add_done_callback(self._loading.discard)
-
-    def _is_idle(self) -> bool:
-        """Whether no call runs. With many slots that is not worth a look at each of them, and the answer is no."""
-        return len(self._slots) <= _FEW and all(slot.state is SlotState.FREE for slot in self._slots.values())
+        else:
+            self._slots.run(slot, call, listener)
 
     def discard(self, files: Sequence[work.FileRef]) -> None:
         """Remove the files of an output: they have been read, or nobody wants them."""
-        self._folder.discard(files)
+        self._slots.folder.discard(files)
 
     def cancel(self, slot: int, call_id: str) -> None:
         """Ask the worker to stop the call, if the slot still runs it."""
-        call = self._slots[slot].call
+        call = self._slots.channels[slot].call
         if call.call_id == call_id:
             self._control.send(Cancel(slot, call.serial))
 
     def kill(self, reason: str) -> None:
         """End the process at once; its calls fail for that reason."""
-        self._fatal = reason
+        self._reason = reason
         self._process.kill()
 
     async def healthcheck(self) -> work.HealthVerdict:
         """Run the author's healthcheck; wait for it as long as it takes."""
-        if self._death is not None:
-            return work.HealthVerdict(healthy=False, error=f"Healthcheck error: {self._death}")
-        self._next_check += 1
-        check: asyncio.Future[work.HealthVerdict] = asyncio.get_running_loop().create_future()
-        self._checks[self._next_check] = check
-        self._control.send(Healthcheck(self._next_check))
-        return await check
+        return gone(self._reason) if self._life.state is _DEAD else await self._checks.ask()
 
     async def stop(self, grace: float) -> None:
         """End the worker: ask, wait `grace` seconds, kill. Nothing of it is left afterwards."""
-        self._stopping = True
-        life = self._life
-        if life is None:  # never started: no loop has watched it
+        if self._life.state is ChildState.SPAWNED:  # no loop watches it
+            self._life.step(ChildState.STOPPING)
             self._process.kill()
             self._process.reap()
-        else:
-            self._control.send(Shutdown())
-            for channel in self._slots.values():
-                channel.shut_down()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(grace):
-                    await asyncio.shield(life.exited)
-            self._process.kill()
-            await life.exited
+            self._has_exited.set()
+            await self._close(now=True)
+            return
+        if self._life.state in {ChildState.STARTING, ChildState.SERVING}:
+            self._life.step(ChildState.STOPPING)
+        self._control.send(Shutdown())
+        self._slots.shut_down()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._has_exited.wait()
+        self._process.kill()
+        await self._has_exited.wait()
         await self._close(now=True)
 
     # from the child
 
-    def _make_slot(self) -> SlotChannel:
-        channel = SlotChannel(self._folder, on_attach=self._attach, before_end=self._pipes.drain)
-        self._channels.append(channel)
-        return channel
-
-    def _attach(self, slot: int, channel: SlotChannel) -> bool:
-        if slot in self._slots:
-            return False
-        self._slots[slot] = channel
-        if self._life is not None:
-            self._life.attached.set()
-        return True
-
-    def _on_control(self, message: ControlToParent) -> None:  # noqa: C901, PLR0912 - one arm per message
+    def _on_control(self, message: ControlToParent) -> None:  # noqa: C901 - one arm per message
         match message:
             case Loaded():
                 self._on_loaded(message)
             case Ready():
-                self._on_ready()
+                self._setup.succeed()
             case SetupLog(source, data):
                 self._observer.on_setup_log(source, data)
             case WorkerLog(target, level, text):
@@ -238,27 +226,22 @@ class ChildWorker:
                 else:
                     logger.log(_LEVELS[level], text, extra={"worker_target": target, "pid": self._process.pid})
             case Fatal(reason):
-                self._fatal = reason
+                self._reason = reason
                 self._pipes.drain()
-                self._on_setup_failed(reason)
-            case SlotCancelled(slot, call_id):
-                if self._slots[slot].call.call_id == call_id:
-                    self._detach(slot, work.Canceled())
-            case SlotFailed(slot, error):
-                self._detach(slot, work.Failed(error))
+                self._fail_setup(reason)
+            case SlotCancelled() | SlotFailed():
+                self._slots.detach(message)
             case Idle(slot):
-                self._slots[slot].on_idle()
-            case HealthcheckResult(check_id, status, error):
-                check = self._checks.pop(check_id, None)
-                if check is not None and not check.done():
-                    check.set_result(work.HealthVerdict(healthy=status == "healthy", error=error))
+                self._slots.channels[slot].on_idle()
+            case HealthcheckResult():
+                self._checks.on_result(message)
             case DroppedLogs(count, interval):
                 logger.warning("the worker dropped %d log messages in %d ms", count, interval)
             case _:
                 logger.debug("worker is shutting down", extra={"pid": self._process.pid})
 
     def _on_loaded(self, message: Loaded) -> None:
-        self._info = work.WorkerInfo(
+        info = work.WorkerInfo(
             signature=message.signature,
             slots=len(message.slots),
             is_async=message.is_async,
@@ -266,30 +249,20 @@ class ChildWorker:
             batching=message.batching,
             platform=message.platform or work.PYTHON,
         )
-        self._observer.on_loaded(self._info)
-        if self._inspects:
-            self._on_ready()
+        self._setup.infos.append(info)
+        self._observer.on_loaded(info)
+        if self._setup.inspects:
+            self._setup.succeed()
 
-    def _on_ready(self) -> None:
-        if self._info is not None and self._life is not None and not self._life.ready.done():
-            self._life.ready.set_result(self._info)
-
-    def _on_setup_failed(self, reason: str) -> None:
-        if self._life is None:
-            return
-        self._life.attached.set()  # nobody is to wait for slots that will not come
-        if not self._life.ready.done():
-            self._life.ready.set_exception(SetupError(reason))
-
-    def _detach(self, slot: int, outcome: work.Outcome) -> None:
-        self._pipes.drain()
-        self._slots[slot].detach(outcome)
+    def _fail_setup(self, reason: str) -> None:
+        self._slots.give_up()
+        self._setup.fail(reason)
 
     def _on_raw_output(self, source: LogSource, data: str) -> None:
-        if self._setting_up:
+        if not self._setup.is_served:
             self._observer.on_setup_log(source, data)
             return
-        running = [slot.call for slot in self._slots.values() if slot.state is SlotState.RUNNING]
+        running = self._slots.running()
         if len(running) == 1:
             running[0].listener.on_log(work.ALL, source, data)
         else:
@@ -302,39 +275,43 @@ class ChildWorker:
     async def _bury(self, code: int) -> None:
         """Let the dead worker's last words arrive, then end what it had left undone."""
         self._process.kill()  # its process group: what it had started must not outlive it
-        if self._slots:
-            await asyncio.wait([channel.lost for channel in self._slots.values()], timeout=_LAST_WORDS)
+        await self._slots.drain(_LAST_WORDS)
         self._pipes.drain()
         self._control.drain()
-        reason = self._death = f"Worker crashed: {self._fatal or describe_exit(code)}"
-        self._on_setup_failed(reason)
-        for channel in self._slots.values():
-            channel.fail(reason)
-        for check in self._checks.values():
-            if not check.done():
-                check.set_result(work.HealthVerdict(healthy=False, error=f"Healthcheck error: {reason}"))
-        self._checks.clear()
-        if self._loading:
-            await asyncio.wait(self._loading)  # they are writing into the folder
-        if not self._stopping:
+        reason = self._reason = f"Worker crashed: {self._reason or describe_exit(code)}"
+        before = self._life.step(_DEAD)
+        self._fail_setup(reason)
+        self._checks.fail(reason)
+        await self._slots.fail(reason)
+        if before is not ChildState.STOPPING:
             await self._close(now=False)
-            if not self._setting_up:
-                self._observer.on_lost(reason)
-        if self._life is not None:
-            self._life.exited.set_result(code)
-
-    def _close_probe(self) -> None:
-        if self._probe is not None:
-            self._probe.close()
+        if before is ChildState.SERVING:
+            self._observer.on_lost(reason)
+        self._has_exited.set()
 
     async def _close(self, *, now: bool) -> None:
-        self._close_probe()
-        await stop_accepting(self._server, self._listener)
-        for channel in self._channels:  # also those that have not told yet which slot they are
-            channel.close()
+        await self._slots.close()
         self._control.close()
         self._pipes.close()
-        self._folder.close(now=now)
+        self._slots.folder.close(now=now)
+
+
+def _init_of(launch: Launch, slots: SlotServer) -> Init:
+    """Return the message that tells a worker what to run."""
+    return Init(
+        protocol=PROTOCOL_VERSION,
+        predictor_ref=launch.runner,
+        root=str(launch.root),
+        slot_address=str(slots.folder.address),
+        num_slots=launch.slots,
+        mode=launch.mode,
+        weights=launch.weights,
+        inspect=launch.inspect,
+        probe=None if slots.probe is None else slots.probe.path,
+        backend=launch.backend,
+        batching=None if launch.batching is None else dict(launch.batching),
+        wakeup=slots.wakeup,
+    )
 
 
 def _call_soon_threadsafe(loop: asyncio.AbstractEventLoop, callback: object, code: int) -> None:

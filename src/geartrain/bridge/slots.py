@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, cast
 
@@ -353,15 +352,3 @@ def _tell_end(listener: work.CallListener, ends: Iterable[work.ItemEnd], *, idle
         listener.on_end(tuple(ends), idle=idle)
     except Exception:
         logger.exception("the listener of a call has failed")
-
-
-async def stop_accepting(server: asyncio.Server | None, listener: socket.socket) -> None:
-    """Close a listener, and the server that listens there; who has been accepted by then gets its channel."""
-    if server is not None and server.is_serving():
-        loop = server.get_loop()
-        # asyncio makes the transport of a connection in a task of its own. If the server were closed in between, the
-        # task would fail and leave the connection open: so first nobody comes any more, then that task has its turn.
-        loop.remove_reader(listener)
-        await asyncio.sleep(0)
-        server.close()  # and the socket with it: closed by itself, its number would stay with the loop
-    listener.close()

@@ -122,12 +122,12 @@ def _load(source: ModelSource) -> Finding:
         precheck(source)
     except ProjectError as fault:
         return error(fault.message)
-    from geartrain.server import read_model  # late: it imports the worker's side
-    from geartrain.service.model import ModelSetupError
+    from geartrain.server import ServeOptions, build  # late: it imports the worker's side
+    from geartrain.service.models.replicas import ModelSetupError
 
     with _busy(f"Loading {source.runner}"):
         try:
-            signature = asyncio.run(read_model(source))
+            signature = asyncio.run(build(ServeOptions(source=source)).inspect())
         except ModelSetupError as fault:
             return _not_loaded(fault.reason, fault.logs)
     return ok(f"{source.runner}: loads; {_summary(signature)}")

@@ -23,9 +23,10 @@ from geartrain.domain.events import Event, EventsDroppedError, Log, Output, Star
 from geartrain.domain.lifecycle import Status
 from geartrain.domain.prediction import Prediction
 from geartrain.project.source import ModelSource
-from geartrain.server import ServeOptions, open_service
-from geartrain.service.model import ModelSetupError
-from geartrain.service.predictions import NewPrediction, PredictionService
+from geartrain.server import ServeOptions, build
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.replicas import ModelSetupError
 
 _EXIT_CODES: Final = {Status.SUCCEEDED: 0, Status.FAILED: FAILURE, Status.CANCELED: INTERRUPTED}
 _NO_LIMIT: Final = sys.maxsize  # bytes: a person's own files need no guard
@@ -52,20 +53,20 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
         on_progress=observer,
         on_download=observer.add_bytes,
     )
-    asyncio.get_running_loop().call_soon(observer.begin)  # once the worker is on its way
     asked: list[NewPrediction] = []
 
-    def check(service: PredictionService) -> None:
-        asked.append(_ask(service, plan))
+    def check(deployment: Deployment) -> None:
+        asked.append(_ask(deployment, plan))
 
+    app = build(options)
     with _Interrupts() as interrupts:
         try:
-            async with open_service(options, check) as service:
-                try:
-                    prediction = service.create(asked.pop())
-                    return await _answer(service, prediction, plan, observer=observer, interrupts=interrupts)
-                finally:
-                    observer.end()
+            app.spawn()
+            observer.begin()
+            await app.start()
+            deployment = await app.ready(check)
+            prediction = deployment.create(asked.pop())
+            return await _answer(deployment, prediction, plan, observer=observer, interrupts=interrupts)
         except ModelSetupError as error:
             observer.end()
             complain(error.reason)
@@ -82,21 +83,24 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
         except asyncio.CancelledError:
             observer.end()
             return INTERRUPTED
+        finally:
+            observer.end()
+            await app.stop()
     return FAILURE
 
 
-def _ask(service: PredictionService, plan: Plan) -> NewPrediction:
+def _ask(deployment: Deployment, plan: Plan) -> NewPrediction:
     """Make the prediction's request; raise `InputError` or `GeartrainError` if it does not fit the signature."""
     document = plan.document
     if document is None:
-        document = values.build_input(service.model.signature, plan.texts)
+        document = values.build_input(deployment.interface.signature, plan.texts)
     new = NewPrediction(input=values.encode_input(document))
-    service.check(new)
+    deployment.admission.check(new)
     return new
 
 
 async def _answer(
-    service: PredictionService,
+    deployment: Deployment,
     prediction: Prediction,
     plan: Plan,
     *,
@@ -107,7 +111,7 @@ async def _answer(
 
     def cancel() -> None:
         observer.step("Canceling; Ctrl-C again ends it at once")
-        service.cancel(prediction.id)
+        deployment.predictions.cancel(prediction.id)
 
     interrupts.ask_first(cancel)
     if prediction.status is Status.STARTING:
@@ -119,7 +123,7 @@ async def _answer(
         write_json(_summary(prediction), plan.output)
     else:
         writer = AnswerWriter(
-            service.model.signature.output,
+            deployment.interface.signature.output,
             plan.output,
             before_text=observer.leave_stdout,
             file_first=plan.source.mode == "train",
@@ -133,7 +137,7 @@ async def _answer(
     if prediction.error is not None:
         complain(prediction.error)
     elif prediction.status is Status.CANCELED:
-        complain(f"the {service.model.noun} was canceled")
+        complain(f"the {deployment.settings.noun} was canceled")
     return _EXIT_CODES[prediction.status]
 
 

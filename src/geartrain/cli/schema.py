@@ -37,7 +37,7 @@ def schema(model: options.Model = None, *, no_pickle: options.NoPickle = False) 
     logs.configure(source.variables.log_level, source.variables.log_format)
     from geartrain import __version__
     from geartrain.apis.openapi import document
-    from geartrain.service.model import ModelSetupError
+    from geartrain.service.models.replicas import ModelSetupError
 
     try:
         signature, training = asyncio.run(_read(source))
@@ -51,7 +51,7 @@ def schema(model: options.Model = None, *, no_pickle: options.NoPickle = False) 
 
 
 async def _read(source: ModelSource) -> tuple[Signature, Signature | None]:
-    from geartrain.server import read_model
+    from geartrain.server import ServeOptions, build
 
-    training = source.training()
-    return await read_model(source), None if training is None else await read_model(training)
+    app, training = build(ServeOptions(source=source)), source.training()
+    return await app.inspect(), None if training is None else await app.inspect(training)

@@ -120,8 +120,8 @@ def serve(
     for sentence in warnings:
         logger.warning(sentence)
     from geartrain.server import ServeOptions, find_ready_file  # after the checks: they take no time
-    from geartrain.service.predictions import Limits
-    from geartrain.service.restarts import RestartPolicy
+    from geartrain.service.models.deployment import Limits
+    from geartrain.service.models.restarts import RestartPolicy
 
     observer = ServeObserver(source, for_person=form == "console" and logs.is_terminal(sys.stderr))
     serve_options = ServeOptions(

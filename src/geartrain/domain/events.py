@@ -70,9 +70,11 @@ class EventsDroppedError(LookupError):
 class EventLog:
     """The events of one prediction, in order. Indices count from 0 over the whole life of the prediction."""
 
-    __slots__ = ("_capacity", "_enders", "_events", "_listeners", "next_index")
+    __slots__ = ("_capacity", "_enders", "_events", "_listeners", "history", "next_index")
 
-    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+    def __init__(self, capacity: int = DEFAULT_CAPACITY, *, history: int = DEFAULT_CAPACITY) -> None:
+        """`capacity`: how many events are held at least; `history`: how many of them are for late readers."""
+        self.history = history
         self._capacity = capacity
         # A list that is cut now and then: of the many predictions with three events none pays for a ring.
         self._events: list[Event] = []

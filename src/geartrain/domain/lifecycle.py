@@ -1,4 +1,4 @@
-"""The state machines: of a prediction, of its execution, of a call, and of a model's setup and health.
+"""The state machines: of a prediction, of its execution, of a call, of a version of a model, and of its health.
 
 Tables without a clock, a loop or a socket. To change a machine, change its table; an illegal step raises, and a
 terminal state has no way out. Spec: Cog's HTTP API, "Status Lifecycle" and "Health States"; container runtime, the
@@ -7,8 +7,9 @@ health diagram.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 
 class Status(StrEnum):
@@ -111,11 +112,56 @@ CALL_STEPS: Final[dict[CallState, frozenset[CallState]]] = {
 }
 
 
+class VersionState(StrEnum):
+    """Where a version of a model stands."""
+
+    ABSENT = "absent"  # never loaded, or unloaded
+    LOADING = "loading"  # its first workers are on their way
+    READY = "ready"  # it is served
+    RELOADING = "reloading"  # it is served, and the workers that shall replace the present ones are on their way
+    FAILED = "failed"  # its workers could not be set up; they are kept to say why
+    REFUSED = "refused"  # no worker of it could be spawned
+    UNLOADING = "unloading"  # its last predictions are under way
+
+
+VERSION_STEPS: Final[dict[VersionState, frozenset[VersionState]]] = {
+    VersionState.ABSENT: frozenset({VersionState.LOADING, VersionState.REFUSED}),
+    # Absent: it was unloaded before it was ready.
+    VersionState.LOADING: frozenset({VersionState.READY, VersionState.FAILED, VersionState.ABSENT}),
+    VersionState.READY: frozenset({VersionState.RELOADING, VersionState.UNLOADING}),
+    VersionState.RELOADING: frozenset({VersionState.READY}),  # by the new workers, or still by the old ones
+    VersionState.FAILED: frozenset({VersionState.LOADING, VersionState.REFUSED, VersionState.UNLOADING}),
+    VersionState.REFUSED: frozenset({VersionState.LOADING, VersionState.REFUSED, VersionState.ABSENT}),
+    VersionState.UNLOADING: frozenset({VersionState.ABSENT}),
+}
+
+
 class IllegalStepError(RuntimeError):
     """A state machine was asked for a step that its table does not have: a bug of ours, never of a client."""
 
     def __init__(self, what: str, current: StrEnum, wanted: StrEnum) -> None:
         super().__init__(f"{what} cannot go from {current} to {wanted}")
+
+
+StateT = TypeVar("StateT", bound=StrEnum)
+
+
+class StateMachine(Generic[StateT]):
+    """A state and the table of its steps, for what is not on the path of each prediction."""
+
+    def __init__(self, what: str, steps: Mapping[StateT, frozenset[StateT]], state: StateT) -> None:
+        """`what` names it in errors, such as "a slot"."""
+        self.state = state
+        self._what = what
+        self._steps = steps
+
+    def step(self, wanted: StateT) -> StateT:
+        """Go to another state, and return the one before; raise `IllegalStepError` if there is no such step."""
+        before = self.state
+        if wanted not in self._steps[before]:
+            raise IllegalStepError(self._what, before, wanted)
+        self.state = wanted
+        return before
 
 
 def next_status(current: Status, wanted: Status) -> Status:

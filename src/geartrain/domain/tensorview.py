@@ -101,9 +101,8 @@ class TensorView:
         # Of a stream, all that was yielded is one tensor: its first dimension grows.
         self.outputs = tuple(map(_of_stream, self._out.specs)) if mode == "iterator" else self._out.specs
         self.names = tuple(spec.name for spec in self.outputs)
-        self.takes_tensors = any(field.type.kind == "tensor" for field in signature.inputs)
         self.gives_tensors = self._out.has_tensors
-        self.has_tensors = self.takes_tensors or self.gives_tensors
+        self.has_tensors = self.gives_tensors or any(field.type.kind == "tensor" for field in signature.inputs)
 
     # in
 

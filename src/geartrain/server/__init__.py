@@ -1,25 +1,22 @@
-"""Wires the rooms together: a start list, and its mirrored stop list."""
+"""Runs models: the wiring, the signals, the reload of what has changed on disk."""
 
 from __future__ import annotations
 
+from geartrain.server.app import App, build
 from geartrain.server.options import Progress, ServeOptions, WebhookOptions, log_progress
 from geartrain.server.ready_file import find_ready_file
-from geartrain.server.running import PortInUseError, listen, run_server
-from geartrain.server.services import open_all, open_service
-from geartrain.server.workers import launch, new_model, read_model
+from geartrain.server.running import PortInUseError, http_server, listen, run_server
 
 __all__ = [
+    "App",
     "PortInUseError",
     "Progress",
     "ServeOptions",
     "WebhookOptions",
+    "build",
     "find_ready_file",
-    "launch",
+    "http_server",
     "listen",
     "log_progress",
-    "new_model",
-    "open_all",
-    "open_service",
-    "read_model",
     "run_server",
 ]

@@ -13,8 +13,9 @@ from geartrain.outbound.webhooks import Retries
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 from geartrain.project.variables import Variables
-from geartrain.service.predictions import DEFAULT_QUEUE, Limits
-from geartrain.service.restarts import RestartPolicy
+from geartrain.service.models.deployment import Limits
+from geartrain.service.models.restarts import RestartPolicy
+from geartrain.service.scheduling.scheduler import DEFAULT_QUEUE
 from geartrain.transport.grpc.options import GrpcOptions
 
 logger = logging.getLogger("geartrain.server")

@@ -15,16 +15,15 @@ import pathlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.project.changes import Attempt, Attempts, Sight, Survey, differences
 from geartrain.project.digest import may_count
-from geartrain.server.options import Progress, ServeOptions
-
-if TYPE_CHECKING:
-    from geartrain.server.versions import Shop
-    from geartrain.service.catalogue import Catalogue
+from geartrain.server.app import App
+from geartrain.server.options import Progress
+from geartrain.server.repository import ServedModels
+from geartrain.service.models.catalogue import Catalogue
 
 logger = logging.getLogger("geartrain.server")
 
@@ -39,21 +38,22 @@ Look = Mapping[str, Sight]
 
 
 @contextlib.asynccontextmanager
-async def watching(options: ServeOptions, shop: Shop, catalogue: Catalogue | None) -> AsyncIterator[None]:
+async def watching(app: App) -> AsyncIterator[None]:
     """Load and unload models as their files change, if the operator wants that, until the end of the block."""
-    if not options.reload or catalogue is None:
+    options, models = app.options, app.models
+    if not options.reload or not app.serves_models:
         yield
         return
     loop = asyncio.get_running_loop()
-    reloads = _Reloads(shop.attempts, catalogue)
+    reloads = _Reloads(models.attempts, app.catalogue)
     looks = itertools.count(1)
 
     def on_look(seen: Look) -> None:
         if next(looks) == 2:  # noqa: PLR2004 - the second look is the first that can find a model settled
-            options.on_progress(Progress(stage="watching", text=str(shop.on_disk.root)))
+            options.on_progress(Progress(stage="watching", text=str(models.on_disk.root)))
         reloads.compare(seen)
 
-    watcher = Watcher(shop, lambda seen: loop.call_soon_threadsafe(on_look, seen))
+    watcher = Watcher(models, lambda seen: loop.call_soon_threadsafe(on_look, seen))
     thread = concurrent.futures.ThreadPoolExecutor(1, "geartrain-reload")
     watch = loop.run_in_executor(thread, watcher.run)
     watch.add_done_callback(_report)
@@ -77,10 +77,10 @@ class Watcher:
     A look that takes long is taken less often, so that a large folder does not keep a processor busy.
     """
 
-    def __init__(self, shop: Shop, tell: Callable[[Look], object]) -> None:
+    def __init__(self, models: ServedModels, tell: Callable[[Look], object]) -> None:
         """`tell` is called in the thread of `run`, after each look."""
-        self._on_disk = shop.on_disk
-        self._survey = Survey(shop.on_disk, shop.attempts)
+        self._on_disk = models.on_disk
+        self._survey = Survey(models.on_disk, models.attempts)
         self._tell = tell
         self._stop = threading.Event()
 

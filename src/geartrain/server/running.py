@@ -8,26 +8,19 @@ import functools
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from geartrain.project.repository import Repository
-from geartrain.project.source import ModelSource
+from geartrain.server.app import App, build
 from geartrain.server.options import Progress, ServeOptions
-from geartrain.server.ready_file import write_ready_file
 from geartrain.server.reloading import watching
-from geartrain.server.services import open_trainings
 from geartrain.server.tuning import tune_collector, tune_memory
-from geartrain.server.versions import Shop
-from geartrain.server.workers import STOP_GRACE
-from geartrain.service.catalogue import Catalogue, Step
-from geartrain.service.served import Served
-from geartrain.service.shared_memory import SharedRegions
-from geartrain.service.trainings import Trainings
+from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.grpc.door import GrpcDoor
 
 if TYPE_CHECKING:
-    from uvicorn import Server
+    from geartrain.transport.http.server import HttpServer
 
 logger = logging.getLogger("geartrain.server")
 
@@ -46,11 +39,11 @@ def run_server(options: ServeOptions) -> int:
     listener = listen(options.host, options.port)
     grpc = GrpcDoor(options.grpc, options.host)
     early = _EarlySignals()
-    shop = Shop(options)
-    shop.spawn_ahead()  # the workers start while we import
+    app = build(options)
+    app.spawn()  # the workers start while we import
     import uvloop
 
-    return uvloop.run(_serve(options, shop, grpc, listener=listener, early=early))
+    return uvloop.run(_serve(app, grpc, listener=listener, early=early))
 
 
 class _EarlySignals:
@@ -62,77 +55,52 @@ class _EarlySignals:
             signal.signal(number, lambda got, _frame: self.seen.append(got))
 
 
-async def _serve(
-    options: ServeOptions, shop: Shop, grpc: GrpcDoor, *, listener: socket.socket, early: _EarlySignals
-) -> int:
-    from geartrain.transport.http.open_inference import OpenInferenceOptions
-    from geartrain.transport.http.server import make_http_server
-
-    regions = SharedRegions(enabled=options.shared_memory)
-    async with _open(options, shop) as served:
-        http = make_http_server(
-            served.predictions,
-            trainings=served.trainings,
-            catalogue=served.catalogue,
-            open_inference=OpenInferenceOptions(regions, options.health_body),
-            max_body_bytes=options.max_body_bytes,
-            grace=options.shutdown_grace,
-        )
+async def _serve(app: App, grpc: GrpcDoor, *, listener: socket.socket, early: _EarlySignals) -> int:
+    options = app.options
+    try:
+        await app.start()
+        http = http_server(app)
         tune_collector()
         tune_memory()
-        with _signals(options, http, served, early=early):
+        with _signals(app, http, early=early):
             url = f"http://{_address(options.host, listener.getsockname()[1])}"
             options.on_progress(Progress(stage="listening", model=_name(options), url=url))
-            grpc.open(served.catalogue, regions, functools.partial(_tell_grpc, options))
-            async with watching(options, shop, served.catalogue):
+            if app.serves_models:
+                grpc.open(app.catalogue, app.regions, functools.partial(_tell_grpc, options))
+            async with watching(app):
                 await http.serve(sockets=[listener])
             options.on_progress(Progress(stage="stopping", model=_name(options)))
-            served.close()
             grpc_closed = asyncio.ensure_future(grpc.close(http.grace_left()))
-            if not await served.drain(http.grace_left()):
-                served.cancel_all()
-                await served.drain(STOP_GRACE)
-            await served.stop(hurry=http.force_exit)
+            await app.stop(
+                grace=http.grace_left(),
+                webhook_grace=lambda: STOP_GRACE if http.force_exit else options.webhooks.grace,
+            )
             await asyncio.wait({grpc_closed}, timeout=STOP_GRACE)  # nothing is left that it could wait for
-            await served.drain_webhooks(options.webhooks.grace if not http.force_exit else STOP_GRACE)
+    except BaseException:
+        await app.kill()
+        raise
     return 0
 
 
-@contextlib.asynccontextmanager
-async def _open(options: ServeOptions, shop: Shop) -> AsyncIterator[Served]:
-    """Give what is to be served; what there is to load is being loaded."""
+def http_server(app: App, *, quiet: float | None = None) -> HttpServer:
+    """Return the HTTP server of an app, on the running loop; `serve(sockets=[…])` runs it.
 
-    def tell(step: Step) -> None:
-        _tell(options, step)
-        if step.stage == "ready":
-            _tell_kubernetes(options, catalogue)
+    `quiet`: the seconds after which a stream without events is kept alive; None for the default.
+    """
+    from geartrain.transport.http.open_inference import OpenInferenceOptions
+    from geartrain.transport.http.server import make_http_server
+    from geartrain.transport.http.streams import QUIET
 
-    catalogue = Catalogue(shop, default_model=options.default_model, grace=options.shutdown_grace, tell=tell)
-    try:
-        catalogue.begin(options.load)
-        _tell_kubernetes(options, catalogue)  # where nothing is loaded at the start it is ready at once
-        async with open_trainings(options) as trainings:
-            if isinstance(options.source, ModelSource) and options.source.mode == "train":
-                service = catalogue.service(options.source.name)
-                yield Served(None, Trainings(service), behind=catalogue)
-            else:
-                yield Served(None, trainings, catalogue=catalogue)
-    finally:
-        await catalogue.stop(hurry=True)
-        await shop.close()
-
-
-def _tell(options: ServeOptions, step: Step) -> None:
-    """Report what has become of a model; one that is served alone has no version to speak of."""
-    version = step.version if isinstance(options.source, Repository) else ""
-    options.on_progress(
-        Progress(stage=step.stage, model=step.name, version=version, slots=step.slots, text=step.reason)
+    options = app.options
+    return make_http_server(
+        app.catalogue if app.serves_models else None,
+        app.trainings,
+        cancel_all=app.cancel_all,
+        open_inference=OpenInferenceOptions(app.regions, options.health_body),
+        max_body_bytes=options.max_body_bytes,
+        quiet=QUIET if quiet is None else quiet,
+        grace=options.shutdown_grace,
     )
-
-
-def _tell_kubernetes(options: ServeOptions, catalogue: Catalogue) -> None:
-    if options.ready_file is not None and catalogue.all_ready():
-        write_ready_file(options.ready_file)
 
 
 def _tell_grpc(options: ServeOptions, port: int) -> None:
@@ -159,7 +127,7 @@ def _address(host: str, port: int) -> str:
 
 
 @contextlib.contextmanager
-def _signals(options: ServeOptions, http: Server, served: Served, *, early: _EarlySignals) -> Iterator[None]:
+def _signals(app: App, http: HttpServer, *, early: _EarlySignals) -> Iterator[None]:
     """SIGTERM lets predictions finish, SIGINT cancels them; a second signal ends at once, the workers included."""
     loop = asyncio.get_running_loop()
     ending: list[asyncio.Future[None]] = []
@@ -167,15 +135,15 @@ def _signals(options: ServeOptions, http: Server, served: Served, *, early: _Ear
     def on_signal(number: int) -> None:
         if http.should_exit:
             http.force_exit = True
-            served.cancel_all()
-            ending.append(asyncio.ensure_future(served.kill()))
-        elif number == signal.SIGTERM and options.await_explicit_shutdown:
+            app.cancel_all()
+            ending.append(asyncio.ensure_future(app.kill()))
+        elif number == signal.SIGTERM and app.options.await_explicit_shutdown:
             logger.info("SIGTERM ignored: an explicit shutdown is awaited")
         else:
             if number == signal.SIGINT:
-                served.cancel_all()
+                app.cancel_all()
             http.should_exit = True
-            served.close()
+            app.close()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)

@@ -1,4 +1,4 @@
-"""Inference with tensors, as every door of the Open Inference Protocol asks for it: a prediction like any other."""
+"""Inference with tensors, as the Open Inference Protocol asks for it: a prediction like any other."""
 
 from __future__ import annotations
 
@@ -7,59 +7,48 @@ from geartrain.domain.inference import InferRequest, InferResponse, Parameters
 from geartrain.domain.lifecycle import Status
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.tensors import Tensor
-from geartrain.service.predictions import DEFAULT_QUEUE, NewPrediction, PredictionService
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Deployment
 
 
-class Inference:
-    """The inferences of one model version. It keeps nothing: what lives, lives in the service."""
+def create(deployment: Deployment, request: InferRequest) -> Prediction:
+    """Check a request, admit it and start it. Returns at once; `response` reads the prediction when it is over.
 
-    def __init__(self, service: PredictionService, *, queue: int = DEFAULT_QUEUE) -> None:
-        """`queue`: how many may wait for a slot before one more is refused."""
-        self.service = service
-        self.queue = queue
+    Its id is our own: clients of this protocol give the same one to many requests. Raises `GeartrainError`:
+    `INVALID_TENSOR`, `INVALID_INPUT`, `NOT_READY`, `QUEUE_FULL`, `SHUTTING_DOWN`.
+    """
+    deployment.workers.check_ready()
+    view = deployment.interface.view
+    if request.outputs is not None:
+        view.check_requested(request.outputs)
+    bound = view.bind(request.inputs)
+    return create_from_json(deployment, bound.json, request, bound.tensors if view.has_tensors else None)
 
-    def create(self, request: InferRequest) -> Prediction:
-        """Check a request, admit it and start it. Returns at once; `response` reads the prediction when it is over.
 
-        Its id is our own: clients of this protocol give the same one to many requests. Raises `GeartrainError`:
-        `INVALID_TENSOR`, `INVALID_INPUT`, `NOT_READY`, `QUEUE_FULL`, `SHUTTING_DOWN`.
-        """
-        model = self.service.model
-        model.check_ready()
-        view = model.view
-        if request.outputs is not None:
-            view.check_requested(request.outputs)
-        bound = view.bind(request.inputs)
-        return self.create_from_json(bound.json, request, bound.tensors if view.has_tensors else None)
+def create_from_json(
+    deployment: Deployment, values: bytes, request: InferRequest, tensors: tuple[Tensor, ...] | None = None
+) -> Prediction:
+    """As `create`, of an input that is JSON already; what `request` has as tensors is not looked at."""
+    new = NewPrediction(
+        input=values,
+        tensors=tensors,
+        parameters=request.parameters or None,
+        queue=deployment.settings.inference_queue,
+        patience=request.timeout,
+    )
+    return deployment.create(new)
 
-    def create_from_json(
-        self, values: bytes, request: InferRequest, tensors: tuple[Tensor, ...] | None = None
-    ) -> Prediction:
-        """As `create`, of an input that is JSON already; what `request` has as tensors is not looked at."""
-        new = NewPrediction(
-            input=values,
-            tensors=tensors,
-            parameters=request.parameters or None,
-            queue=self.queue,
-            patience=request.timeout,
-        )
-        return self.service.create(new)
 
-    def response(self, prediction: Prediction, request: InferRequest) -> InferResponse:
-        """Return the answer of a run that is over; raise `GeartrainError` if it failed or was canceled."""
-        check_success(prediction)
-        outputs = self.service.model.view.whole(prediction.output or b"null", prediction.chunks)
-        return self._response(outputs, request, _recorded(prediction))
+def response(deployment: Deployment, prediction: Prediction, request: InferRequest) -> InferResponse:
+    """Return the answer of a run that is over; raise `GeartrainError` if it failed or was canceled."""
+    check_success(prediction)
+    outputs = deployment.interface.view.whole(prediction.output or b"null", prediction.chunks)
+    return _response(deployment, outputs, request, _recorded(prediction))
 
-    def response_of(self, chunk: bytes, request: InferRequest) -> InferResponse:
-        """Return the answer that one yield of the run is."""
-        return self._response(self.service.model.view.one(chunk), request, {})
 
-    def _response(self, outputs: list[Tensor], request: InferRequest, parameters: Parameters) -> InferResponse:
-        if request.outputs is not None:
-            outputs = [tensor for tensor in outputs if tensor.name in request.outputs]
-        model = self.service.model
-        return InferResponse(model.name, model.version, request.id, tuple(outputs), parameters)
+def response_of(deployment: Deployment, chunk: bytes, request: InferRequest) -> InferResponse:
+    """Return the answer that one yield of the run is."""
+    return _response(deployment, deployment.interface.view.one(chunk), request, {})
 
 
 def check_success(prediction: Prediction) -> None:
@@ -68,6 +57,14 @@ def check_success(prediction: Prediction) -> None:
         raise GeartrainError(Code.RUN_CANCELED, "The prediction was canceled.")
     if prediction.status is Status.FAILED:
         raise GeartrainError(prediction.error_code or Code.RUN_FAILED, prediction.error or "The prediction failed.")
+
+
+def _response(
+    deployment: Deployment, outputs: list[Tensor], request: InferRequest, parameters: Parameters
+) -> InferResponse:
+    if request.outputs is not None:
+        outputs = [tensor for tensor in outputs if tensor.name in request.outputs]
+    return InferResponse(deployment.name, deployment.version, request.id, tuple(outputs), parameters)
 
 
 def _recorded(prediction: Prediction) -> Parameters:

@@ -129,16 +129,16 @@ class ChangeReader:
             self._waiter.set_result(None)
 
 
-def replay_start(prediction: Prediction, capacity: int) -> int:
-    """Return where a late reader begins: at the first event, or now if no history is kept (`capacity` 0).
+def replay_start(prediction: Prediction) -> int:
+    """Return where a late reader begins: at the first event, or now if no history is kept.
 
     Raises `EventsDroppedError` when more events have been than the history holds.
     """
-    count = prediction.log.next_index
-    if capacity == 0:
+    count, history = prediction.log.next_index, prediction.log.history
+    if history == 0:
         return count
-    if count > capacity:
-        raise EventsDroppedError(count - capacity)
+    if count > history:
+        raise EventsDroppedError(count - history)
     return 0
 
 

@@ -163,10 +163,6 @@ class Execution:
         elif state is _ASSIGNED and wanted is _WAITING:
             self._scheduler.waiting += 1
 
-    def is_of(self, scheduler: SchedulerPort) -> bool:
-        """Return whether that scheduler runs it."""
-        return self._scheduler is scheduler
-
     # before its run
 
     def prepare(self, values: dict[str, Any]) -> None:
@@ -270,7 +266,7 @@ class Execution:
 
     def _begin_delivery(self) -> Delivery:
         if isinstance(self._delivery, NoDelivery):
-            outputs = self._scheduler.context.outputs
+            outputs = self._scheduler.context.outputs()
             files = functools.partial(outputs.of, self.prediction.id, self.output_prefix)
             self._delivery = Delivery(files, self._call.discard, packed=self._is_packed(), on_error=self.cancel)
         return self._delivery

@@ -8,19 +8,19 @@ from geartrain.apis.open_inference_info import backend_of, config_type, max_batc
 from geartrain.domain.batching import BatchPolicy
 from geartrain.domain.statistics import Duration, ModelStatistics
 from geartrain.domain.tensors import TensorSpec
-from geartrain.service.catalogue import IndexEntry
-from geartrain.service.model import Model
+from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.repository import IndexEntry
 from geartrain.transport.grpc import open_inference_pb2 as pb
 
 _COMPUTE: Final = ("compute_input", "compute_infer", "compute_output")
 _DURATIONS: Final = ("success", "fail", "queue", *_COMPUTE)
 
 
-def metadata(model: Model, versions: tuple[str, ...]) -> pb.ModelMetadataResponse:
+def metadata(deployment: Deployment, versions: tuple[str, ...]) -> pb.ModelMetadataResponse:
     """Describe a model version; raise `NOT_READY` while its inputs are not known."""
-    view, info = model.view, model.info
+    view, info = deployment.interface.view, deployment.interface.info
     return pb.ModelMetadataResponse(
-        name=model.name,
+        name=deployment.name,
         versions=versions,
         platform=info.platform,
         inputs=map(_metadata, view.inputs),
@@ -29,14 +29,14 @@ def metadata(model: Model, versions: tuple[str, ...]) -> pb.ModelMetadataRespons
     )
 
 
-def config(model: Model) -> pb.ModelConfig:
+def config(deployment: Deployment) -> pb.ModelConfig:
     """Describe how a model version is served; raise `NOT_READY` while its inputs are not known."""
-    view, batching = model.view, model.info.batching
-    platform = model.info.platform
+    view, info = deployment.interface.view, deployment.interface.info
+    batching, platform = info.batching, info.platform
     largest = max_batch(view, batching)
     first = 1 if largest else 0  # of the dimensions that are told
     return pb.ModelConfig(
-        name=model.name,
+        name=deployment.name,
         platform=platform,
         backend=backend_of(platform),
         max_batch_size=largest,
@@ -53,7 +53,7 @@ def config(model: Model) -> pb.ModelConfig:
             pb.ModelOutput(name=spec.name, data_type=config_type(spec.datatype), dims=spec.shape[first:])
             for spec in view.outputs
         ],
-        instance_group=[pb.ModelInstanceGroup(name=model.name, count=model.slots, kind="KIND_CPU")],
+        instance_group=[pb.ModelInstanceGroup(name=deployment.name, count=deployment.slots, kind="KIND_CPU")],
         dynamic_batching=None if batching is None else _dynamic_batching(batching.policy),
         model_transaction_policy=pb.ModelTransactionPolicy(decoupled=view.streams),
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from geartrain.transport.grpc.options import GrpcOptions, GrpcOptionsError, ReservedPort, check_tls
 
 if TYPE_CHECKING:
-    from geartrain.service.catalogue import Catalogue
+    from geartrain.service.models.catalogue import Catalogue
     from geartrain.service.shared_memory import SharedRegions
     from geartrain.transport.grpc.server import GrpcServer
 

@@ -8,7 +8,7 @@ from typing import Final
 from grpc_health.v1 import health_pb2
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.service.catalogue import Catalogue
+from geartrain.service.models.catalogue import Catalogue
 from geartrain.transport.grpc.errors import Context, abort
 from geartrain.transport.grpc.servicer import SERVICE
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from geartrain.service.catalogue import Catalogue
-from geartrain.service.inference import Inference
+from geartrain.service import inference
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import completion
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc.errors import Context, abort
@@ -26,25 +27,25 @@ class InferCalls:
         self._open += 1
         try:
             call = read_call(parse(data), self.regions)
-            inference = self.catalogue.find(call.model, call.version)
+            deployment = self.catalogue.find(call.model, call.version)
             if self._open == 1:
                 await asyncio.sleep(0)  # those that have come together with it show themselves
             if self._open > 1:
-                inference.service.expect_others()
-            return await self._run(inference, call)
+                deployment.scheduler.expect_others()
+            return await self._run(deployment, call)
         except Exception as error:  # noqa: BLE001 - the border of a call: whatever it is becomes a status
             await abort(context, error)
         finally:
             self._open -= 1
 
-    async def _run(self, inference: Inference, call: Call) -> bytes:
-        prediction = inference.create(call.request)
+    async def _run(self, deployment: Deployment, call: Call) -> bytes:
+        prediction = inference.create(deployment, call.request)
         if not prediction.is_terminal:
             try:
                 await completion(prediction)
             except asyncio.CancelledError:
-                inference.service.abandon(prediction)
+                deployment.predictions.abandon(prediction)
                 raise
-        response = inference.response(prediction, call.request)
+        response = inference.response(deployment, prediction, call.request)
         write_outputs(self.regions, call.places, response.outputs)
         return b"".join(encode(response, call.places))

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.service.catalogue import Catalogue
+from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.errors import Context, abort

@@ -8,7 +8,7 @@ from typing import Final
 from geartrain import __version__
 from geartrain.apis.open_inference_info import SERVER, extensions
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.service.catalogue import Catalogue
+from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import describe
 from geartrain.transport.grpc import open_inference_pb2 as pb
@@ -53,8 +53,8 @@ class Calls:
 
     async def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
         """How a model is served."""
-        model, _ = self.catalogue.describe(request.name, read_version(request.version))
-        return pb.ModelConfigResponse(config=describe.config(model))
+        deployment, _ = self.catalogue.describe(request.name, read_version(request.version))
+        return pb.ModelConfigResponse(config=describe.config(deployment))
 
     async def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
         """What one model has done, or all of them."""

@@ -15,8 +15,9 @@ import grpc
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import Completed, Output
 from geartrain.domain.prediction import Prediction
-from geartrain.service.catalogue import Catalogue
-from geartrain.service.inference import Inference, check_success
+from geartrain.service import inference
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import EventReader, LaggedError, completion
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc.errors import Context, as_geartrain_error, describe
@@ -117,34 +118,34 @@ class _Stream:
             return
         try:
             call = read_call(message, self._owner.regions)
-            inference = self._owner.catalogue.find(call.model, call.version)
-            prediction = inference.create(call.request)
+            deployment = self._owner.catalogue.find(call.model, call.version)
+            prediction = inference.create(deployment, call.request)
         except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
             await self._write_error(error, message)
             return
         try:
-            if inference.service.model.view.streams:
-                await self._answer_each(inference, prediction, call)
+            if deployment.interface.view.streams:
+                await self._answer_each(deployment, prediction, call)
             else:
-                await self._answer_once(inference, prediction, call)
+                await self._answer_once(deployment, prediction, call)
         except asyncio.CancelledError:
-            inference.service.abandon(prediction)
+            deployment.predictions.abandon(prediction)
             raise
         except grpc.aio.BaseError:
-            inference.service.abandon(prediction)
+            deployment.predictions.abandon(prediction)
             raise
         except Exception as error:  # noqa: BLE001 - as above
-            inference.service.abandon(prediction)
-            await self._write_error(error, message, inference.service.model.name)
+            deployment.predictions.abandon(prediction)
+            await self._write_error(error, message, deployment.name)
 
-    async def _answer_once(self, inference: Inference, prediction: Prediction, call: Call) -> None:
+    async def _answer_once(self, deployment: Deployment, prediction: Prediction, call: Call) -> None:
         if not prediction.is_terminal:
             await completion(prediction)
-        response = inference.response(prediction, call.request)
+        response = inference.response(deployment, prediction, call.request)
         write_outputs(self._owner.regions, call.places, response.outputs)
         await self._write(encode_in_stream(response, call.places, final=True))
 
-    async def _answer_each(self, inference: Inference, prediction: Prediction, call: Call) -> None:
+    async def _answer_each(self, deployment: Deployment, prediction: Prediction, call: Call) -> None:
         reader = EventReader(prediction)
         with contextlib.closing(reader):
             while True:
@@ -154,11 +155,11 @@ class _Stream:
                     raise GeartrainError(Code.TOO_LARGE, f"Responses were not read in time: {error}") from None
                 for event in events:
                     if type(event) is Output:
-                        response = inference.response_of(event.chunk, call.request)
+                        response = inference.response_of(deployment, event.chunk, call.request)
                         write_outputs(self._owner.regions, call.places, response.outputs)
                         await self._write(encode_in_stream(response, call.places, final=False))
                     elif type(event) is Completed:
-                        check_success(prediction)
+                        inference.check_success(prediction)
                         if call.empty_final:
                             await self._write(encode_end(call))
                         return

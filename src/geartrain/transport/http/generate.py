@@ -14,8 +14,9 @@ from geartrain.apis.generate import GenerateView
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import Completed, Event, Output
 from geartrain.domain.prediction import Prediction
-from geartrain.service.catalogue import Catalogue
-from geartrain.service.inference import Inference, check_success
+from geartrain.service import inference
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import EventReader, LaggedError, completion
 from geartrain.transport.http import compression
 from geartrain.transport.http.hangup import HangupWatch
@@ -111,19 +112,19 @@ class GenerateEndpoint:
 class _Generation:
     """One request and its prediction."""
 
-    def __init__(self, inference: Inference, body: bytes | bytearray) -> None:
-        model = inference.service.model
-        model.check_ready()
-        asked = generate.read_request(body, model.signature, model.view)
-        self._inference = inference
-        self._view = GenerateView(model.signature, model.view)
-        self._model = (model.name, model.version)
+    def __init__(self, deployment: Deployment, body: bytes | bytearray) -> None:
+        deployment.workers.check_ready()
+        signature, view = deployment.interface.signature, deployment.interface.view
+        asked = generate.read_request(body, signature, view)
+        self._deployment = deployment
+        self._view = GenerateView(signature, view)
+        self._model = (deployment.name, deployment.version)
         self._id = asked.request.id
-        self.prediction: Prediction = inference.create_from_json(asked.values, asked.request, asked.tensors)
+        self.prediction: Prediction = inference.create_from_json(deployment, asked.values, asked.request, asked.tensors)
 
     def answer(self) -> Answer:
         """The one response of a run that is over; raises `GeartrainError` if it failed."""
-        check_success(self.prediction)
+        inference.check_success(self.prediction)
         outputs = self._view.whole(self.prediction)
         return Answer(HTTPStatus.OK, (generate.encode_response(self._model, self._id, outputs),))
 
@@ -134,11 +135,11 @@ class _Generation:
                 response = generate.encode_response(self._model, self._id, self._view.one(event.chunk))
                 yield generate.encode_event(response)
             elif type(event) is Completed:
-                check_success(self.prediction)
+                inference.check_success(self.prediction)
 
     def abandon(self) -> None:
         """Nobody waits for it any more."""
-        self._inference.service.abandon(self.prediction)
+        self._deployment.predictions.abandon(self.prediction)
 
 
 class _Stream:

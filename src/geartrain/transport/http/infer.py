@@ -14,8 +14,9 @@ from geartrain.apis.open_inference import Reply
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.inference import InferRequest, InferResponse
 from geartrain.domain.prediction import Prediction
-from geartrain.service.catalogue import Catalogue
-from geartrain.service.inference import Inference
+from geartrain.service import inference
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import completion
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.errors import OPEN_INFERENCE_HTTP_STATUS
@@ -164,14 +165,14 @@ class InferEndpoint:
 class InferCall:
     """One request; see `Call`."""
 
-    __slots__ = ("_endpoint", "_inference", "_name", "_prediction", "_reply", "_request", "_version", "head")
+    __slots__ = ("_deployment", "_endpoint", "_name", "_prediction", "_reply", "_request", "_version", "head")
 
     def __init__(self, endpoint: InferEndpoint, name: str, version: str, *, head: _Head) -> None:
         self._endpoint = endpoint
         self._name = name
         self._version = version
         self.head = head
-        self._inference: Inference
+        self._deployment: Deployment
         self._request: InferRequest
         self._reply: Reply
         self._prediction: Prediction
@@ -181,15 +182,14 @@ class InferCall:
         endpoint = self._endpoint
         if len(body) > endpoint.max_body_bytes:
             raise too_large(endpoint.max_body_bytes)
-        self._inference = inference = endpoint.catalogue.find(self._name, self._version)
+        self._deployment = deployment = endpoint.catalogue.find(self._name, self._version)
         if len(body) >= tensor_json.LARGE and tensor_json.arrays() is None:
             endpoint.begin_loading()
-        model = inference.service.model
-        model.check_ready()
+        deployment.workers.check_ready()
         self._request, self._reply = open_inference.read_request(
-            body, self.head.read_json_size(), model.view, fetch=endpoint.regions.read
+            body, self.head.read_json_size(), deployment.interface.view, fetch=endpoint.regions.read
         )
-        self._prediction = inference.create(self._request)
+        self._prediction = inference.create(deployment, self._request)
         return self._prediction
 
     def answer(self) -> Answer:
@@ -206,7 +206,7 @@ class InferCall:
 
     def response(self) -> InferResponse:
         """Return what the run gave; raises `GeartrainError` if it failed."""
-        return self._inference.response(self._prediction, self._request)
+        return inference.response(self._deployment, self._prediction, self._request)
 
     def encode(self, response: InferResponse) -> Answer:
         """Return it in the form that was asked for; raises `GeartrainError` if there is none."""
@@ -222,7 +222,7 @@ class InferCall:
 
     def abandon(self) -> None:
         """See `Call`."""
-        self._inference.service.abandon(self._prediction)
+        self._deployment.predictions.abandon(self._prediction)
 
 
 def refuse(error: GeartrainError) -> Answer:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from geartrain.apis.metrics import ModelMetrics
-    from geartrain.service.catalogue import Catalogue
+    from geartrain.service.models.catalogue import Catalogue
 
 
 class MetricsEndpoint:
@@ -41,18 +41,18 @@ class MetricsEndpoint:
     def _models(self) -> Iterator[ModelMetrics]:
         from geartrain.apis.metrics import ModelMetrics
 
-        for inference in self._catalogue.inferences():
-            service, model = inference.service, inference.service.model
-            permits = model.permits
+        for deployment in self._catalogue.deployments():
+            workers, scheduler = deployment.workers, deployment.scheduler
+            permits, counts = workers.permits, scheduler.context.counts
             yield ModelMetrics(
-                statistics=service.counts.statistics(model.name, model.version),
-                failures=service.counts.faults,
-                is_ready=model.health is Health.READY,
-                waiting=service.waiting,
-                queue=inference.queue,
+                statistics=counts.statistics(deployment.name, deployment.version),
+                failures=counts.faults,
+                is_ready=workers.health is Health.READY,
+                waiting=scheduler.waiting,
+                queue=deployment.settings.inference_queue,
                 slots=permits.size,
                 slots_in_use=permits.size - permits.idle,
-                replicas=len(model.replicas),
-                replicas_ready=sum(replica.health is Health.READY for replica in model.replicas),
-                restarts=model.restarts.count,
+                replicas=len(workers.replicas),
+                replicas_ready=sum(replica.health is Health.READY for replica in workers.replicas),
+                restarts=workers.restarts.count,
             )

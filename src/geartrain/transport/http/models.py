@@ -17,12 +17,12 @@ from geartrain.apis import cog
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.versions import COG_VERSION
-from geartrain.service.predictions import PredictionService
-from geartrain.service.trainings import Trainings
+from geartrain.service.models.entry import ModelRef
+from geartrain.service.models.trainings import Trainings
 from geartrain.transport.errors import HTTP_STATUS
 from geartrain.transport.http.app import make_app
 from geartrain.transport.http.predictions import PredictionEndpoints
-from geartrain.transport.http.system import SystemEndpoints, health_of, shutdown_route
+from geartrain.transport.http.system import SystemEndpoints, health_fields, shutdown_route
 from geartrain.transport.http.trainings import TrainingEndpoints
 from geartrain.transport.http.wire import send_json
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from geartrain.service.catalogue import Catalogue
+    from geartrain.service.models.catalogue import Catalogue
 
 _WORST_FIRST: Final = (
     Health.SETUP_FAILED,
@@ -46,12 +46,12 @@ _WORST_FIRST: Final = (
 class Root(NamedTuple):
     """What there is at the root besides the Open Inference Protocol."""
 
-    predictions: PredictionEndpoints | None
+    lanes: Sequence[PredictionEndpoints]  # that small requests go to without ASGI
     endpoints: Mapping[str, PredictionEndpoints]
     routes: Sequence[BaseRoute]
 
 
-class Doors:
+class CogEndpoints:
     """Makes the endpoints of models."""
 
     def __init__(self, *, max_body_bytes: int, quiet: float, shut_down: Callable[[], None]) -> None:
@@ -60,71 +60,45 @@ class Doors:
         self._quiet = quiet
         self._shut_down = shut_down
 
-    def root(
-        self, predictions: PredictionService | None, trainings: Trainings | None, catalogue: Catalogue | None
-    ) -> Root:
-        """Return what is at the root: predictions, trainings, or both; or else the default model of the catalogue.
+    def root(self, catalogue: Catalogue | None, trainings: Trainings | None) -> Root:
+        """Return what is at the root: the default model of the catalogue, trainings, or both.
 
-        That one is followed through reloads. Of several models without a default there is an overview.
+        Of several models without a default there is an overview.
         """
         name = None if catalogue is None else catalogue.default_model
-        if predictions is None and catalogue is not None and (name is not None or trainings is None):
-            if name is None:
-                return Root(None, {}, _Overview(catalogue, self._shut_down).routes())
-            predictions = catalogue.service(name)
+        if catalogue is not None and name is None:
+            return Root((), {}, _Overview(catalogue, self._shut_down).routes())
+        model = None if catalogue is None or name is None else catalogue.refer(name)
+        title = name or ("" if trainings is None else trainings.ref.entry.name)
+        system = SystemEndpoints(title, model, trainings, self._shut_down)
         endpoints: dict[str, PredictionEndpoints] = {}
-        system = SystemEndpoints(predictions, trainings, self._shut_down)
         if trainings is not None:
             endpoints["trainings"] = TrainingEndpoints(trainings, max_body_bytes=self._max_body_bytes)
-        if predictions is not None:
-            endpoints["predictions"] = self.predictions(predictions)
-            if catalogue is not None and name is not None:
-                _follow(catalogue, name, endpoints["predictions"], system=system)
-        return Root(endpoints.get("predictions"), endpoints, system.routes())
+        if model is None:
+            return Root((), endpoints, system.routes())
+        endpoints["predictions"] = self._predictions(model)
+        return Root((endpoints["predictions"],), endpoints, system.routes())
 
     def models(self, catalogue: Catalogue) -> ASGIApp:
         """Return what answers at `/models`."""
         return _Models(catalogue, self)
 
-    def predictions(self, service: PredictionService) -> PredictionEndpoints:
-        """Return the prediction endpoints of a model."""
-        return PredictionEndpoints(service, max_body_bytes=self._max_body_bytes, quiet=self._quiet)
+    def model(self, name: str, model: ModelRef, prefix: str) -> ASGIApp:
+        """Return what answers below `prefix`: Cog's API of one model version, or of whatever version is the default."""
+        system = SystemEndpoints(name, model, None, prefix=prefix)
+        return make_app({"predictions": self._predictions(model)}, system.routes())
 
-
-def _follow(catalogue: Catalogue, name: str, predictions: PredictionEndpoints, *, system: SystemEndpoints) -> None:
-    def follow(changed: str) -> None:
-        if changed == name:
-            service = catalogue.service(name)
-            predictions.follow(service)
-            system.follow(service)
-
-    catalogue.subscribe(follow)
-
-
-class _Model:
-    """Cog's API of one model version, or of whatever version is the default."""
-
-    def __init__(self, service: PredictionService, doors: Doors, prefix: str) -> None:
-        self._service = service
-        self._predictions = doors.predictions(service)
-        self._system = SystemEndpoints(service, None, prefix=prefix)
-        self.app = make_app({"predictions": self._predictions}, self._system.routes())
-
-    def follow(self, service: PredictionService) -> None:
-        """It may be another service than at the request before."""
-        if service is not self._service:
-            self._service = service
-            self._predictions.follow(service)
-            self._system.follow(service)
+    def _predictions(self, model: ModelRef) -> PredictionEndpoints:
+        return PredictionEndpoints(model, max_body_bytes=self._max_body_bytes, quiet=self._quiet)
 
 
 class _Models:
     """Takes the model out of the path and lets its own application answer the rest."""
 
-    def __init__(self, catalogue: Catalogue, doors: Doors) -> None:
+    def __init__(self, catalogue: Catalogue, endpoints: CogEndpoints) -> None:
         self._catalogue = catalogue
-        self._doors = doors
-        self._models: dict[tuple[str, str], _Model] = {}
+        self._endpoints = endpoints
+        self._models: dict[tuple[str, str], ASGIApp] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
@@ -138,23 +112,22 @@ class _Models:
             version, rest = rest[1], rest[2:]
             prefix = f"{prefix}/versions/{quote(version, safe='')}"
         try:
-            model = self._model(name, version, prefix)
+            app = self._app(name, version, prefix)
         except GeartrainError as error:
             await send_json(send, HTTP_STATUS[error.code], cog.encode_error(error))
             return
         raw = "/" + "/".join(rest)
-        await model.app({**scope, "path": unquote(raw), "raw_path": raw.encode("latin-1")}, receive, send)
+        await app({**scope, "path": unquote(raw), "raw_path": raw.encode("latin-1")}, receive, send)
 
-    def _model(self, name: str, version: str, prefix: str) -> _Model:
+    def _app(self, name: str, version: str, prefix: str) -> ASGIApp:
         if version and not (version.isascii() and version.isdecimal()):
             raise GeartrainError(Code.NOT_FOUND, f"{version!r} is no version; a version is a number")
-        service = self._catalogue.service(name, version)
-        key = (name, service.model.version if version else "")
-        model = self._models.get(key)
-        if model is None:
-            model = self._models[key] = _Model(service, self._doors, prefix)
-        model.follow(service)
-        return model
+        self._catalogue.entry(name)  # it may have gone since it was asked for the last time
+        model = self._catalogue.refer(name, version)
+        key = (name, model.version)
+        if key not in self._models:
+            self._models[key] = self._endpoints.model(name, model, prefix)
+        return self._models[key]
 
     async def _list(self, method: str, send: Send) -> None:
         if method in {"GET", "HEAD"}:
@@ -196,13 +169,13 @@ class _Overview:
 
     async def health_check(self, _request: Request) -> Response:
         """`GET /health-check`: READY if all that is to be served is; otherwise the worst, with a report of each."""
-        names = [name for name in self._catalogue.names() if self._catalogue.is_wanted(name)]
-        services = [self._catalogue.service(name) for name in names]
-        reports = await asyncio.gather(*(health_of(service.model) for service in services))
-        found = {report["status"] for report in reports}
+        entries = [self._catalogue.entry(name) for name in self._catalogue.names()]
+        wanted = [entry for entry in entries if entry.is_wanted]
+        reports = await asyncio.gather(*(entry.report() for entry in wanted))
+        found = {report.health for report in reports}
         body: dict[str, Any] = {
             "status": next((health for health in _WORST_FIRST if health in found), Health.READY),
-            "models": dict(zip(names, reports, strict=True)),
+            "models": {entry.name: health_fields(report) for entry, report in zip(wanted, reports, strict=True)},
         }
         return _json(cog.encode_health({**body, **cog.versions(__version__)}))
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 from geartrain import __version__
 from geartrain.apis import open_inference, open_inference_info
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.service.catalogue import Catalogue
+from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.http.generate import GenerateEndpoint
 from geartrain.transport.http.infer import InferEndpoint, read_version, refuse
@@ -164,7 +164,7 @@ class OpenInferenceEndpoints:
         return _json(open_inference_info.server_metadata(__version__, shared_memory=self._regions.enabled))
 
     async def _models(self, _request: _Request) -> Answer:
-        names = dict.fromkeys(inference.service.model.name for inference in self._catalogue.inferences())
+        names = dict.fromkeys(deployment.name for deployment in self._catalogue.deployments())
         return _json(open_inference_info.model_list(names))
 
     # a model
@@ -174,23 +174,24 @@ class OpenInferenceEndpoints:
         return self._health(ready, open_inference_info.health(request.name, ready=ready))
 
     async def _metadata(self, request: _Request) -> Answer:
-        model, versions = self._catalogue.describe(request.name, request.version)
-        info, view = model.info, model.view
+        deployment, versions = self._catalogue.describe(request.name, request.version)
+        info, view = deployment.interface.info, deployment.interface.view
         return _json(
             open_inference_info.model_metadata(
-                model.name, versions, view, platform=info.platform, batching=info.batching
+                deployment.name, versions, view, platform=info.platform, batching=info.batching
             )
         )
 
     async def _config(self, request: _Request) -> Answer:
-        model, _ = self._catalogue.describe(request.name, request.version)
+        deployment, _ = self._catalogue.describe(request.name, request.version)
+        info, view = deployment.interface.info, deployment.interface.view
         return _json(
             open_inference_info.model_config(
-                model.name,
-                model.view,
-                model.slots,
-                platform=model.info.platform,
-                batching=model.info.batching,
+                deployment.name,
+                view,
+                deployment.slots,
+                platform=info.platform,
+                batching=info.batching,
             )
         )
 

@@ -12,7 +12,9 @@ from geartrain.apis import cog
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.webhook import Webhook
-from geartrain.service.predictions import NewPrediction, PredictionService
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.entry import ModelRef
+from geartrain.service.models.predictions import Predictions
 from geartrain.service.readers import completion
 from geartrain.transport.errors import HTTP_STATUS
 from geartrain.transport.http.hangup import HangupWatch
@@ -75,17 +77,14 @@ def _is_json(content_type: bytes) -> bool:
 class PredictionEndpoints:
     """`POST /predictions`, `PUT /predictions/{id}`, `POST /predictions/{id}/cancel`."""
 
-    def __init__(self, service: PredictionService, *, max_body_bytes: int, quiet: float = QUIET) -> None:
+    noun = "prediction"
+
+    def __init__(self, model: ModelRef, *, max_body_bytes: int, quiet: float = QUIET) -> None:
         """`quiet`: the seconds without an event after which a stream is kept alive."""
-        self._service = service
+        self._model = model
         self._max_body_bytes = max_body_bytes
         self._hangups = HangupWatch()
-        self._streams = EventStreams(service, self._hangups, quiet=quiet)
-
-    def follow(self, service: PredictionService) -> None:
-        """From now on it is another service of the same model, to which the one before has made way."""
-        self._service = service
-        self._streams.follow_service(service)
+        self._streams = EventStreams(self._hangups, quiet=quiet)
 
     async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Make a prediction; not idempotent."""
@@ -97,16 +96,24 @@ class PredictionEndpoints:
 
     async def cancel(self, send: Send, prediction_id: str) -> None:
         """Ask for the end of a live prediction: 200 at once, 404 if there is none."""
-        found = self._service.cancel(prediction_id)
+        found = any(predictions.cancel(prediction_id) for predictions in self._tables())
         await send_json(send, HTTPStatus.OK if found else HTTPStatus.NOT_FOUND, b"{}")
 
     async def show(self, send: Send, prediction_id: str) -> None:
         """Tell how a prediction stands, live or recently over; 404 if there is none."""
-        prediction = self._service.look_up(prediction_id)
-        if prediction is None:
-            await send_json(send, HTTPStatus.NOT_FOUND, _UNKNOWN_ID % self._service.model.noun.encode())
-        else:
-            await send_parts(send, HTTPStatus.OK, cog.encode_in_parts(prediction))
+        for predictions in self._tables():
+            prediction = predictions.look_up(prediction_id)
+            if prediction is not None:
+                await send_parts(send, HTTPStatus.OK, cog.encode_in_parts(prediction))
+                return
+        await send_json(send, HTTPStatus.NOT_FOUND, _UNKNOWN_ID % self.noun.encode())
+
+    def _tables(self) -> tuple[Predictions, ...]:
+        """Return the predictions of the model; none where there is no such model any more."""
+        try:
+            return (self._model.predictions,)
+        except GeartrainError:
+            return ()
 
     # the same without ASGI
 
@@ -117,7 +124,7 @@ class PredictionEndpoints:
         head = _Head(headers)
         is_plain = head.has_json and not head.respond_async and not head.event_stream
         if is_plain and 0 < head.length <= EXPRESS_LIMIT:
-            return lambda: _PlainCall(self._service, headers, self._max_body_bytes)
+            return lambda: _PlainCall(self._model, headers, self._max_body_bytes)
         return None
 
     # the ASGI road
@@ -138,25 +145,26 @@ class PredictionEndpoints:
         head = _Head(scope["headers"])
         request = await self._read(receive, head)
         if url_id is not None and request.id is not None and request.id != url_id:
-            raise cog.id_mismatch(self._service.model.noun)
-        if head.event_stream and not self._service.model.signature.streaming:
-            self._service.model.check_ready()
+            raise cog.id_mismatch(self.noun)
+        if head.event_stream and not self._model.deployment.interface.signature.streaming:
+            self._model.deployment.workers.check_ready()
             raise GeartrainError(Code.NOT_ACCEPTABLE, _NO_STREAMS)
-        live = None if url_id is None else self._service.find(url_id)
+        predictions = self._model.predictions
+        live = None if url_id is None else predictions.find(url_id)
         prediction = live
         if prediction is None:
             new = _new(request, url_id, scope["headers"], head=head)
             del request  # and with it the body, which may be large
-            prediction = self._service.create(new)
+            prediction = self._model.deployment.create(new)
         if head.event_stream:
-            await self._streams.follow(prediction, receive, send, created=live is None)
+            await self._streams.follow(prediction, receive, send, predictions=predictions, created=live is None)
         elif live is not None:
             await send_parts(send, HTTPStatus.ACCEPTED, cog.encode_in_parts(live))
         elif head.respond_async:
             await send_json(send, HTTPStatus.ACCEPTED, cog.encode_accepted(prediction))
         else:
             if not prediction.is_terminal:
-                await self._wait(prediction, receive)
+                await self._wait(prediction, receive, predictions)
             await send_parts(send, HTTPStatus.OK, cog.encode_in_parts(prediction))
 
     async def _read(self, receive: Receive, head: _Head) -> cog.PredictionRequest:
@@ -167,13 +175,13 @@ class PredictionEndpoints:
             return cog.NO_REQUEST
         raise GeartrainError(Code.UNSUPPORTED_MEDIA_TYPE, "Expected request with `Content-Type: application/json`")
 
-    async def _wait(self, prediction: Prediction, receive: Receive) -> None:
+    async def _wait(self, prediction: Prediction, receive: Receive, predictions: Predictions) -> None:
         completed = completion(prediction)
-        wait = self._hangups.begin(receive, lambda: self._service.abandon(prediction))
+        wait = self._hangups.begin(receive, lambda: predictions.abandon(prediction))
         try:
             await completed
         except asyncio.CancelledError:
-            self._service.abandon(prediction)
+            predictions.abandon(prediction)
             raise
         finally:
             self._hangups.end(wait)
@@ -182,18 +190,21 @@ class PredictionEndpoints:
 class _PlainCall:
     """See `Call`."""
 
-    __slots__ = ("_headers", "_max_body_bytes", "_prediction", "_service")
+    __slots__ = ("_headers", "_max_body_bytes", "_model", "_prediction", "_predictions")
 
-    def __init__(self, service: PredictionService, headers: Headers, max_body_bytes: int) -> None:
-        self._service = service
+    def __init__(self, model: ModelRef, headers: Headers, max_body_bytes: int) -> None:
+        self._model = model
         self._headers = headers
         self._max_body_bytes = max_body_bytes
         self._prediction: Prediction
+        self._predictions: Predictions
 
     def admit(self, body: bytes) -> Prediction:
         if len(body) > self._max_body_bytes:
             raise too_large(self._max_body_bytes)
-        self._prediction = prediction = self._service.create(_new(cog.read_request(body), None, self._headers))
+        deployment = self._model.deployment
+        self._predictions = deployment.predictions
+        self._prediction = prediction = deployment.create(_new(cog.read_request(body), None, self._headers))
         return prediction
 
     def answer(self) -> Answer:
@@ -204,7 +215,7 @@ class _PlainCall:
         return Answer(HTTP_STATUS[error.code], (cog.encode_error(error),))
 
     def abandon(self) -> None:
-        self._service.abandon(self._prediction)
+        self._predictions.abandon(self._prediction)
 
 
 def _new(

@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
-from geartrain.service.catalogue import Catalogue
-from geartrain.service.predictions import PredictionService
-from geartrain.service.served import Served
-from geartrain.service.shared_memory import SharedRegions
-from geartrain.service.trainings import Trainings
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.models.trainings import Trainings
 from geartrain.transport.http.app import make_app
 from geartrain.transport.http.connection import Connection, IdleSweep
 from geartrain.transport.http.heads import AnswerHeads, KnownHeads
 from geartrain.transport.http.lanes import Lane
 from geartrain.transport.http.metrics import MetricsEndpoint
-from geartrain.transport.http.models import Doors
+from geartrain.transport.http.models import CogEndpoints
 from geartrain.transport.http.open_inference import OpenInferenceEndpoints, OpenInferenceOptions
 from geartrain.transport.http.streams import QUIET
 
@@ -76,34 +73,33 @@ class HttpServer(uvicorn.Server):
 
 
 def make_http_server(
-    predictions: PredictionService | None,
+    catalogue: Catalogue | None,
+    trainings: Trainings | None,
     *,
-    trainings: Trainings | None = None,
-    catalogue: Catalogue | None = None,
-    open_inference: OpenInferenceOptions | None = None,
+    cancel_all: Callable[[], None],
+    open_inference: OpenInferenceOptions,
     max_body_bytes: int,
     quiet: float = QUIET,
     grace: float | None = None,
 ) -> HttpServer:
     """Build a server on the running loop; `serve(sockets=[…])` runs it until its `should_exit` is set.
 
-    At the root it serves predictions, trainings, or both, or else the default model of `catalogue`; all models of it at
-    `/models`, and by the Open Inference Protocol, without shared memory unless `open_inference` has it. `quiet`: the
-    seconds after which a stream without events is kept alive. `grace`: see `HttpServer`.
+    At the root it serves the default model of `catalogue`, trainings, or both; all models of the catalogue at
+    `/models`, and by the Open Inference Protocol. `quiet`: the seconds after which a stream without events is kept
+    alive. `cancel_all` and `grace`: see `HttpServer`.
     """
 
     def shut_down() -> None:
         server.should_exit = True
 
-    doors = Doors(max_body_bytes=max_body_bytes, quiet=quiet, shut_down=shut_down)
-    root = doors.root(predictions, trainings, catalogue)
-    lanes: list[Lane] = [root.predictions] if root.predictions is not None else []
+    cog = CogEndpoints(max_body_bytes=max_body_bytes, quiet=quiet, shut_down=shut_down)
+    root = cog.root(catalogue, trainings)
+    lanes: list[Lane] = list(root.lanes)
     others: dict[str, ASGIApp] = {}
     if catalogue is not None:
-        options = open_inference or OpenInferenceOptions(SharedRegions(enabled=False))
-        v2 = OpenInferenceEndpoints(catalogue, options, max_body_bytes=max_body_bytes)
+        v2 = OpenInferenceEndpoints(catalogue, open_inference, max_body_bytes=max_body_bytes)
         lanes.append(v2.infer)
-        others = {"v2": v2, "models": doors.models(catalogue), "metrics": MetricsEndpoint(catalogue)}
+        others = {"v2": v2, "models": cog.models(catalogue), "metrics": MetricsEndpoint(catalogue)}
     app = make_app(root.endpoints, root.routes, others)
     config = uvicorn.Config(
         app,
@@ -121,6 +117,5 @@ def make_http_server(
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE,
     )
-    served = Served(predictions, trainings, catalogue)
-    server = HttpServer(config, served.cancel_all, grace=grace)
+    server = HttpServer(config, cancel_all, grace=grace)
     return server

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Send
 
     from geartrain.domain.prediction import Prediction
-    from geartrain.service.predictions import PredictionService
+    from geartrain.service.models.predictions import Predictions
 
 QUIET: Final = 15.0  # seconds without an event until a comment keeps the connection alive
 MAX_READERS: Final = 1024  # of one prediction
@@ -26,27 +26,24 @@ _HEADERS: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b
 class EventStreams:
     """The streams of one server, and who still reads which prediction."""
 
-    def __init__(self, service: PredictionService, hangups: HangupWatch, *, quiet: float) -> None:
-        self._service = service
+    def __init__(self, hangups: HangupWatch, *, quiet: float) -> None:
         self._hangups = hangups
         self._quiet = quiet
         self._readers: Counter[Prediction] = Counter()
-        self._dependent: set[Prediction] = set()  # on having a reader
+        self._dependent: dict[Prediction, Predictions] = {}  # on having a reader
 
-    def follow_service(self, service: PredictionService) -> None:
-        """From now on new streams are of predictions of that service."""
-        self._service = service
-
-    async def follow(self, prediction: Prediction, receive: Receive, send: Send, *, created: bool) -> None:
+    async def follow(
+        self, prediction: Prediction, receive: Receive, send: Send, *, predictions: Predictions, created: bool
+    ) -> None:
         """Answer with the events of a prediction from its first on, then live, until it is over.
 
-        A prediction that was `created` for a stream is canceled when its last reader has gone. Raises
-        `TOO_MANY_READERS`.
+        A prediction that was `created` for a stream is canceled when its last reader has gone; `predictions` is the
+        table that it is in. Raises `TOO_MANY_READERS`.
         """
         if self._readers[prediction] >= MAX_READERS:
             raise GeartrainError(Code.TOO_MANY_READERS, "Too many stream subscribers")
         try:
-            start = 0 if created else replay_start(prediction, self._service.history)
+            start = 0 if created else replay_start(prediction)
             reader = EventReader(prediction, start)  # before anything else can happen to it
         except EventsDroppedError as error:
             await _start(send)
@@ -54,14 +51,14 @@ class EventStreams:
             return
         self._readers[prediction] += 1
         if created:
-            self._dependent.add(prediction)
+            self._dependent[prediction] = predictions
         stream = _Stream(prediction, reader, send, quiet=self._quiet)
         wait = self._hangups.begin(receive, stream.leave)
         try:
             await stream.write()
         except LaggedError as error:
             if not await self._hangups.has_left(wait):  # which would be why it did not read
-                self._dependent.discard(prediction)  # its reader is sent away, and may come back with a PUT
+                self._dependent.pop(prediction, None)  # its reader is sent away, and may come back with a PUT
                 await _send(send, sse.encode_error(sse.LAGGED, error.skipped), more=False)
         finally:
             stream.close()
@@ -73,8 +70,7 @@ class EventStreams:
         if not self._readers[prediction]:
             del self._readers[prediction]
             if prediction in self._dependent:
-                self._dependent.remove(prediction)
-                self._service.abandon(prediction)
+                self._dependent.pop(prediction).abandon(prediction)
 
 
 class _Stream:

@@ -17,9 +17,11 @@ from geartrain.apis import cog, openapi
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.signature import Signature
-from geartrain.service.model import Model, SetupReport
-from geartrain.service.predictions import PredictionService
-from geartrain.service.trainings import Trainings
+from geartrain.service.models.entry import ModelRef
+from geartrain.service.models.interface import Interface
+from geartrain.service.models.replicas import SetupReport
+from geartrain.service.models.trainings import Trainings
+from geartrain.service.models.workers import HealthReport
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -47,31 +49,30 @@ class SystemEndpoints:
 
     def __init__(
         self,
-        predictions: PredictionService | None,
+        name: str,
+        predictions: ModelRef | None,
         trainings: Trainings | None,
         shut_down: Callable[[], None] | None = None,
         *,
         prefix: str = "",
     ) -> None:
-        """`prefix`: what stands before the paths of its routes. Without `shut_down` it cannot shut the server down."""
+        """`name` is that of the model. `prefix`: what stands before the paths of its routes.
+
+        Without `shut_down` it cannot shut the server down.
+        """
         if predictions is not None:
-            self._model = predictions.model
+            self._model = predictions
         elif trainings is not None:
-            self._model = trainings.service.model
+            self._model = trainings.ref
         else:
             msg = "there is nothing to serve"
             raise ValueError(msg)
+        self._name = name
         self._predictions = predictions
         self._trainings = trainings
         self._shut_down = shut_down
         self._prefix = prefix
-        self._openapi: bytes | None = None
-
-    def follow(self, predictions: PredictionService) -> None:
-        """From now on it is another service of the same model."""
-        self._predictions = predictions
-        self._model = predictions.model
-        self._openapi = None
+        self._openapi: dict[Interface | None, bytes] = {}  # of the present interface alone
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of Cog's HTTP API besides the predictions."""
@@ -94,23 +95,27 @@ class SystemEndpoints:
 
     async def health_check(self, _request: Request) -> Response:
         """`GET /health-check`: always 200, the status is in the body."""
-        return _json(cog.encode_health({**await health_of(self._model), **cog.versions(__version__)}))
+        return _json(cog.encode_health({**health_fields(await self._model.report()), **cog.versions(__version__)}))
 
     async def openapi(self, _request: Request) -> Response:
         """`GET /openapi.json`: 503 until the model has told its signature."""
-        if self._openapi is None:
-            import msgspec
-
-            try:
-                signature = None if self._predictions is None else self._model.signature
+        try:
+            interface = None if self._predictions is None else self._predictions.deployment.interface
+            if interface not in self._openapi:
                 training = await self._training_signature()
-            except GeartrainError:
-                return _json(b'{"error":"OpenAPI schema not available"}', HTTPStatus.SERVICE_UNAVAILABLE)
-            document = openapi.document(signature, training=training, title=self._model.name, version=__version__)
-            if self._prefix:
-                document["servers"] = [{"url": self._prefix}]
-            self._openapi = msgspec.json.encode(document, order="sorted")
-        return _json(self._openapi)
+                self._openapi = {interface: self._document(interface, training)}
+        except GeartrainError:
+            return _json(b'{"error":"OpenAPI schema not available"}', HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json(self._openapi[interface])
+
+    def _document(self, interface: Interface | None, training: Signature | None) -> bytes:
+        import msgspec
+
+        signature = None if interface is None else interface.signature
+        document = openapi.document(signature, training=training, title=self._name, version=__version__)
+        if self._prefix:
+            document["servers"] = [{"url": self._prefix}]
+        return msgspec.json.encode(document, order="sorted")
 
     async def _training_signature(self) -> Signature | None:
         if self._trainings is None:
@@ -124,7 +129,7 @@ class SystemEndpoints:
 
     async def docs(self, _request: Request) -> Response:
         """`GET /docs`: the API to try out, without any file from elsewhere."""
-        title = html.escape(f"{self._model.name} - geartrain")
+        title = html.escape(f"{self._name} - geartrain")
         return HTMLResponse(_DOCS_PAGE.format(title=title, prefix=html.escape(self._prefix)))
 
 
@@ -138,14 +143,13 @@ def shutdown_route(shut_down: Callable[[], None]) -> Route:
     return Route("/shutdown", shutdown, methods=["POST"])
 
 
-async def health_of(model: Model) -> dict[str, Any]:
-    """Return the health of a model now, as `GET /health-check` tells it. What has no value is left out."""
-    report = await model.report()
+def health_fields(report: HealthReport) -> dict[str, Any]:
+    """Return the health of a model as `GET /health-check` tells it. What has no value is left out."""
     found: dict[str, Any] = {
         "status": report.health,
         "setup": _setup(report.setup, report.health),
         "user_healthcheck_error": report.healthcheck_error or report.defunct_reason,
-        "restarts": model.restarts if model.restarts.count else None,
+        "restarts": report.restarts if report.restarts.count else None,
         "replicas": report.replicas or None,
     }
     return {name: value for name, value in found.items() if value is not None}

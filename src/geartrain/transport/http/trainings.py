@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.service.trainings import Trainings
+from geartrain.service.models.trainings import Trainings
 from geartrain.transport.http.predictions import PredictionEndpoints, accepts_event_stream
 
 if TYPE_CHECKING:
@@ -17,8 +17,10 @@ _NO_STREAMS: Final = "Training endpoints do not support streaming responses."
 class TrainingEndpoints(PredictionEndpoints):
     """`POST /trainings`, `PUT /trainings/{id}`, `POST /trainings/{id}/cancel`."""
 
+    noun = "training"
+
     def __init__(self, trainings: Trainings, *, max_body_bytes: int) -> None:
-        super().__init__(trainings.service, max_body_bytes=max_body_bytes)
+        super().__init__(trainings.ref, max_body_bytes=max_body_bytes)
         self._trainings = trainings
 
     @staticmethod

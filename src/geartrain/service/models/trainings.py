@@ -10,30 +10,31 @@ from typing import Any
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.signature import Signature
-from geartrain.service.model import ModelSetupError
-from geartrain.service.predictions import PredictionService
+from geartrain.service.models.entry import ModelRef
+from geartrain.service.models.replicas import ModelSetupError
 
 logger = logging.getLogger(__name__)
 
 
-class Trainings:
-    """A service of trainings, whose model may have to be loaded first."""
+async def _is_loaded_elsewhere() -> None:
+    """There is nothing to load when a training is asked for."""
 
-    def __init__(self, service: PredictionService, load: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
-        """`load` makes the model ready, when it is first needed; None: whoever started it does, at once."""
-        self.service = service
+
+class Trainings:
+    """The model that trains, which may have to be loaded first."""
+
+    def __init__(self, ref: ModelRef, load: Callable[[], Coroutine[Any, Any, None]] = _is_loaded_elsewhere) -> None:
+        """`load` makes the model ready, when it is first needed; by default whoever started it does, at once."""
+        self.ref = ref
         self._load = load
         self._loading: asyncio.Task[None] | None = None
         self._closing = False
 
     async def ready(self) -> None:
-        """Wait until a training can be admitted, or the service itself will say why not.
+        """Wait until a training can be admitted, or the model itself will say why not.
 
-        Raises `GeartrainError`: `NOT_READY` with the reason when it cannot be loaded, now and for ever;
-        `SHUTTING_DOWN`.
+        Raises `GeartrainError`: `NOT_READY` with the reason when it cannot be loaded, now or later; `SHUTTING_DOWN`.
         """
-        if self._load is None:
-            return
         if self._loading is None:
             if self._closing:
                 raise GeartrainError(Code.SHUTTING_DOWN, "The server is shutting down and takes no new trainings.")
@@ -49,20 +50,19 @@ class Trainings:
     async def signature(self) -> Signature:
         """Return the inputs and the output of a training; raise `NOT_READY` while, or when, they cannot be told."""
         await self.ready()
-        return self.service.model.signature
+        return self.ref.deployment.interface.signature
 
     def close(self) -> None:
-        """Admit nothing more."""
+        """Load nothing more."""
         self._closing = True
-        self.service.close()
 
-    async def stop(self, grace: float) -> None:
-        """End its worker within `grace` seconds."""
+    async def stop(self) -> None:
+        """Give up what is being loaded."""
+        self.close()
         if self._loading is not None:
             self._loading.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._loading
-        await self.service.model.stop(grace)
 
 
 def _report(loading: asyncio.Task[None]) -> None:

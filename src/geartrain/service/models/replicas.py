@@ -11,9 +11,9 @@ import msgspec
 
 from geartrain.domain.events import LogSource
 from geartrain.domain.lifecycle import Health, next_health
-from geartrain.domain.work import WorkerInfo
+from geartrain.domain.work import WorkerInfo, WorkerObserver
+from geartrain.service.models.restarts import RestartPolicy, Restarts
 from geartrain.service.ports import WorkerPort
-from geartrain.service.restarts import RestartPolicy, Restarts
 from geartrain.service.scheduling.permits import PermitPool
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,12 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
 
 
+Spawn = Callable[[WorkerObserver], WorkerPort]
+"""Spawns a worker that is heard by an observer; raises OSError if no process can be had. Needs no running loop."""
+
+
 class ReplicaOwner(Protocol):
-    """The model that a replica belongs to."""
+    """The workers that a replica is one of."""
 
     def on_replica(self, replica: Replica) -> None:
         """Its health has changed."""
@@ -65,40 +69,62 @@ class ReplicaOwner(Protocol):
 class Replica:
     """A worker, and after a crash the next one if the operator wants that. Hears them as their `WorkerObserver`."""
 
-    def __init__(self, owner: ReplicaOwner, policy: RestartPolicy | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, owner: ReplicaOwner, spawn: Spawn, policy: RestartPolicy | None, clock: Callable[[], float]
+    ) -> None:
         """`policy`: whether a crashed worker is followed by another; None: it is not, as documented."""
         self.health = Health.UNKNOWN
         self.setup = SetupReport(clock())
         self.restarts = Restarts(policy)
-        self.respawn: Callable[[], WorkerPort] | None = None
-        self.worker: WorkerPort | None = None
-        self.info: WorkerInfo | None = None
         self.permits = PermitPool()
-        self.lost: str | None = None  # why the latest one is gone
+        self.lost: str | None = None  # why the latest worker is gone
         self._owner = owner
+        self._spawn = spawn
+        self._worker: WorkerPort | None = None
+        self._info: WorkerInfo | None = None
         self._clock = clock
         self._time_limit: float | None = None
         self._restarting: asyncio.Task[None] | None = None
 
-    async def start(self, worker: WorkerPort, *, time_limit: float | None = None) -> None:
-        """Take a worker that is being set up, and wait until it is; raise `ModelSetupError` if it fails.
+    @property
+    def worker(self) -> WorkerPort:
+        """The latest worker; raises RuntimeError before the first one is spawned."""
+        if self._worker is None:
+            msg = "no worker has been spawned"
+            raise RuntimeError(msg)
+        return self._worker
+
+    @property
+    def info(self) -> WorkerInfo:
+        """What the latest worker that became ready said of itself; raises RuntimeError before one has."""
+        if self._info is None:
+            msg = "no worker has been ready"
+            raise RuntimeError(msg)
+        return self._info
+
+    def spawn(self) -> None:
+        """Spawn the first worker; raises OSError if no process can be had."""
+        self._worker = self._spawn(self)
+
+    async def start(self, *, time_limit: float | None = None) -> None:
+        """Wait until the worker that was spawned is set up; raise `ModelSetupError` if it fails.
 
         `time_limit` in seconds bounds the whole of load and setup; the worker is killed when it runs out.
         """
         self._time_limit = time_limit
         self._step(Health.STARTING)
         try:
-            await self._set_up(worker)
+            await self._set_up(self.worker)
         except ModelSetupError:
             self._step(Health.SETUP_FAILED)
             raise
 
     async def stop(self, grace: float) -> None:
-        """End the worker."""
+        """End the worker: at once, unless it is ready and has `grace` seconds."""
         if self._restarting is not None:
             self._restarting.cancel()
-        if self.worker is not None:
-            await self.worker.stop(grace)
+        if self._worker is not None:
+            await self._worker.stop(grace if self.health is Health.READY else 0)
 
     def report(self) -> ReplicaReport:
         """Say how it is."""
@@ -128,40 +154,35 @@ class Replica:
     def _crashed(self, what: str, reason: str, *, lived: float) -> None:
         """Start another worker after a pause, or give up. `lived`: seconds that the crashed one has been ready."""
         self.lost = reason
-        delay = None if self.respawn is None else self.restarts.next_delay(reason, lived=lived)
-        if delay is None or self.respawn is None:
-            self.lost += "" if self.respawn is None else self.restarts.note
+        delay = self.restarts.next_delay(reason, lived=lived)
+        if delay is None:
+            self.lost += self.restarts.note
             self._step(Health.DEFUNCT)
             logger.error("%s; no further prediction is possible", what, extra={"reason": self.lost})
             return
         logger.error("%s; another is started", what, extra={"reason": reason, "delay": delay})
-        self._restarting = asyncio.ensure_future(self._restart(delay, self.respawn))
+        self._restarting = asyncio.ensure_future(self._restart(delay))
         if self.health is not Health.STARTING:  # as it is when the crash was in a restart
             self._step(Health.STARTING)
 
-    async def _restart(self, delay: float, respawn: Callable[[], WorkerPort]) -> None:
+    async def _restart(self, delay: float) -> None:
         await asyncio.sleep(delay)
         self.setup = SetupReport(self._clock())
-        reason = await self._start_again(respawn)
-        if reason is not None:
-            self._crashed("the restarted worker could not be set up", reason, lived=0)
-
-    async def _start_again(self, respawn: Callable[[], WorkerPort]) -> str | None:
-        """Set up another worker; return why that failed, None if it is ready."""
         try:
-            worker = respawn()
+            worker = self._spawn(self)
         except OSError as error:
-            return self._setup_failed(f"no worker can be started: {error.strerror or error}").reason
+            failure = self._setup_failed(f"no worker can be started: {error.strerror or error}")
+            self._crashed("the restarted worker could not be spawned", failure.reason, lived=0)
+            return
         try:
             await self._set_up(worker)
         except ModelSetupError as error:
             await worker.stop(0)  # it may have failed and still be there, with all its memory
-            return error.reason
-        return None
+            self._crashed("the restarted worker could not be set up", error.reason, lived=0)
 
     async def _set_up(self, worker: WorkerPort) -> None:
         """Wait until a worker is set up; raise `ModelSetupError` if it fails."""
-        self.worker = worker
+        self._worker = worker
         try:
             async with asyncio.timeout(self._time_limit):
                 info = await worker.start()
@@ -170,7 +191,7 @@ class Replica:
             raise self._setup_failed(f"worker setup timed out after {self._time_limit:g} seconds") from None
         except Exception as error:
             raise self._setup_failed(str(error)) from error
-        self.info = info
+        self._info = info
         self.permits = PermitPool.of(worker, info.slots)
         self.setup.completed_at = self._clock()
         self._step(Health.READY)

@@ -1,0 +1,227 @@
+"""The wiring: everything that the options name, made and connected in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+from geartrain.bridge.child import SetupError
+from geartrain.domain.events import LogSource
+from geartrain.domain.signature import Signature
+from geartrain.domain.work import WorkerInfo, WorkerObserver
+from geartrain.project.repository import Repository
+from geartrain.project.source import ModelSource
+from geartrain.server.options import Progress, ServeOptions
+from geartrain.server.outbound import Outbound
+from geartrain.server.ready_file import write_ready_file
+from geartrain.server.repository import ServedModels, settings_of
+from geartrain.server.workers import launch
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.models.deployment import STOP_GRACE, Deployment, OutboundPort
+from geartrain.service.models.entry import ModelEntry, ModelRef
+from geartrain.service.models.ondemand import OnDemandWorker
+from geartrain.service.models.replicas import ModelSetupError, Spawn
+from geartrain.service.models.repository import Step
+from geartrain.service.models.trainings import Trainings
+from geartrain.service.ports import WorkerPort
+from geartrain.service.shared_memory import SharedRegions
+
+
+class App:
+    """The models of a server with all they need, and no listener. Made by `build`; nothing runs before `spawn`."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self.options = options
+        self.outbound = Outbound(options)
+        self.models = ServedModels(options, self.outbound)
+        self.regions = SharedRegions(enabled=options.shared_memory)
+        self.catalogue = Catalogue(
+            self.models,
+            default_model=options.default_model,
+            grace=options.shutdown_grace,
+            keep=options.limits.keep,
+            tell=self._tell,
+        )
+        # Of the model that is served alone, if it has one.
+        self.trainings, self._training = _make_trainings(options, self.catalogue, self.outbound)
+
+    @property
+    def serves_models(self) -> bool:
+        """Whether clients see the catalogue: not where all it has is a model that trains."""
+        source = self.options.source
+        return isinstance(source, Repository) or source.mode != "train"
+
+    # its beginning
+
+    def spawn(self) -> None:
+        """Spawn the workers of what is to be loaded at the start; they start while the caller imports the rest."""
+        self.catalogue.spawn(self.options.load)
+
+    async def start(self) -> None:
+        """Go on with what has been spawned. Returns at once; the progress tells what becomes of it."""
+        self.catalogue.begin()
+        self._tell_kubernetes()  # where nothing is loaded at the start it is ready at once
+
+    async def ready(self, check: Callable[[Deployment], None] = lambda _deployment: None) -> Deployment:
+        """Wait until the model that is served alone is ready; raise `ModelSetupError` if it cannot be.
+
+        `check` is called before setup is over, as soon as the model's signature is known; what it raises goes on to
+        the caller.
+        """
+        entry = self.catalogue.entry(self.options.model.name)
+        deployment = entry.deployment()
+        loads = set(entry.loads)
+        loaded = asyncio.ensure_future(deployment.loaded.wait())
+        try:
+            await asyncio.wait({loaded, *loads}, return_when=asyncio.FIRST_COMPLETED)
+            if deployment.loaded.is_set():
+                check(deployment)
+            if loads:
+                await asyncio.wait(loads)
+        finally:
+            loaded.cancel()
+        setup = deployment.workers.setup
+        if setup.failed:
+            *printed, reason = setup.log_parts
+            raise ModelSetupError(reason.rstrip("\n"), "".join(printed))
+        return deployment
+
+    async def inspect(self, source: ModelSource | None = None) -> Signature:
+        """Load the model that is served alone, or another `source`, without setup, and return its signature.
+
+        Raises `ModelSetupError` with the reason.
+        """
+        output = _LoadOutput()
+        worker = launch(source or self.options.model, output, inspect=True)
+        try:
+            return (await worker.start()).signature
+        except SetupError as error:
+            raise ModelSetupError(str(error), "".join(output.parts)) from error
+        finally:
+            await worker.stop(STOP_GRACE)
+
+    # its end
+
+    def close(self) -> None:
+        """Admit nothing more."""
+        self.catalogue.loads.close()
+        if self.trainings is not None:
+            self.trainings.close()
+        for deployment in self._training:
+            deployment.executions.is_closed = True
+
+    def cancel_all(self) -> None:
+        """Ask for the end of all that is live."""
+        for deployment in self._deployments():
+            deployment.executions.cancel_all()
+
+    async def drain(self, time_limit: float | None) -> bool:
+        """Wait until nothing is live, at most `time_limit` seconds; return whether that came to be."""
+        return all(await asyncio.gather(*(each.executions.drain(time_limit) for each in self._deployments())))
+
+    async def kill(self) -> None:
+        """End every worker at once."""
+        await asyncio.gather(*(deployment.workers.stop(0) for deployment in self._deployments()))
+
+    async def stop(self, *, grace: float | None = 0.0, webhook_grace: Callable[[], float] = lambda: 0.0) -> None:
+        """End all there is: what runs within `grace` seconds (None: no limit), then the webhooks.
+
+        `webhook_grace` is asked, when all predictions have ended, for the seconds that webhooks have to be delivered.
+        """
+        self.close()
+        if not await self.drain(grace):
+            self.cancel_all()
+            await self.drain(STOP_GRACE)
+        if self.trainings is not None:
+            await self.trainings.stop()
+        await asyncio.gather(self.catalogue.loads.stop(), *(deployment.close(0) for deployment in self._training))
+        await self.outbound.drain_webhooks(webhook_grace())
+        await self.outbound.close()
+        self.regions.close()
+
+    def _deployments(self) -> Iterator[Deployment]:
+        """Give every deployment that may have live predictions, also those that have been replaced."""
+        yield from self.catalogue.loads.alive
+        yield from self._training
+
+    # what is told
+
+    def _tell(self, step: Step) -> None:
+        """Report what has become of a model; one that is served alone has no version to speak of."""
+        version = step.version if isinstance(self.options.source, Repository) else ""
+        self.options.on_progress(
+            Progress(stage=step.stage, model=step.name, version=version, slots=step.slots, text=step.reason)
+        )
+        if step.stage == "ready":
+            self._tell_kubernetes()
+
+    def _tell_kubernetes(self) -> None:
+        if self.options.ready_file is not None and self.catalogue.all_ready():
+            write_ready_file(self.options.ready_file)
+
+
+def _make_trainings(
+    options: ServeOptions, catalogue: Catalogue, outbound: OutboundPort
+) -> tuple[Trainings | None, tuple[Deployment, ...]]:
+    """Return the trainings of the model that is served alone, and the deployment that is made for them alone."""
+    if isinstance(options.source, Repository):
+        return None, ()
+    if options.source.mode == "train":
+        return Trainings(catalogue.refer(options.source.name)), ()
+    training = options.source.training()
+    if training is None:
+        return None, ()
+    entry = ModelEntry(training.name, keep=options.limits.keep)
+    version = entry.version("1")
+    deployment = Deployment(
+        version.record,
+        _on_demand(options, training),
+        settings=dataclasses.replace(settings_of(options, training), restarts=None),
+        outbound=outbound,
+    )
+    version.begin(deployment)
+    entry.settle()
+
+    async def load() -> None:
+        deployment.workers.spawn()
+        await deployment.start()
+
+    return Trainings(ModelRef(lambda: entry), load), (deployment,)
+
+
+def _on_demand(options: ServeOptions, source: ModelSource) -> Spawn:
+    """Return what makes the worker of a training, which has a process only while there is something to run."""
+
+    def spawn(observer: WorkerObserver) -> WorkerPort:
+        return OnDemandWorker(
+            functools.partial(launch, source, wakeup=options.wakeup),
+            on_load_output=observer.on_setup_log,
+            idle_limit=options.training_idle,
+            setup_limit=options.variables_of(source).setup_timeout,
+        )
+
+    return spawn
+
+
+class _LoadOutput:
+    """Keeps what is printed while a model is loaded."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def on_setup_log(self, _source: LogSource, data: str) -> None:
+        """Keep it."""
+        self.parts.append(data)
+
+    def on_loaded(self, info: WorkerInfo) -> None:
+        """The worker's start returns the same."""
+
+    def on_lost(self, reason: str) -> None:
+        """The worker's start raises."""
+
+
+def build(options: ServeOptions) -> App:
+    """Wire all that the options name. Nothing is started, and nothing slow is imported."""
+    return App(options)

@@ -1,0 +1,101 @@
+"""The outside world as the models of a server reach it: input files, output files, webhooks, directories."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from geartrain import __version__
+from geartrain.apis import cog
+from geartrain.service.webhooks import Webhooks
+
+if TYPE_CHECKING:
+    from geartrain.domain.signature import Signature
+    from geartrain.outbound.policy import UrlPolicy
+    from geartrain.outbound.uploads import OutputDestinations
+    from geartrain.outbound.workspace import Workspace
+    from geartrain.server.options import ServeOptions
+    from geartrain.service.ports import FolderPort, InputFilesPort
+
+_DOWNLOAD_SILENCE: Final = 10.0  # seconds without a byte; observed Cog, section 15
+_USER_AGENT: Final = f"geartrain/{__version__}"
+
+
+class Outbound:
+    """What all models of one server share; see `OutboundPort`. Each part is imported when it is first asked for."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self._options = options
+        self._webhooks: dict[tuple[str | None, float], Webhooks] = {}
+
+    @cached_property
+    def outputs(self) -> OutputDestinations:
+        """Where output files go."""
+        from geartrain.outbound.uploads import OutputDestinations
+
+        return OutputDestinations(self._policy, upload_url=self._options.upload_url, user_agent=_USER_AGENT)
+
+    def new_folder(self) -> FolderPort:
+        """Return a directory for one prediction."""
+        return self._workspace.folder()
+
+    def input_files(self, signature: Signature, user_agent: str | None) -> InputFilesPort:
+        """Return what makes local files of the URLs in the inputs of a model."""
+        from geartrain.outbound.inputs import InputFiles
+
+        return InputFiles(
+            signature,
+            policy=self._policy,
+            max_bytes=self._options.max_download_bytes,
+            timeout=_DOWNLOAD_SILENCE,
+            user_agent=user_agent,
+            on_bytes=self._options.on_download,
+        )
+
+    def webhooks(self, token: str | None, interval: float) -> Webhooks:
+        """Return what sends webhooks with this token, at least `interval` seconds apart."""
+        found = self._webhooks.get((token, interval))
+        if found is None:
+            from geartrain.outbound.webhooks import WebhookSender
+
+            retries = self._options.webhooks.retries
+            sender = WebhookSender(self._policy, user_agent=_USER_AGENT, token=token, retries=retries)
+            found = self._webhooks[token, interval] = Webhooks(sender, cog.encode_webhook, interval=interval)
+        return found
+
+    async def drain_webhooks(self, grace: float) -> None:
+        """Deliver what webhooks there are within `grace` seconds."""
+        await asyncio.gather(*(webhooks.drain(grace) for webhooks in self._webhooks.values()))
+
+    async def close(self) -> None:
+        """Close what is open, and remove what is left."""
+        for webhooks in self._webhooks.values():
+            await webhooks.close()
+        made = vars(self)  # a part that nobody has asked for was never made
+        if "outputs" in made:
+            await self.outputs.close()
+        if "_workspace" in made:
+            await self._workspace.close()
+
+    @cached_property
+    def _policy(self) -> UrlPolicy:
+        from geartrain.outbound.policy import UrlPolicy
+
+        options = self._options
+        allow = _is_loopback(options.host) if options.allow_private_urls is None else options.allow_private_urls
+        return UrlPolicy(allow_private=allow)
+
+    @cached_property
+    def _workspace(self) -> Workspace:
+        from geartrain.outbound.workspace import Workspace
+
+        return Workspace()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,110 @@
+"""The models that the options name, as the catalogue asks for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+
+from geartrain.project.alone import ModelAlone
+from geartrain.project.changes import Attempt, Attempts
+from geartrain.project.errors import ProjectError
+from geartrain.project.precheck import precheck
+from geartrain.project.repository import ModelFolder, Repository
+from geartrain.project.source import ModelSource
+from geartrain.server.options import Progress, ServeOptions
+from geartrain.server.workers import launch
+from geartrain.service.models.deployment import Deployment, DeploymentSettings, OutboundPort, VersionRecord
+from geartrain.service.models.repository import LoadError, Wanted
+
+
+class ServedModels:
+    """Reads the models of the options from disk, and makes deployments of them; see `RepositoryPort`."""
+
+    def __init__(self, options: ServeOptions, outbound: OutboundPort) -> None:
+        self._options = options
+        self._outbound = outbound
+        self._found: dict[str, ModelFolder] = {}
+        source = options.source
+        self.on_disk = source if isinstance(source, Repository) else ModelAlone(source, options.target)
+        self.attempts = Attempts()
+
+    def names(self) -> list[str]:
+        """The models that are there."""
+        source = self._options.source
+        return source.names() if isinstance(source, Repository) else [source.name]
+
+    def read(self, name: str) -> Wanted | None:
+        """The versions of a model that shall be served, None if it is not there; raises `LoadError`. May block."""
+        if name not in self.names():
+            return None
+        try:
+            folder = self._read(name)
+        except ProjectError as error:
+            raise LoadError(error.message) from error
+        return Wanted(tuple(folder.versions), folder.default_version)
+
+    def note(self, name: str) -> None:
+        """Remember that how a model lies there now is no reason to load it. It matters where files are watched."""
+        if not self._options.reload:
+            return
+        at = time.monotonic()
+        digest = self.on_disk.digest(name)
+        if digest:
+            self.attempts.note(name, Attempt(digest, at))
+
+    def open(self, record: VersionRecord) -> Deployment:
+        """Return a deployment whose workers have been spawned; raises `LoadError`. Needs no running loop."""
+        source = self._found[record.name].versions[record.number]
+        if isinstance(source, ProjectError):
+            raise LoadError(source.message)
+        options = self._options
+        shown = record.number if isinstance(options.source, Repository) else ""
+
+        def on_setup_output(text: str) -> None:
+            options.on_progress(Progress(stage="setup-output", model=record.name, version=shown, text=text))
+
+        deployment = Deployment(
+            record,
+            functools.partial(launch, source, wakeup=options.wakeup),
+            settings=settings_of(options, source),
+            outbound=self._outbound,
+            on_setup_output=on_setup_output,
+        )
+        try:
+            deployment.workers.spawn()
+        except OSError as error:  # its folder has just gone, or no process can be had
+            raise LoadError(f"no worker can be started: {error.strerror or error}") from error
+        return deployment
+
+    def _read(self, name: str) -> ModelFolder:
+        self.note(name)  # before it is read: a change in between is seen as one
+        source = self._options.source
+        if isinstance(source, Repository):
+            found = source.read(name)
+        else:
+            again = source
+            if name in self._found and self._options.find_again is not None:
+                again = dataclasses.replace(self._options.find_again(), name=name)
+                precheck(again)
+            found = ModelFolder(name=name, versions={"1": again})
+        self._found[name] = found
+        return found
+
+
+def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSettings:
+    """Return how a model is served: what the options say comes before what its own files say."""
+    variables = options.variables_of(source)
+    is_training = source.mode == "train"
+    return DeploymentSettings(
+        noun="training" if is_training else "prediction",
+        replicas=1 if is_training else source.replicas or options.replicas,
+        restarts=options.restarts,
+        setup_timeout=variables.setup_timeout,
+        limits=options.limits,
+        inference_queue=options.inference_queue if source.queue is None else source.queue,
+        history=variables.stream_history,
+        webhook_interval=variables.webhook_interval,
+        webhook_token=variables.webhook_token,
+        user_agent=variables.user_agent,
+    )

@@ -1,0 +1,1 @@
+"""Models: their versions, the deployments that serve these, and how they come and go."""

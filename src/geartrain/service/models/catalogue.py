@@ -1,0 +1,237 @@
+"""The models of a server, by name and version: which there are, and how they come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.lifecycle import Health
+from geartrain.domain.statistics import ModelStatistics
+from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.entry import ModelEntry, ModelRef
+from geartrain.service.models.loads import Loads
+from geartrain.service.models.repository import IndexEntry, RepositoryPort, Step
+
+
+class Catalogue:
+    """Finds what a request names, and has models loaded, reloaded and unloaded."""
+
+    def __init__(
+        self,
+        repository: RepositoryPort,
+        *,
+        default_model: str | None = None,
+        grace: float | None = 30.0,
+        keep: float = 300.0,
+        tell: Callable[[Step], None] = lambda _step: None,
+    ) -> None:
+        """`default_model`: the one whose Cog API is at the root; the only one, if there is only one.
+
+        `grace`: the seconds that the requests of a version have to end when it is replaced or unloaded. `keep`: the
+        seconds for which a finished prediction can be looked up. `tell` hears of all that becomes of a model.
+        """
+        self._entries: dict[str, ModelEntry] = {}
+        self._default_model = default_model
+        self._repository = repository
+        self._keep = keep
+        self.loads = Loads(repository, grace=grace, tell=tell)
+
+    # what is there
+
+    def find(self, name: str, version: str = "") -> Deployment:
+        """Return the deployment of a model version, of the default one without a `version`.
+
+        It need not be ready: whoever goes on with it may meet `NOT_READY`. Raises `NOT_FOUND` when there is none, or
+        none that is served; `NOT_READY` when that version could not be loaded, or has been unloaded.
+        """
+        entry = self._entries.get(name)
+        if entry is None:
+            raise _unknown(name)
+        if not version:
+            if entry.has_default:
+                return entry.deployment()
+            raise _not_available(name)
+        number = _normal(version)
+        if number in entry.available:
+            return entry.available[number]
+        if not entry.available:
+            raise _not_available(name)
+        if number not in entry.versions:
+            raise _unknown(name, version)
+        raise GeartrainError(
+            Code.NOT_READY, f"Request for unknown model: '{name}' version {version} is not at ready state"
+        )
+
+    def versions(self, name: str) -> tuple[str, ...]:
+        """Return the versions of a model that can be asked for, in the order of their numbers; raise `NOT_FOUND`."""
+        available = self.entry(name).available
+        if not available:
+            raise _not_available(name)
+        return tuple(available)
+
+    def describe(self, name: str, version: str = "") -> tuple[Deployment, tuple[str, ...]]:
+        """Return a model version whose inputs and outputs are asked for, and the versions to name with it.
+
+        As `find` and `versions`, but a version whose setup has failed is found too: its signature was known before.
+        Raises `NOT_FOUND` and `NOT_READY`. The signature of what is returned may not be known yet.
+        """
+        try:
+            found = self.find(name, version)
+        except GeartrainError:
+            failed = self._failed(name, version)
+            if not failed:
+                raise
+            return failed[0], (failed[0].version,)
+        return found, (found.version,) if version else self.versions(name)
+
+    def _failed(self, name: str, version: str) -> tuple[Deployment, ...]:
+        """Return a model version that has been loaded, and whose setup has failed, if it is there."""
+        try:
+            found = self.entry(name).deployment(_normal(version))
+        except GeartrainError:
+            return ()
+        return (found,) if found.loaded.is_set() and found.workers.health is Health.SETUP_FAILED else ()
+
+    def is_ready(self, name: str, version: str = "") -> bool:
+        """Whether a model version can take requests; False also for one that is not there."""
+        try:
+            number = _normal(version) or self.find(name).version
+            return self.entry(name).versions[number].is_ready
+        except (GeartrainError, KeyError):
+            return False
+
+    def all_ready(self) -> bool:
+        """Whether every model that was to be loaded can take requests."""
+        return all(entry.is_ready for entry in self._entries.values() if entry.is_wanted)
+
+    def index(self, *, ready: bool = False) -> list[IndexEntry]:
+        """List what there is; with `ready`, only what can take requests."""
+        lines: list[IndexEntry] = []
+        for name in sorted(set(self._entries) | set(self._repository.names())):
+            entry = self._entries.get(name)
+            if entry is not None:
+                lines += entry.entries(ready=ready)
+            elif not ready:
+                lines.append(IndexEntry(name))
+        return lines
+
+    def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
+        """Return the counts of one model version, or of all that fit; raise `NOT_FOUND`."""
+        if not name:
+            return [each for key in sorted(self._entries) for each in self._statistics(key)]
+        deployment = self.find(name, version)
+        return self._statistics(name, deployment.version if version else "")
+
+    def _statistics(self, name: str, version: str = "") -> list[ModelStatistics]:
+        entry = self._entries[name]
+        return entry.statistics((version,) if version else entry.available)
+
+    # what Cog's API needs
+
+    @property
+    def default_model(self) -> str | None:
+        """The model whose Cog API is at the root."""
+        if self._default_model is None and len(self._entries) == 1:
+            return next(iter(self._entries))
+        return self._default_model
+
+    def names(self) -> list[str]:
+        """Return the models that are known, loaded or not."""
+        return sorted(self._entries)
+
+    def entry(self, name: str) -> ModelEntry:
+        """Return a model; raise `NOT_FOUND` for what has never been there."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise _unknown(name)
+        return entry
+
+    def refer(self, name: str, version: str = "") -> ModelRef:
+        """Return a model, or a version of it, to be looked up for each request.
+
+        Raises `NOT_FOUND` for a version that has never been there. The model need not be there yet.
+        """
+        number = _normal(version)
+        if number and number not in self.entry(name).versions:
+            raise _unknown(name, version)
+        return ModelRef(lambda: self.entry(name), number)
+
+    def deployments(self) -> Iterable[Deployment]:
+        """Give every deployment that is available, in order."""
+        for name in sorted(self._entries):
+            yield from self._entries[name].available.values()
+
+    # coming and going
+
+    def spawn(self, names: Iterable[str] | None = None) -> None:
+        """Know every model of the repository, and spawn the workers of these, None for all; needs no running loop.
+
+        Nothing is raised and nothing is told before `begin`.
+        """
+        known = self._repository.names()
+        for name in known:
+            self._entry(name)
+        if len(known) == 1:
+            self._default_model = known[0]  # also when others come later
+        wanted = known if names is None else set(names)
+        for name in known:
+            if name in wanted:
+                self.loads.spawn(self._entries[name])
+            else:
+                self._repository.note(name)
+
+    def begin(self) -> None:
+        """Go on with the loading of what has been spawned."""
+        self.loads.begin()
+
+    async def load(self, name: str) -> None:
+        """Load a model of the repository, or load it anew; return when it is ready.
+
+        A version that is loaded already is served by its workers until the new ones are ready; if they do not become
+        so, for good. Raises `GeartrainError`: `NOT_FOUND`, `LOAD_FAILED` with the reason.
+        """
+        if name not in self._entries and name not in await asyncio.to_thread(self._repository.names):
+            msg = f"failed to load '{name}', failed to poll from model repository"
+            raise GeartrainError(Code.NOT_FOUND, msg)
+        await self.loads.load(self._entry(name))
+
+    async def unload(self, name: str) -> None:
+        """Take a model out of service; return when its requests have ended. Raises `GeartrainError`: `NOT_FOUND`."""
+        entry = self.entry(name)
+        noting = asyncio.ensure_future(asyncio.to_thread(self._repository.note, name))
+        await self.loads.unload(entry)
+        await noting
+
+    async def remove(self, name: str) -> None:
+        """Unload a model that is no longer in the repository, and forget it; return when its requests have ended.
+
+        It stays if somebody has it loaded meanwhile.
+        """
+        if name not in self._entries:
+            return
+        entry = self._entries[name]
+        await self.loads.unload(entry)
+        if not entry.loads and not entry.is_wanted:
+            del self._entries[name]
+
+    def _entry(self, name: str) -> ModelEntry:
+        if name not in self._entries:
+            self._entries[name] = ModelEntry(name, keep=self._keep)
+        return self._entries[name]
+
+
+def _unknown(name: str, version: str = "") -> GeartrainError:
+    """Say that there is no such model, or no such version of it. Observed Triton, section 3."""
+    what = f"'{name}' version {version}" if version else f"'{name}'"
+    return GeartrainError(Code.NOT_FOUND, f"Request for unknown model: {what} is not found")
+
+
+def _not_available(name: str) -> GeartrainError:
+    """Say that no version of a model is served. Observed Triton, section 3."""
+    return GeartrainError(Code.NOT_FOUND, f"Request for unknown model: '{name}' has no available versions")
+
+
+def _normal(version: str) -> str:
+    """Take leading zeros off: `01` is 1."""
+    return version.lstrip("0") or "0" if version[:1] == "0" else version

@@ -1,0 +1,258 @@
+"""A version of a model as it was loaded once: its workers, and the scheduler in front of them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.events import DEFAULT_CAPACITY, LogSource
+from geartrain.domain.lifecycle import Health
+from geartrain.domain.prediction import Prediction
+from geartrain.domain.signature import Signature
+from geartrain.domain.work import ItemInput, WorkerInfo
+from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
+from geartrain.service.models.interface import Interface
+from geartrain.service.models.predictions import Executions, Predictions
+from geartrain.service.models.replicas import Spawn
+from geartrain.service.models.restarts import RestartPolicy
+from geartrain.service.models.workers import HealthReport, Workers
+from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
+from geartrain.service.scheduling.context import RunContext
+from geartrain.service.scheduling.execution import NO_TICKET, Execution, Ticket
+from geartrain.service.scheduling.scheduler import DEFAULT_QUEUE, Scheduler
+from geartrain.service.statistics import Counts
+from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
+
+Noun = Literal["prediction", "training"]
+
+STOP_GRACE: Final = 1.0  # seconds that a worker without work has to end by itself
+_UNMEASURED: Final[tuple[Hashable, int]] = ((), 1)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What an operator allows. Times in seconds."""
+
+    # Predictions that may wait for a slot; without a place, the answer is "at capacity". 0: none, but for a model that
+    # takes batches `DEFAULT_QUEUE`.
+    queue: int = 0
+    keep: float = 300.0  # how long a finished prediction can still be looked up
+    cancel_grace: float | None = 60.0  # how long a run may ignore a cancel; then its worker is killed. None: no limit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeploymentSettings:
+    """How a version of a model is served. Times in seconds."""
+
+    noun: Noun = "prediction"  # what its runs are called
+    replicas: int = 1
+    restarts: RestartPolicy | None = None  # after a crash of a worker; None: it stays DEFUNCT
+    setup_timeout: float | None = None  # None disables the limit
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    inference_queue: int = DEFAULT_QUEUE  # requests of the Open Inference Protocol that may wait for a slot
+    history: int = DEFAULT_CAPACITY  # events of a prediction that are kept for late readers; 0 for none
+    webhook_interval: float = DEFAULT_INTERVAL  # the least time between two of output and logs
+    webhook_token: str | None = dataclasses.field(default=None, repr=False)
+    user_agent: str | None = None  # of the requests for input files
+
+
+@dataclasses.dataclass(frozen=True)
+class VersionRecord:
+    """What stays of a version of a model when another deployment serves it."""
+
+    name: str  # of the model
+    number: str
+    predictions: Predictions = dataclasses.field(default_factory=Predictions)  # those of all versions of the model
+    counts: Counts = dataclasses.field(default_factory=Counts)
+
+
+class OutboundPort(Protocol):
+    """The outside world, as the predictions of all models of a server reach it."""
+
+    @property
+    def outputs(self) -> OutputsPort:
+        """Where output files go."""
+
+    def new_folder(self) -> FolderPort:
+        """Return a directory for one prediction."""
+
+    def input_files(self, signature: Signature, user_agent: str | None) -> InputFilesPort:
+        """Return what makes local files of the URLs in the inputs of a model."""
+
+    def webhooks(self, token: str | None, interval: float) -> Webhooks:
+        """Return what sends webhooks with this token, at least `interval` seconds apart."""
+
+
+class Deployment:
+    """The workers of one version of a model and the scheduler in front of them, until others replace them."""
+
+    def __init__(
+        self,
+        record: VersionRecord,
+        spawn: Spawn,
+        *,
+        settings: DeploymentSettings,
+        outbound: OutboundPort,
+        on_setup_output: Callable[[str], None] = lambda _text: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`spawn` makes a worker; none is made before `workers.spawn()`.
+
+        `on_setup_output` hears what the load and the setup of the workers print. `clock` gives seconds since the epoch.
+        """
+        self.name = record.name
+        self.version = record.number
+        self.settings = settings
+        self.loaded = asyncio.Event()  # the interface is known
+        self.executions = Executions()
+        self.workers = Workers(spawn, self, replicas=settings.replicas, restarts=settings.restarts, clock=clock)
+        self._outbound = outbound
+        self.predictions = record.predictions
+        self._on_setup_output = on_setup_output
+        self._admission: Admission | None = None
+        self._closing: asyncio.Task[None] | None = None
+        context = RunContext(
+            outputs=lambda: outbound.outputs,
+            counts=record.counts,
+            input_files=lambda: self.admission.input_files,
+            gives_tensors=lambda: self.interface.view.gives_tensors,
+            cancel_grace=settings.limits.cancel_grace,
+            new_folder=outbound.new_folder,
+            clock=clock,
+        )
+        self.scheduler = Scheduler(self.workers, context, queue=settings.limits.queue, on_over=self._on_over)
+
+    # life
+
+    async def start(self) -> None:
+        """Wait until the workers, which have been spawned, are ready; raise `ModelSetupError` if none can be."""
+        await self.workers.start(time_limit=self.settings.setup_timeout)
+
+    async def close(self, grace: float | None) -> None:
+        """Admit nothing more, wait until what runs is over, and end the workers. A second caller waits for the first.
+
+        After `grace` seconds (None: no limit) what still runs is canceled.
+        """
+        self.executions.is_closed = True
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close(grace))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, grace: float | None) -> None:
+        if not await self.executions.drain(grace):
+            self.executions.cancel_all()
+            await self.executions.drain(STOP_GRACE)
+        await self.workers.stop(STOP_GRACE)
+
+    # predictions
+
+    @property
+    def interface(self) -> Interface:
+        """The model's inputs and outputs; raises `NOT_READY` before the model is loaded."""
+        return self.admission.interface
+
+    @property
+    def admission(self) -> Admission:
+        """The check of requests; raises `NOT_READY` before the model is loaded."""
+        if self._admission is None:
+            raise self.workers.not_ready()
+        return self._admission
+
+    def create(self, new: NewPrediction) -> Prediction:
+        """Admit a prediction and start it. Returns at once.
+
+        Raises `GeartrainError`: `NOT_READY` whatever the input is, `INVALID_INPUT` with every wrong field, `CONFLICT`
+        when a live prediction has the id, `AT_CAPACITY` when every slot is in use, `SHUTTING_DOWN`.
+        """
+        self.workers.check_ready()
+        admission = self.admission
+        values = admission.check(new)
+        if new.id is not None:
+            self.predictions.check_id(new.id, self.settings.noun)
+        if self.executions.is_closed:
+            noun = self.settings.noun
+            raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
+        prediction = self._admit(new, admission.echo(new.input), values)
+        if new.webhook is not None:
+            self._webhooks().follow(prediction, new.webhook)
+        return prediction
+
+    def _admit(self, new: NewPrediction, echo: bytes, values: dict[str, Any] | None) -> Prediction:
+        """Make a prediction live: it begins, or waits. Raises `GeartrainError` if there is no place for it.
+
+        `values`: the decoded input if it has files that are to be fetched first.
+        """
+        scheduler, predictions, history = self.scheduler, self.predictions, self.settings.history
+        key, rows = scheduler.measure(new.input, new.tensors) if scheduler.is_batching else _UNMEASURED
+        scheduler.check_room(new.queue)
+        now = scheduler.context.clock()
+        created_at = now if new.created_at is None else new.created_at
+        prediction_id = predictions.new_id() if new.id is None else new.id
+        prediction = Prediction(prediction_id, echo, created_at, history=history)
+        item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters)
+        is_simple = new.patience is None and not scheduler.is_batching
+        ticket = NO_TICKET if is_simple else Ticket(key, new.patience)
+        execution = Execution(scheduler, prediction, item, ticket=ticket, at=now)
+        execution.is_kept = new.keep
+        if not new.background:
+            execution.output_prefix = new.output_prefix
+        predictions.add(execution)
+        self.executions.add(execution)
+        if values is None:
+            scheduler.submit(execution)
+        else:
+            execution.prepare(values)
+        return prediction
+
+    def _on_over(self, execution: Execution) -> None:
+        self.predictions.remove(execution)
+        self.executions.remove(execution)
+
+    def _webhooks(self) -> Webhooks:
+        return self._outbound.webhooks(self.settings.webhook_token, self.settings.webhook_interval)
+
+    # what is asked
+
+    @property
+    def slots(self) -> int:
+        """How many predictions can run at once when setup is done; raises `NOT_READY` before the model is loaded."""
+        return self.workers.permits.size or self.interface.info.slots * self.settings.replicas
+
+    async def report(self) -> HealthReport:
+        """Return the health now, after asking the author's healthcheck if there is one."""
+        return await self.workers.report(is_free=lambda: self.scheduler.has_room)
+
+    # as the observer of its workers
+
+    def on_loaded(self, info: WorkerInfo) -> None:
+        """Learn what the model takes and gives. Workers that say the same again change nothing."""
+        if self._admission is not None and self._admission.interface.info == info:
+            return
+        interface = Interface(info)
+        takes_files = bool(interface.validator.file_fields)
+        self._admission = Admission(
+            interface,
+            input_files=self._outbound.input_files(info.signature, self.settings.user_agent)
+            if takes_files
+            else NoInputFiles(),
+            outputs=self._outbound.outputs,
+            check_webhook=lambda webhook: self._webhooks().check(webhook),
+        )
+        self.scheduler.configure(info)
+        self.loaded.set()
+
+    def on_health(self, health: Health) -> None:
+        """Serve those that wait, or refuse them when there will be no worker for them."""
+        if health is Health.READY:
+            self.scheduler.serve()
+        elif health is not Health.STARTING:
+            self.scheduler.refuse_all()
+
+    def on_setup_output(self, _source: LogSource, data: str) -> None:
+        """Pass it on."""
+        self._on_setup_output(data)

@@ -1,0 +1,159 @@
+"""A model by its name: its versions, which of them serve, and the predictions of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.lifecycle import Health
+from geartrain.domain.statistics import ModelStatistics
+from geartrain.service.models.deployment import Deployment, VersionRecord
+from geartrain.service.models.predictions import Predictions
+from geartrain.service.models.replicas import SetupReport
+from geartrain.service.models.repository import IndexEntry, Wanted
+from geartrain.service.models.version import Version
+from geartrain.service.models.workers import HealthReport
+
+
+class ModelEntry:
+    """One model. It stays, with its predictions and counts, while deployments come and go."""
+
+    def __init__(self, name: str, *, keep: float = 300.0) -> None:
+        """`keep`: the seconds for which a finished prediction can still be looked up."""
+        self.name = name
+        self.predictions = Predictions(keep=keep)
+        self.versions: dict[str, Version] = {}
+        self.available: dict[str, Deployment] = {}  # that requests may name, by version
+        self.wanted = Wanted(())
+        self.is_wanted = False  # whether it is to be served, well or not
+        self.fault = ""  # of the model as a whole
+        self.lock = asyncio.Lock()  # one load or unload at a time
+        self.loads: set[asyncio.Task[None]] = set()
+        self.has_default = False  # whether a version serves requests that name none
+        self._default: tuple[Deployment, ...] = ()  # the deployment for them; also one that failed, to say why
+
+    # its versions
+
+    def version(self, number: str) -> Version:
+        """Return a version, which need not have been there before."""
+        if number not in self.versions:
+            self.versions[number] = Version(VersionRecord(self.name, number, self.predictions))
+        return self.versions[number]
+
+    def forget(self, number: str) -> None:
+        """Forget a version that has no workers and is no longer wanted."""
+        del self.versions[number]
+
+    def numbers(self) -> list[str]:
+        """The versions that are wanted, or have been, in the order of their numbers."""
+        return sorted(self.versions, key=int)
+
+    def settle(self) -> None:
+        """Find out anew which deployments serve.
+
+        The default is the latest that is loaded, even if its worker has died: a crash shall not change the answers. A
+        version that is being loaded for the first time is asked only when there is no other, and one that failed only
+        for what it has to say.
+        """
+        versions = [self.versions[number] for number in self.numbers()]
+        self.available = {each.number: each.deployment for each in versions if each.is_available}
+        default = self.wanted.default
+        if default is not None:
+            chosen = [each for each in versions if each.is_available and each.number == default]
+        else:
+            loaded = [each for each in versions if each.is_loaded]
+            chosen = (loaded or [each for each in versions if each.is_available])[-1:]
+        failed = [each for each in versions if each.has_deployment][-1:]
+        self._default = tuple(each.deployment for each in chosen or failed)
+        self.has_default = bool(chosen)
+
+    # for requests
+
+    def deployment(self, version: str = "") -> Deployment:
+        """Return the deployment of a version, or the default one; also one that could not be made ready.
+
+        Raises `NOT_READY`, with the reason, where there is none.
+        """
+        if not version:
+            if self._default:
+                return self._default[0]
+        elif version in self.versions and self.versions[version].has_deployment:
+            return self.versions[version].deployment
+        raise GeartrainError(Code.NOT_READY, self._absence(version))
+
+    def _reason(self, version: str) -> str:
+        """Why nothing of it is loaded; empty if nobody wants it to be."""
+        number = version or next(reversed(self.numbers()), "")
+        known = self.versions.get(number)
+        return self.fault or ("" if known is None or known.reason == "unloaded" else known.reason)
+
+    def _absence(self, version: str) -> str:
+        reason = self._reason(version)
+        if reason:
+            return f"The model '{self.name}' could not be loaded: {reason}"
+        return f"The model '{self.name}' is not loaded. POST /v2/repository/models/{self.name}/load loads it."
+
+    async def report(self, version: str = "") -> HealthReport:
+        """Return the health of a version, or of the default one; of one that is not there, too."""
+        try:
+            deployment = self.deployment(version)
+        except GeartrainError:
+            reason, now = self._reason(version), time.time()
+            if not reason:
+                return HealthReport(Health.UNKNOWN, SetupReport(now))
+            return HealthReport(Health.SETUP_FAILED, SetupReport(now, now, failed=True, log_parts=[f"{reason}\n"]))
+        return await deployment.report()
+
+    # what is told of it
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all of it that is wanted can take requests."""
+        if self.fault or not self.wanted.versions:
+            return False
+        return all(number in self.versions and self.versions[number].is_ready for number in self.wanted.versions)
+
+    def entries(self, *, ready: bool) -> list[IndexEntry]:
+        """Return its lines of the index."""
+        if self.fault and not self.available:
+            return [] if ready else [IndexEntry(self.name, "", "UNAVAILABLE", self.fault)]
+        found = [self.versions[number] for number in self.numbers()]
+        if not found:
+            return [] if ready else [IndexEntry(self.name)]
+        return [version.entry() for version in found if version.is_ready or not ready]
+
+    def statistics(self, numbers: Iterable[str]) -> list[ModelStatistics]:
+        """Return the counts of some versions."""
+        return [self.versions[number].record.counts.statistics(self.name, number) for number in numbers]
+
+
+class ModelRef:
+    """A model and a version as a route names them. What they are is looked up for each request."""
+
+    __slots__ = ("_find", "version")
+
+    def __init__(self, find: Callable[[], ModelEntry], version: str = "") -> None:
+        """`find` raises `NOT_FOUND` where there is no such model; without a `version` it is the default one."""
+        self._find = find
+        self.version = version
+
+    @property
+    def entry(self) -> ModelEntry:
+        """The model now; raises `NOT_FOUND`."""
+        return self._find()
+
+    @property
+    def predictions(self) -> Predictions:
+        """The predictions of the model; raises `NOT_FOUND`."""
+        return self._find().predictions
+
+    @property
+    def deployment(self) -> Deployment:
+        """What serves it now; raises `NOT_FOUND`, `NOT_READY` with the reason."""
+        return self._find().deployment(self.version)
+
+    async def report(self) -> HealthReport:
+        """Return the health now; raises `NOT_FOUND`."""
+        return await self._find().report(self.version)

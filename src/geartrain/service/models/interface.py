@@ -1,0 +1,31 @@
+"""What a loaded model takes and gives."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+
+from geartrain.domain.tensorview import TensorView
+from geartrain.domain.validation import InputValidator
+from geartrain.domain.work import WorkerInfo
+
+
+class Interface:
+    """The inputs and outputs of a model, and what is derived of them. Made once when a worker has loaded the model."""
+
+    def __init__(self, info: WorkerInfo) -> None:
+        self.info = info
+        self.signature = info.signature
+        self.validator = InputValidator(info.signature)
+
+    @cached_property
+    def plain_validator(self) -> InputValidator:
+        """The check of the inputs that are no tensors, for a request that brings its tensors as such."""
+        plain = tuple(field for field in self.signature.inputs if field.type.kind != "tensor")
+        return InputValidator(msgspec.structs.replace(self.signature, inputs=plain))
+
+    @cached_property
+    def view(self) -> TensorView:
+        """The model's inputs and outputs as tensors."""
+        return TensorView(self.signature)

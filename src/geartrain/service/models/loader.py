@@ -1,0 +1,148 @@
+"""The load, reload and unload of one model: new workers first, then the switch, then the end of the old ones."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.entry import ModelEntry
+from geartrain.service.models.replicas import ModelSetupError
+from geartrain.service.models.repository import LoadError, RepositoryPort, Step, Wanted
+from geartrain.service.models.version import Version
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Opening:
+    """A version whose new workers are on their way."""
+
+    version: Version
+    deployment: Deployment
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A version of which no worker could be spawned."""
+
+    version: Version
+    error: LoadError
+
+
+Attempt = Opening | Refusal
+
+
+class Loader:
+    """Brings the versions of models into service and out of it. Its caller begins one change of a model at a time."""
+
+    def __init__(self, repository: RepositoryPort, *, grace: float | None, tell: Callable[[Step], None]) -> None:
+        """`grace`: the seconds that the predictions of what is replaced or unloaded have; None for no limit."""
+        self.alive: set[Deployment] = set()  # all that may have workers, also those that have been replaced
+        self._repository = repository
+        self._grace = grace
+        self._tell = tell
+
+    def accept(self, entry: ModelEntry, wanted: Wanted | None) -> Wanted:
+        """Note what shall be served of a model; raise `NOT_FOUND` if it is not in the repository."""
+        if wanted is None:
+            msg = f"failed to load '{entry.name}', failed to poll from model repository"
+            raise GeartrainError(Code.NOT_FOUND, msg)
+        entry.wanted, entry.is_wanted, entry.fault = wanted, True, ""
+        return wanted
+
+    def refuse(self, entry: ModelEntry, error: LoadError) -> None:
+        """A model is wrong as a whole: what there is of it goes on."""
+        entry.is_wanted, entry.fault = True, str(error)
+        for version in entry.versions.values():
+            if version.is_loaded:
+                version.refuse(str(error))
+        self._tell(Step("reload-failed" if entry.available else "setup-failed", entry.name, reason=str(error)))
+
+    def open(self, entry: ModelEntry, version: Version) -> Attempt:
+        """Have new workers of a version on their way."""
+        try:
+            deployment = self._repository.open(version.record)
+        except LoadError as error:
+            self._retire(version, version.refuse(str(error)), 0)
+            entry.settle()
+            return Refusal(version, error)
+        self.alive.add(deployment)
+        self._retire(version, version.begin(deployment), 0)
+        entry.settle()
+        return Opening(version, deployment)
+
+    async def finish(self, entry: ModelEntry, attempts: list[Attempt]) -> None:
+        """Wait for new workers, and let them take over; then let go of the versions that are wanted no longer."""
+        results = await asyncio.gather(*(self._bring_up(entry, each) for each in attempts), return_exceptions=True)
+        faults = []
+        for attempt, result in zip(attempts, results, strict=True):
+            if isinstance(result, LoadError | ModelSetupError):
+                faults.append(f"version {attempt.version.number} is at UNAVAILABLE state: {result};")
+            elif isinstance(result, BaseException):
+                raise result
+        wanted = {attempt.version.number for attempt in attempts}
+        for number, version in tuple(entry.versions.items()):
+            if number not in wanted:
+                await self.take_down(entry, version)
+                entry.forget(number)
+        if faults:
+            raise GeartrainError(Code.LOAD_FAILED, f"load failed for model '{entry.name}': {' '.join(faults)}")
+
+    async def _bring_up(self, entry: ModelEntry, attempt: Attempt) -> None:
+        """Have a version served by its new workers; raises `LoadError` or `ModelSetupError`."""
+        version = attempt.version
+        if isinstance(attempt, Refusal):
+            self._tell_failure(entry, version, str(attempt.error), is_served=version.is_loaded)
+            raise attempt.error
+        deployment = attempt.deployment
+        try:
+            await deployment.start()
+        except ModelSetupError as error:
+            is_served = version.fail(error.reason)
+            entry.settle()
+            if is_served:
+                await self.end(deployment, 0)
+            # Otherwise its workers are kept: they can be asked why.
+            self._tell_failure(entry, version, error.reason, is_served=is_served)
+            raise
+        except BaseException:
+            version.give_up()
+            entry.settle()
+            await self.end(deployment, 0)
+            raise
+        self._retire(version, version.finish(deployment), self._grace)
+        entry.settle()
+        self._tell(Step("ready", entry.name, version.number, slots=deployment.workers.permits.size))
+
+    def _tell_failure(self, entry: ModelEntry, version: Version, reason: str, *, is_served: bool) -> None:
+        self._tell(Step("reload-failed" if is_served else "setup-failed", entry.name, version.number, reason=reason))
+
+    def _retire(self, version: Version, deployments: Iterable[Deployment], grace: float | None) -> None:
+        """End what a version needs no more, on the side."""
+        for deployment in deployments:
+            end = asyncio.ensure_future(self.end(deployment, grace))
+            version.leaving.add(end)
+            end.add_done_callback(version.leaving.discard)
+
+    async def take_down(self, entry: ModelEntry, version: Version) -> None:
+        """Take a version out of service, and wait until its predictions have ended."""
+        if not version.begin_unload():
+            return
+        entry.settle()
+        await asyncio.gather(self.end(version.deployment, self._grace), *version.leaving)
+        version.finish_unload()
+        entry.settle()
+        self._tell(Step("unloaded", entry.name, version.number))
+
+    async def end(self, deployment: Deployment, grace: float | None) -> None:
+        """End a deployment, whose predictions have `grace` seconds; never raises."""
+        try:
+            await deployment.close(grace)
+        except Exception:
+            logger.exception("a model version could not be closed")
+        finally:
+            self.alive.discard(deployment)

@@ -1,0 +1,136 @@
+"""Loads, reloads and unloads of all models, as tasks: for each model one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.entry import ModelEntry
+from geartrain.service.models.loader import Attempt, Loader
+from geartrain.service.models.repository import LoadError, RepositoryPort, Step
+
+
+class Loads:
+    """Brings versions into service and out of it.
+
+    For each model one at a time; what has begun goes on when its client no longer waits for it.
+    """
+
+    def __init__(self, repository: RepositoryPort, *, grace: float | None, tell: Callable[[Step], None]) -> None:
+        self._repository = repository
+        self._loader = Loader(repository, grace=grace, tell=tell)
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._spawned: list[tuple[ModelEntry, list[Attempt] | LoadError]] = []
+        self._is_closing = False
+
+    @property
+    def alive(self) -> tuple[Deployment, ...]:
+        """All deployments that may have workers, also those that have been replaced."""
+        return tuple(self._loader.alive)
+
+    # at the start
+
+    def spawn(self, entry: ModelEntry) -> None:
+        """Spawn the workers of a model for the first time: from now on it can be asked for. Needs no running loop."""
+        try:
+            wanted = self._loader.accept(entry, self._repository.read(entry.name))
+        except (LoadError, GeartrainError) as error:
+            entry.is_wanted = True
+            self._spawned.append((entry, LoadError(str(error))))
+        else:
+            self._spawned.append(
+                (entry, [self._loader.open(entry, entry.version(number)) for number in wanted.versions])
+            )
+
+    def begin(self) -> None:
+        """Go on with what has been spawned. Nothing is raised, all is told."""
+        spawned, self._spawned = self._spawned, []
+        for entry, attempts in spawned:
+            if isinstance(attempts, LoadError):
+                self._loader.refuse(entry, attempts)
+            else:
+                _ = self._run(entry, self._finish_first(entry, attempts))
+
+    # for clients
+
+    async def load(self, entry: ModelEntry) -> None:
+        """Load a model, or load it anew, and wait for that; raises `GeartrainError`."""
+        task = self._run(entry, self._load(entry))
+        await asyncio.wait((task,))  # whoever gives up waiting takes nothing from the others
+        if task.cancelled():
+            raise GeartrainError(
+                Code.LOAD_FAILED, f"load failed for model '{entry.name}': it has been unloaded meanwhile"
+            )
+        task.result()
+
+    async def unload(self, entry: ModelEntry) -> None:
+        """Take a model out of service, and wait until its requests have ended. Loads under way are given up."""
+        _give_up(entry.loads)
+        async with entry.lock:
+            entry.is_wanted = False
+            entry.fault = ""
+            await asyncio.gather(*(self._loader.take_down(entry, version) for version in entry.versions.values()))
+
+    # at the end
+
+    def close(self) -> None:
+        """Load nothing more, and admit nothing more; what is being loaded is given up."""
+        self._is_closing = True
+        _give_up(self._tasks)
+        for deployment in self.alive:
+            deployment.executions.is_closed = True
+
+    async def stop(self) -> None:
+        """End all there is."""
+        self.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.gather(*(self._loader.end(deployment, 0) for deployment in self.alive))
+
+    # loading
+
+    def _run(self, entry: ModelEntry, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Go on with a load, whoever waits for it; its error, if any, is told."""
+        task = asyncio.ensure_future(load)
+        entry.loads.add(task)
+        task.add_done_callback(entry.loads.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_heed)
+        return task
+
+    async def _finish_first(self, entry: ModelEntry, attempts: list[Attempt]) -> None:
+        async with entry.lock:
+            await self._loader.finish(entry, attempts)
+
+    async def _load(self, entry: ModelEntry) -> None:
+        async with entry.lock:
+            if self._is_closing:
+                raise GeartrainError(Code.SHUTTING_DOWN, "The server is shutting down and loads nothing more.")
+            try:
+                wanted = self._loader.accept(entry, await asyncio.to_thread(self._repository.read, entry.name))
+            except LoadError as error:
+                self._loader.refuse(entry, error)
+                raise GeartrainError(Code.LOAD_FAILED, f"load failed for model '{entry.name}': {error}") from error
+            versions = [entry.version(number) for number in wanted.versions]
+            leaving = {end for version in versions for end in version.leaving}
+            if leaving:
+                await asyncio.wait(leaving)  # never more than two of one version at once
+            await self._loader.finish(entry, [self._loader.open(entry, version) for version in versions])
+
+
+def _give_up(tasks: Iterable[asyncio.Future[None]]) -> None:
+    for task in tasks:
+        if isinstance(task, asyncio.Task) and not task.cancelling():  # a second time would keep it from cleaning up
+            task.cancel()
+
+
+def _heed(task: asyncio.Task[None]) -> None:
+    """Look at the error of a load that nobody may wait for: it has been told."""
+    if not task.cancelled():
+        with contextlib.suppress(GeartrainError):
+            task.result()

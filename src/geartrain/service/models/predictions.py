@@ -1,0 +1,121 @@
+"""The predictions of a model by their ids: those that are live, and those that are over and may still be asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from typing import Final
+
+from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.prediction import Prediction
+from geartrain.service.models.recent import RecentPredictions
+from geartrain.service.scheduling.execution import Execution
+
+MAX_ID: Final = 1024  # characters
+
+
+class Predictions:
+    """The table of one model. It stays when the model is reloaded, and all of its versions share it."""
+
+    def __init__(self, *, keep: float = 300.0) -> None:
+        """`keep`: the seconds for which a finished prediction can still be looked up."""
+        self.live: dict[str, Execution] = {}
+        self.recent = RecentPredictions(keep)
+        self._sequence = itertools.count()
+
+    # for the transports
+
+    def find(self, prediction_id: str) -> Prediction | None:
+        """Return the live prediction of that id."""
+        execution = self.live.get(prediction_id)
+        return None if execution is None else execution.prediction
+
+    def look_up(self, prediction_id: str) -> Prediction | None:
+        """Return the prediction of that id, live or recently over."""
+        return self.find(prediction_id) or self.recent.find(prediction_id)
+
+    def cancel(self, prediction_id: str) -> bool:
+        """Ask for the end of a live prediction; return whether there is one of that id."""
+        execution = self.live.get(prediction_id)
+        if execution is None:
+            return False
+        execution.cancel()
+        return True
+
+    def abandon(self, prediction: Prediction) -> None:
+        """Cancel exactly this prediction, if it is still live: its client has gone."""
+        execution = self.live.get(prediction.id)
+        if execution is not None and execution.prediction is prediction:
+            execution.cancel()
+
+    # for the deployments
+
+    def new_id(self) -> str:
+        """Return an id that no live prediction has."""
+        # As Cog makes them; two within one tick of the clock must still differ.
+        while (prediction_id := f"pred_{time.time_ns() + next(self._sequence):x}") in self.live:
+            pass
+        return prediction_id
+
+    def check_id(self, prediction_id: str, noun: str) -> None:
+        """Raise `INVALID_INPUT` for an id that is too long, `CONFLICT` for that of a live prediction."""
+        if len(prediction_id) > MAX_ID:
+            msg = f"{noun} ID is {len(prediction_id)} characters long; at most {MAX_ID} are accepted"
+            raise GeartrainError(
+                Code.INVALID_INPUT,
+                "The input does not fit the model's signature.",
+                fields=(FieldError(("body", "id"), msg, "value_error"),),
+            )
+        if prediction_id in self.live:
+            msg = (
+                f"{noun.capitalize()} {prediction_id!r} is still running. Use another id, or PUT to retry the same one."
+            )
+            raise GeartrainError(Code.CONFLICT, msg)
+
+    def add(self, execution: Execution) -> None:
+        """Make a prediction live."""
+        self.live[execution.prediction.id] = execution
+
+    def remove(self, execution: Execution) -> None:
+        """Free the id of a prediction that is about to reach its terminal state, and keep it if its client may ask."""
+        prediction = execution.prediction
+        if self.live.get(prediction.id) is execution:
+            del self.live[prediction.id]
+        if execution.is_kept:
+            self.recent.add(prediction)
+
+
+class Executions:
+    """The executions of one deployment that are not over."""
+
+    def __init__(self) -> None:
+        self.is_closed = False  # whether no further one is admitted
+        self._executions: set[Execution] = set()
+        self._waiting: list[asyncio.Future[None]] = []  # for the end of the last of them
+
+    def add(self, execution: Execution) -> None:
+        """Add one that has been admitted."""
+        self._executions.add(execution)
+
+    def remove(self, execution: Execution) -> None:
+        """Remove one that is about to reach its terminal state."""
+        self._executions.discard(execution)
+        if self._waiting and not self._executions:
+            for waiter in self._waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiting.clear()
+
+    def cancel_all(self) -> None:
+        """Ask for the end of each of them."""
+        for execution in tuple(self._executions):
+            execution.cancel()
+
+    async def drain(self, time_limit: float | None) -> bool:
+        """Wait until there is none, at most `time_limit` seconds (None: no limit); return whether there is none."""
+        if self._executions:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await asyncio.wait((waiter,), timeout=time_limit)
+        return not self._executions

@@ -1,0 +1,61 @@
+"""Where models come from, and what is told of them: the ports of the catalogue."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from geartrain.service.models.deployment import Deployment, VersionRecord
+
+State = Literal["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]
+"""The states of the model repository extension's index."""
+
+
+class LoadError(Exception):
+    """A model cannot be loaded; the message says why."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """The versions of a model that shall be served. `default` None is the latest of them."""
+
+    versions: tuple[str, ...]
+    default: str | None = None
+
+
+class RepositoryPort(Protocol):
+    """The models on disk. What it is asked for is as it lies there at that moment."""
+
+    def names(self) -> list[str]:
+        """The models that are there."""
+
+    def read(self, name: str) -> Wanted | None:
+        """The versions of a model that shall be served, None if it is not there; raises `LoadError`. May block."""
+
+    def note(self, name: str) -> None:
+        """Remember that how a model lies there now is no reason to load it. May block."""
+
+    def open(self, record: VersionRecord) -> Deployment:
+        """Return a deployment of a version, whose workers have been spawned; raises `LoadError`.
+
+        It needs no running loop.
+        """
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Something has become of a version, or of a model as a whole where it has none."""
+
+    stage: Literal["ready", "setup-failed", "reload-failed", "unloaded"]
+    name: str
+    version: str = ""
+    slots: int = 0
+    reason: str = ""
+
+
+class IndexEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A model version in the repository's index."""
+
+    name: str
+    version: str = ""
+    state: State | Literal[""] = ""
+    reason: str = ""
