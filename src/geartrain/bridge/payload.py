@@ -31,17 +31,20 @@ class PayloadWriter:
         self._memory = memory
         self._new_file = new_file
 
-    def place(self, parts: Sequence[Buffer], *, may_share: bool) -> Payload | None:
+    def place(self, parts: Sequence[Buffer], *, may_share: bool, is_stale: bool = False) -> Payload | None:
         """Put one piece, given in parts, where it travels best; None if it is too large and has to go to a file.
 
         With `may_share` it may be left in shared memory. The other side has to be told of it then, or `withdraw` be
-        called.
+        called. `is_stale`: what lies there will never be read, so it may be overwritten.
         """
-        if may_share:
+        size = sum(map(len, parts))
+        if may_share and size > WORTHWHILE:
+            if is_stale:
+                self.withdraw()
             (shared,) = self.share([parts])
             if shared is not None:
                 return shared
-        return Inline(b"".join(parts)) if sum(map(len, parts)) <= INLINE_LIMIT else None
+        return Inline(b"".join(parts)) if size <= INLINE_LIMIT else None
 
     def share(self, pieces: Sequence[Sequence[Buffer]]) -> list[InMemory | None]:
         """Leave pieces in shared memory, one behind the other; None for each piece that has to travel otherwise.

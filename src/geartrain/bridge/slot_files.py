@@ -31,10 +31,7 @@ class SlotFiles:
 
         `fresh`: no call is on the slot, so the one before has read its input, or never will.
         """
-        may_share = fresh and has_tensors(call)
-        if may_share:
-            self._writer.withdraw()
-        return self._writer.place(parts_of(call), may_share=may_share)
+        return self._writer.place(parts_of(call), may_share=fresh and has_tensors(call), is_stale=True)
 
     def to_file(self, call: work.CallInput) -> Payload:
         """Write the input of a call into a file. Raises `OSError`."""

@@ -17,12 +17,14 @@ class SharedSlotMemory:
         self.is_possible = False  # whether the worker can open what is made here
         self._inputs: Arena | None = None
         self._outputs: Arena | None = None
+        self._message: SlotMemory | None = None
 
     def inputs(self) -> Arena | None:
         """Return the region for inputs; None if parent and worker cannot share any."""
         if self._inputs is None and self.is_possible:
             try:
                 self._inputs, self._outputs = Arena.create(), Arena.create()
+                self._message = SlotMemory(self._inputs.path, self._outputs.path)
             except OSError as error:
                 logger.info("tensors travel without shared memory: %s", error)
                 self.close()
@@ -33,9 +35,9 @@ class SharedSlotMemory:
         return self._outputs
 
     def message(self) -> SlotMemory | None:
-        """Return what tells the worker of the memory."""
-        inputs = self.inputs()
-        return None if inputs is None or self._outputs is None else SlotMemory(inputs.path, self._outputs.path)
+        """Return what tells the worker of the memory; None if parent and worker cannot share any."""
+        self.inputs()
+        return self._message
 
     def close(self) -> None:
         """Give the memory back, and make none any more."""
@@ -43,7 +45,7 @@ class SharedSlotMemory:
         for arena in (self._inputs, self._outputs):
             if arena is not None:
                 arena.close()
-        self._inputs = self._outputs = None
+        self._inputs = self._outputs = self._message = None
 
 
 def new_probe() -> Arena | None:
