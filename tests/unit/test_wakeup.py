@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from geartrain.bridge import wakeup
-from geartrain.bridge.wakeup import Adaptive, Blocking, WakeupMode, effective_mode, new_policy
+from geartrain.bridge.wakeup import Adaptive, AdaptiveOneByOne, Blocking, WakeupMode, effective_mode, new_policy
 
 
 class Clock:
@@ -61,7 +61,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def adaptive(clock: Clock) -> Adaptive:
-    return Adaptive(clock, one_by_one=True)  # type: ignore[arg-type]
+    return AdaptiveOneByOne(clock)  # type: ignore[arg-type]
 
 
 def test_a_single_call_is_slept_through(clock: Clock) -> None:
@@ -116,7 +116,7 @@ def test_nobody_stays_awake_for_a_worker_that_is_gone(clock: Clock) -> None:
 
 
 def test_several_calls_at_a_time_are_not_foreseen(clock: Clock) -> None:
-    policy = Adaptive(clock, one_by_one=False)  # type: ignore[arg-type]
+    policy = new_policy("adaptive", clock, one_by_one=False)  # type: ignore[arg-type]
     for _ in range(4):
         policy.before_send(lone=False)
         assert not any(clock.move(0.005))
@@ -186,5 +186,5 @@ def test_nobody_waits_awake_on_one_core_or_less(mode: WakeupMode, cores: float, 
 
 
 def test_each_mode_has_its_policy(clock: Clock) -> None:
-    assert isinstance(new_policy("adaptive", clock, one_by_one=True), Adaptive)  # type: ignore[arg-type]
+    assert isinstance(new_policy("adaptive", clock, one_by_one=True), AdaptiveOneByOne)  # type: ignore[arg-type]
     assert isinstance(new_policy("blocking", clock, one_by_one=True), Blocking)  # type: ignore[arg-type]

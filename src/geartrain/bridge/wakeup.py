@@ -65,27 +65,17 @@ class Blocking:
 
 
 class Adaptive:
-    """Stays awake where it is worth it: see the module."""
+    """Stays awake for a short call of a lone client: see the module."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, one_by_one: bool) -> None:
-        """`one_by_one`: the worker runs one call at a time, so the end of a call can be foreseen."""
-        self._awake = _AwakeLoop(loop)
-        self._one_by_one = one_by_one
+    def __init__(self) -> None:
         self._sent_at = 0.0  # as all moments here, on the performance counter, in seconds
-        self._ended_at = 0.0
-        self._took = 0.0  # the latest call, from its beginning to its end
         self._was_short = False
         self._awaits = False
 
     def before_send(self, *, lone: bool) -> None:
-        """Note the beginning, and plan to be awake at the expected end."""
-        now = self._sent_at = time.perf_counter()
+        """Note the beginning."""
+        self._sent_at = time.perf_counter()
         self._awaits = lone and self._was_short
-        self._awake.sleep()
-        took = self._took
-        if self._one_by_one and now - self._ended_at < _DENSE and _SHORTEST < took < _LONGEST:
-            lead = max(_LEAD, _PART * took)
-            self._awake.plan(took - lead, until=now + took + lead)
 
     def wait(self, poll: Callable[[], bool]) -> None:
         """Poll for a moment, if the call before was short and nobody else asks."""
@@ -96,11 +86,41 @@ class Adaptive:
             os.sched_yield()  # whoever else has something to do on this core goes first
 
     def on_end(self, took: float | None) -> None:
+        """Note the end."""
+        if took is None:
+            took = time.perf_counter() - self._sent_at
+        self._was_short = took < _SHORT
+
+    def close(self) -> None:
+        """Do nothing: nobody waits beyond `wait`."""
+
+
+class AdaptiveOneByOne(Adaptive):
+    """As `Adaptive`, of a worker that runs one call at a time: the end of a call can be foreseen, and is met awake."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._awake = _AwakeLoop(loop)
+        self._ended_at = 0.0
+        self._took = 0.0  # the latest call, from its beginning to its end
+
+    def before_send(self, *, lone: bool) -> None:
+        """Note the beginning, and plan to be awake at the expected end."""
+        now = self._sent_at = time.perf_counter()
+        self._awaits = lone and self._was_short
+        self._awake.sleep()
+        took = self._took
+        if _SHORTEST < took < _LONGEST and now - self._ended_at < _DENSE:
+            lead = max(_LEAD, _PART * took)
+            self._awake.plan(took - lead, until=now + took + lead)
+
+    def on_end(self, took: float | None) -> None:
         """Note the end, and stay awake for those who are about to ask again, if the calls are dense."""
         now = self._ended_at = time.perf_counter()
-        self._took = now - self._sent_at
-        self._was_short = (self._took if took is None else took) < _SHORT
-        self._awake.end(now + max(_LEAD, _PART * self._took))
+        whole = self._took = now - self._sent_at
+        self._was_short = (whole if took is None else took) < _SHORT
+        if self._awake.is_planned:
+            self._awake.end(now + max(_LEAD, _PART * whole))
 
     def close(self) -> None:
         """Stay awake no longer."""
@@ -112,32 +132,36 @@ class _AwakeLoop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.is_planned = False
         self._until = 0.0
         self._is_ticking = False
-        self._plan: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of the plan
 
     def plan(self, delay: float, *, until: float) -> None:
         """Be awake in `delay` seconds, and stay so `until` that moment."""
         delay = max(0, int(delay * 1000)) / 1000  # the loop's timers are in milliseconds, and may round up
-        self._plan = self._loop.call_later(delay, self._keep, until)
+        self._timer = self._loop.call_later(delay, self._keep, until)
+        self.is_planned = True
 
     def sleep(self) -> None:
         """Sleep as usual, until there is a plan."""
         self._until = 0.0
 
     def end(self, until: float) -> None:
-        """Stay awake `until` that moment, if there was a plan."""
-        self.sleep()
-        if self._plan is not None:
-            self._plan.cancel()
-            self._plan = None
-            self._keep(until)
+        """Drop the plan, and stay awake `until` that moment."""
+        self._cancel()
+        self._keep(until)
 
     def close(self) -> None:
-        """Sleep as usual."""
+        """Drop the plan, and sleep as usual."""
+        self._cancel()
         self._until = 0.0
-        if self._plan is not None:
-            self._plan.cancel()
+
+    def _cancel(self) -> None:
+        self.is_planned = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _keep(self, until: float) -> None:
         self._until = until
@@ -158,5 +182,10 @@ def effective_mode(mode: WakeupMode, *, cores: Callable[[], float] = usable_core
 
 
 def new_policy(mode: WakeupMode, loop: asyncio.AbstractEventLoop, *, one_by_one: bool) -> WakeupPolicy:
-    """Make the policy of one slot; `mode` is an effective one."""
-    return Adaptive(loop, one_by_one=one_by_one) if mode == "adaptive" else Blocking()
+    """Make the policy of one slot; `mode` is an effective one.
+
+    `one_by_one`: its worker runs one call at a time.
+    """
+    if mode == "blocking":
+        return Blocking()
+    return AdaptiveOneByOne(loop) if one_by_one else Adaptive()
