@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
+
+import msgspec
 
 from geartrain.bridge.call_messages import has_tensors, predict_of
 from geartrain.bridge.folder import WorkerFolder
@@ -68,7 +70,7 @@ class _NoListener:
         """Nobody waits for it."""
 
 
-class SlotCall(NamedTuple):
+class SlotCall(msgspec.Struct, frozen=True, eq=False):
     """A call that a slot is kept for: its number among the calls of the slot, its id, and who hears of it."""
 
     serial: int
@@ -128,8 +130,8 @@ class SlotChannel(asyncio.Protocol):
                 message = decode_slot_to_parent(payload)
                 if type(message) is Reports:
                     self._on_reports(message)
-                else:
-                    self._on_attach_message(cast("Attach", message))
+                elif type(message) is Attach:
+                    self._on_attach_message(message)
         except (FrameError, OSError, ValueError):  # msgspec's errors are ValueErrors
             logger.exception("a slot's channel carried something that is no message; closing it")
             self.fail("the worker's report could not be read")
@@ -274,18 +276,17 @@ class SlotChannel(asyncio.Protocol):
         files: dict[int, list[work.FileRef]] = {}  # by the item whose output follows
         in_memory = False
         for report in reports:
-            kind = type(report)
-            if kind is Done:
-                done = cast("Done", report)
-                given = b"" if done.output is None else self._files.read(done.output, done.item, files)
-                in_memory = in_memory or type(done.output) is InMemory
-                outcome = work.Succeeded(None if done.is_stream else given, done.predict_time)
-                ends.append(work.ItemEnd(done.item, outcome, tuple(files.pop(done.item, ()))))
-            elif kind is Output:
-                output = cast("Output", report)
-                chunk = self._files.read(output.output, output.item, files)
-                in_memory = in_memory or type(output.output) is InMemory
-                _tell(listener.on_output, output.item, chunk, tuple(files.pop(output.item, ())))
+            if type(report) is Done:
+                given = b"" if report.output is None else self._files.read(report.output, report.item, files)
+                in_memory = in_memory or type(report.output) is InMemory
+                outcome = work.Succeeded(None if report.is_stream else given, report.predict_time)
+                own = tuple(files.pop(report.item, ())) if files else ()
+                ends.append(work.ItemEnd(report.item, outcome, own))
+            elif type(report) is Output:
+                chunk = self._files.read(report.output, report.item, files)
+                in_memory = in_memory or type(report.output) is InMemory
+                own = tuple(files.pop(report.item, ())) if files else ()
+                _tell(listener.on_output, report.item, chunk, own)
             else:
                 self._tell_other(report, listener, ends, files=files)
         if in_memory:

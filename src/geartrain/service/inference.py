@@ -10,6 +10,9 @@ from geartrain.domain.tensors import Tensor
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 
+# To read a member of an enumeration from its class takes several times as long as a global name.
+_CANCELED, _FAILED = Status.CANCELED, Status.FAILED
+
 
 def create(deployment: Deployment, request: InferRequest) -> Prediction:
     """Check a request, admit it and start it. Returns at once; `response` reads the prediction when it is over.
@@ -53,9 +56,9 @@ def response_of(deployment: Deployment, chunk: bytes, request: InferRequest) -> 
 
 def check_success(prediction: Prediction) -> None:
     """Raise `GeartrainError` unless the run ended well."""
-    if prediction.status is Status.CANCELED:
+    if prediction.status is _CANCELED:
         raise GeartrainError(Code.RUN_CANCELED, "The prediction was canceled.")
-    if prediction.status is Status.FAILED:
+    if prediction.status is _FAILED:
         raise GeartrainError(prediction.error_code or Code.RUN_FAILED, prediction.error or "The prediction failed.")
 
 

@@ -110,7 +110,8 @@ class Scheduler:
 
         `size` is that of the queue of the client's protocol, None for the operator's.
         """
-        if self.waiting < self._model.permits.idle + (self._room if size is None else size):
+        room = self._room if size is None else size
+        if self.waiting < room or self.waiting < room + self._model.permits.idle:
             return
         self.context.counts.add_fault("REJECTED", 0.0, ran=False, at=0.0)
         self.expect_others()
