@@ -30,7 +30,7 @@ def predict_of(
     call: CallInput, serial: int, payload: Payload, *, output_dir: str, memory: SlotMemory | None
 ) -> Predict:
     """Return the message that starts a call whose input is `payload`."""
-    return Predict(call.id, serial, tuple([_item(item) for item in call.items]), payload, output_dir, memory)
+    return Predict(call.id, serial, tuple(map(_item, call.items)), payload, output_dir, memory)
 
 
 def _item(item: ItemInput) -> CallItem:

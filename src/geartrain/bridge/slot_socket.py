@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 
 from geartrain.bridge.framing import FrameReader
@@ -28,10 +27,14 @@ class SlotSocket:
         if transport is None:
             return
         if not transport.get_write_buffer_size():
-            with contextlib.suppress(OSError):  # full, or broken: the transport will deal with it
-                data = data[os.write(self.fd, data) :]
-        if data:
-            transport.write(data)
+            try:
+                written = os.write(self.fd, data)
+            except OSError:  # full, or broken: the transport will deal with it
+                written = 0
+            if written == len(data):  # nearly always
+                return
+            data = data[written:]
+        transport.write(data)
 
     def close(self) -> None:
         """Close the connection, if there is one."""

@@ -185,7 +185,8 @@ class SlotChannel(asyncio.Protocol):
         self.wakeup.before_send(lone=alone)
         self._send(call, slot_call, payload)
         _tell(slot_call.listener.on_begin)
-        self.wakeup.wait(self._poll)
+        if alone:
+            self.wakeup.wait(self._poll)
 
     def _send(self, call: work.CallInput, slot_call: SlotCall, payload: Payload) -> None:
         memory = self._memory.message() if has_tensors(call) else None

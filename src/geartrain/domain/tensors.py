@@ -281,7 +281,7 @@ def pack(json: bytes, tensors: Sequence[Tensor]) -> list[Buffer]:
 def pack_parts(json: bytes, tensors: Sequence[tuple[Tensor, Sequence[Buffer]]]) -> list[Buffer]:
     """As `pack`, of tensors whose contents are in parts, one behind the other; their `data` is not looked at."""
     # Room for the header: each place is at most so long, and where the data begins depends on it.
-    names = sum(4 * len(tensor.name) + 9 * len(tensor.shape) for tensor, _ in tensors)
+    names = sum([4 * len(tensor.name) + 9 * len(tensor.shape) for tensor, _ in tensors])
     at = _LENGTH + 32 + 48 * len(tensors) + names
     position = at + len(json)
     places: list[_Place] = []
