@@ -47,6 +47,7 @@ class Call:
     """
 
     __slots__ = (
+        "_at",
         "_began_at",
         "_holds_slot",
         "_is_counted",
@@ -63,17 +64,28 @@ class Call:
     )
 
     def __init__(
-        self, call_id: str, owner: CallOwner, permit: Permit, *, members: Sequence[Execution], prefetched: bool = False
+        self,
+        call_id: str,
+        owner: CallOwner,
+        permit: Permit,
+        *,
+        members: Sequence[Execution],
+        prefetched: bool = False,
+        at: float = 0.0,
     ) -> None:
-        """`prefetched`: another call runs on the slot, and this one begins when that is over."""
+        """`prefetched`: another call runs on the slot, and this one begins when that is over.
+
+        `at`: the moment at which the call begins, if that is known; otherwise the clock says it.
+        """
         self.call_id = call_id
         self.permit = permit
         self.size = len(members)
-        self.rows = members[0].item.rows if len(members) == 1 else sum([member.item.rows for member in members])
+        self.rows = members[0].item.rows if self.size == 1 else sum([member.item.rows for member in members])
         self.state = _ASSIGNED
         self._owner = owner
+        self._at = at
         # Those that have not ended, by their index.
-        self._members = {0: members[0]} if len(members) == 1 else dict(enumerate(members))
+        self._members = {0: members[0]} if self.size == 1 else dict(enumerate(members))
         self._began_at = 0.0
         self._predict_time: float | None = None  # of the run in the worker, once it has told
         self._is_counted = False
@@ -144,7 +156,7 @@ class Call:
         """Begin the members, and stop at once if none is left."""
         self._step(_RUNNING)
         owner = self._owner
-        at = self._began_at = owner.context.clock()
+        at = self._began_at = self._at or owner.context.clock()
         for member in self._members.values():
             member.begin(at)
         if owner.is_batching:
@@ -189,11 +201,13 @@ class Call:
         """End members. With `idle` the slot has its next call before any of them hears of it."""
         at = self._owner.context.clock()
         over: list[_Part] = []
+        members = self._members
         for end in ends:
-            if type(end.outcome) is Succeeded:
-                self._predict_time = end.outcome.predict_time
-            if end.item in self._members:
-                over.append((self._members.pop(end.item), end.outcome, end.files))
+            outcome = end.outcome
+            if type(outcome) is Succeeded:
+                self._predict_time = outcome.predict_time
+            if end.item in members:
+                over.append((members.pop(end.item), outcome, end.files))
             else:
                 self._end_rest(end, over)
         if idle:

@@ -22,6 +22,11 @@ from geartrain.service.statistics import Fault
 CANCELED = Canceled()
 _S = ExecutionState
 _WITHOUT_SLOT = frozenset({_S.ADMITTED, _S.PREPARING, _S.WAITING, _S.PREFETCHED})
+# The steps of the table, and by how many predictions without a slot each of them makes more.
+_STEPS: Final = {
+    state: {wanted: (wanted in _WITHOUT_SLOT) - (state in _WITHOUT_SLOT) for wanted in steps}
+    for state, steps in EXECUTION_STEPS.items()
+}
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _ADMITTED, _ASSIGNED, _PREFETCHED, _WAITING = _S.ADMITTED, _S.ASSIGNED, _S.PREFETCHED, _S.WAITING
 _RUNNING, _CLOSING, _OVER = _S.RUNNING, _S.CLOSING, _S.OVER
@@ -154,14 +159,13 @@ class Execution:
 
     def _step(self, wanted: ExecutionState) -> None:
         """Go to another state, and count as waiting while there is no slot."""
-        state = self.state
-        if wanted not in EXECUTION_STEPS[state]:
-            raise IllegalStepError("an execution", state, wanted)
+        steps = _STEPS[self.state]
+        if wanted not in steps:
+            raise IllegalStepError("an execution", self.state, wanted)
         self.state = wanted
-        if state in _WITHOUT_SLOT and wanted not in _WITHOUT_SLOT:
-            self._scheduler.waiting -= 1
-        elif state is _ASSIGNED and wanted is _WAITING:
-            self._scheduler.waiting += 1
+        more = steps[wanted]
+        if more:
+            self._scheduler.waiting += more
 
     # before its run
 

@@ -135,7 +135,7 @@ class Scheduler:
         if (is_single or not self.is_batching) and not self._queue:
             permit = model.permits.acquire()
             if permit is not None:
-                self._start(permit, (execution,), lone=is_single)
+                self._start(permit, (execution,), lone=is_single, at=execution.timing.ready)
                 return
         may_run = self._enqueue(execution)
         if not self.is_batching or is_single or self._queue.rows >= self._policy.max_size:
@@ -175,9 +175,9 @@ class Scheduler:
         if self._can_prefetch and self._queue:
             self._prefetch()
 
-    def _start(self, permit: Permit, members: Sequence[Execution], *, lone: bool = False) -> None:
+    def _start(self, permit: Permit, members: Sequence[Execution], *, lone: bool = False, at: float = 0.0) -> None:
         call_id = members[0].prediction.id if len(members) == 1 else self._new_id()
-        call = self._running[permit] = Call(call_id, self, permit, members=members)
+        call = self._running[permit] = Call(call_id, self, permit, members=members, at=at)
         call.start(lone=lone)
 
     def _new_id(self) -> str:
