@@ -201,10 +201,10 @@ class Connection(HttpToolsProtocol):
         """Serve a request as the parser and its callbacks would."""
         self._sweep.remove(self)
         self._unset_keepalive_if_required()
-        cycle = _Express(known.new_call, keep_alive=True)
+        cycle: Any = _Express(known.new_call, keep_alive=True)
         cycle.body = body
         cycle.more_body = False
-        self.cycle = cast("RequestResponseCycle", cycle)
+        self.cycle = cycle
         self._serve(cycle)
 
     def on_message_complete(self) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from geartrain.domain.tensors import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from geartrain.domain.errors import GeartrainError
     from geartrain.domain.prediction import Prediction
-    from geartrain.domain.tensors import Buffer
 
 Headers = list[tuple[bytes, bytes]]  # names in lower case
 
@@ -19,7 +20,7 @@ EXPRESS_LIMIT: Final = 65_536  # bytes of a body: what is larger may come in pie
 JSON: Final = ((b"content-type", b"application/json"),)
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True):
     """A whole answer, whose body may be in parts. Its length is added to the headers by whoever sends it."""
 
     status: HTTPStatus
