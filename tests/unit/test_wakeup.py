@@ -94,6 +94,14 @@ def test_the_loop_sleeps_through_short_and_through_long_calls(clock: Clock, took
         policy.on_end(took)
 
 
+def test_the_loop_sleeps_through_calls_that_were_only_heard_of_late(clock: Clock) -> None:
+    policy = adaptive(clock)
+    for _ in range(3):
+        policy.before_send(lone=False)
+        assert not any(clock.move(0.005))
+        policy.on_end(0.0001)
+
+
 def _after_dense_calls(clock: Clock) -> Adaptive:
     """Return a policy after two calls of 5 ms, in the third one."""
     policy = adaptive(clock)

@@ -20,8 +20,9 @@ WakeupMode = Literal["adaptive", "blocking"]
 # Seconds. A call as short as _SHORT is followed by one that is awaited on the spot, for at most _BRIEFLY.
 _SHORT: Final = 350e-6
 _BRIEFLY: Final = 500e-6
-# The loop stays awake around the ends of calls that take between _SHORTEST and _LONGEST and follow each other within
-# _DENSE: for _PART of a call before and after its end, and for at least _LEAD, since timers are no more precise.
+# The loop stays awake around the ends of calls that take more than _SHORTEST in the model and less than _LONGEST in
+# all, and follow each other within _DENSE: for _PART of a call before and after its end, and for at least _LEAD, since
+# timers are no more precise. What is short in the model and long in all waits for a loop that has enough to do.
 _SHORTEST: Final = 400e-6
 _LONGEST: Final = 50e-3
 _DENSE: Final = 3e-3
@@ -103,14 +104,15 @@ class AdaptiveOneByOne(Adaptive):
         self._awake = _AwakeLoop(loop)
         self._ended_at = 0.0
         self._took = 0.0  # the latest call, from its beginning to its end
+        self._is_foreseeable = False  # whether the next one is worth being awake for
 
     def before_send(self, *, lone: bool) -> None:
         """Note the beginning, and plan to be awake at the expected end."""
         now = self._sent_at = time.perf_counter()
         self._awaits = lone and self._was_short
         self._awake.sleep()
-        took = self._took
-        if _SHORTEST < took < _LONGEST and now - self._ended_at < _DENSE:
+        if self._is_foreseeable and now - self._ended_at < _DENSE:
+            took = self._took
             lead = max(_LEAD, _PART * took)
             self._awake.plan(took - lead, until=now + took + lead)
 
@@ -118,7 +120,10 @@ class AdaptiveOneByOne(Adaptive):
         """Note the end, and stay awake for those who are about to ask again, if the calls are dense."""
         now = self._ended_at = time.perf_counter()
         whole = self._took = now - self._sent_at
-        self._was_short = (whole if took is None else took) < _SHORT
+        if took is None:
+            took = whole
+        self._was_short = took < _SHORT
+        self._is_foreseeable = took > _SHORTEST and whole < _LONGEST
         if self._awake.is_planned:
             self._awake.end(now + max(_LEAD, _PART * whole))
 
