@@ -122,7 +122,7 @@ async def catalogue_of(**models: Callable[[VersionRecord], Deployment]) -> Catal
     """Return a catalogue that has loaded these models."""
     catalogue = Catalogue(FakeRepository(**models))
     catalogue.spawn()
-    catalogue.begin()
+    catalogue.loads.begin()
     for name in models:
         await asyncio.wait_for(asyncio.wait(catalogue.entry(name).loads), 10)
     return catalogue

@@ -213,7 +213,7 @@ async def test_d17_nothing_is_sent_to_a_client_in_the_workers_place(
         monkeypatch.setattr(server.worker, "_on_exit", exits.append)
         os.kill(server.pid, signal.SIGKILL)
         await eventually(
-            lambda: exits != [] and all(slot.lost.done() for slot in server.worker._slots.channels.values())
+            lambda: exits != [] and all(slot.socket.lost.done() for slot in server.worker._slots.channels.values())
         )
         wires = [await stack.enter_async_context(connection(server.url)) for _ in range(8)]
         for wire in wires:  # each has been accepted, and so has its descriptor

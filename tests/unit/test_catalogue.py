@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
+from geartrain.service.models import information
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits, VersionRecord
@@ -101,7 +102,7 @@ class Shop:
 
     async def begin(self, *names: str) -> None:
         self.catalogue.spawn(names or None)
-        self.catalogue.begin()
+        self.catalogue.loads.begin()
         for name in names or self.disk.names():
             entry = self.catalogue.entry(name)
             if entry.loads:
@@ -200,7 +201,9 @@ async def test_what_is_not_there_is_named(shops: Make) -> None:
         Code.NOT_FOUND,
         "Request for unknown model: 'bad' has no available versions",
     )
-    assert not any(catalogue.is_ready(*what) for what in (("nope",), ("cats", "7"), ("bad",), ("bad", "1")))
+    assert not any(
+        information.is_ready(catalogue, *what) for what in (("nope",), ("cats", "7"), ("bad",), ("bad", "1"))
+    )
     assert await refusal(catalogue.load("nope")) == (
         Code.NOT_FOUND,
         "failed to load 'nope', failed to poll from model repository",
@@ -259,7 +262,11 @@ async def test_t2_a_dead_worker_is_not_ready(shops: Make) -> None:
     await shop.begin()
     catalogue = shop.catalogue
     catalogue.find("cats", "2").workers.replicas[0].on_lost("Worker crashed: exited with code 3")
-    assert (catalogue.is_ready("cats"), catalogue.is_ready("cats", "1"), catalogue.all_ready()) == (False, True, False)
+    assert (
+        information.is_ready(catalogue, "cats"),
+        information.is_ready(catalogue, "cats", "1"),
+        catalogue.all_ready(),
+    ) == (False, True, False)
     assert catalogue.index()[1] == IndexEntry("cats", "2", "UNAVAILABLE", "Worker crashed: exited with code 3")
     with pytest.raises(GeartrainError) as caught:  # a crash never silently changes the answers to those of another
         ask(catalogue, "cats")
@@ -321,7 +328,7 @@ async def test_unload_gives_up_a_load(shops: Make) -> None:
     slow = Slow("c")
     shop = shops(Disk(cats={"1": lambda: slow}))
     shop.catalogue.spawn()
-    shop.catalogue.begin()
+    shop.catalogue.loads.begin()
     loading = asyncio.ensure_future(refusal(shop.catalogue.load("cats")))
     await slow.began.wait()
     assert shop.catalogue.index() == [IndexEntry("cats", "1", "LOADING")]
@@ -336,7 +343,7 @@ async def test_unload_gives_up_a_load_however_far_it_is(turns: int, shops: Make)
     slow = Slow("c")
     shop = shops(Disk(cats={"1": lambda: slow}))
     shop.catalogue.spawn()
-    shop.catalogue.begin()
+    shop.catalogue.loads.begin()
     for _ in range(turns):
         await asyncio.sleep(0)
     await shop.catalogue.unload("cats")
@@ -418,7 +425,7 @@ async def test_reload_serves_by_the_old_worker_until_the_new_one_is_ready(shops:
     loading = asyncio.ensure_future(catalogue.load("cats"))
     await slow.began.wait()
     assert catalogue.find("cats") is held
-    assert catalogue.is_ready("cats")
+    assert information.is_ready(catalogue, "cats")
     assert catalogue.index() == [IndexEntry("cats", "1", "READY")]
     slow.go.set()
     await loading
@@ -441,7 +448,7 @@ async def test_reload_serves_by_the_old_worker_until_the_new_one_is_ready(shops:
     assert (running.output, waiting.output) == (b'"old"', b'"old"')
     await until(lambda: old.is_stopped and catalogue.loads.alive == (deployment,))
     assert predictions.live == {}
-    (statistics,) = catalogue.statistics("cats")
+    (statistics,) = information.statistics(catalogue, "cats")
     assert (statistics.success.count, statistics.inference_count) == (3, 3)
 
 
@@ -471,7 +478,7 @@ async def test_predictions_of_before_a_reload_can_be_looked_up_and_canceled_afte
     await completion(joined)
     assert joined.status == "canceled"
     assert await answer(catalogue, "cats") == "new"
-    (statistics,) = catalogue.statistics()
+    (statistics,) = information.statistics(catalogue)
     assert (statistics.success.count, statistics.fail.count) == (2, 2)
     counts = catalogue.entry("cats").versions["1"].record.counts
     assert counts.faults["CANCELED"] == 2
@@ -486,11 +493,11 @@ async def test_counts_go_on_after_a_reload_that_failed_and_after_an_unload(shops
     await refusal(catalogue.load("cats"))
     await answer(catalogue, "cats")
     await catalogue.unload("cats")
-    assert catalogue.statistics() == []  # of what is served
+    assert information.statistics(catalogue) == []  # of what is served
     shop.disk.models["cats"] = {"1": says("c")}
     await catalogue.load("cats")
     await answer(catalogue, "cats")
-    assert [each.success.count for each in catalogue.statistics()] == [3]
+    assert [each.success.count for each in information.statistics(catalogue)] == [3]
 
 
 async def test_reload_to_another_signature_checks_by_the_new_one(shops: Make) -> None:
@@ -526,7 +533,7 @@ class Numbers(Slow):
 
 
 def described(catalogue: Catalogue, name: str, version: str = "") -> tuple[list[str], tuple[str, ...]]:
-    deployment, versions = catalogue.describe(name, version)
+    deployment, versions = information.describe(catalogue, name, version)
     return [field.name for field in deployment.interface.signature.inputs], versions
 
 
@@ -539,7 +546,7 @@ async def test_model_is_described_while_it_is_loaded_and_when_that_has_failed(sh
     await slow.began.wait()
     for version in ("", "1", "01"):
         assert described(catalogue, "slow", version) == (["text"], ("1",))
-    assert not catalogue.is_ready("slow")
+    assert not information.is_ready(catalogue, "slow")
     with pytest.raises(GeartrainError) as caught:
         ask(catalogue, "slow")
     assert caught.value.code is Code.NOT_READY
@@ -547,12 +554,12 @@ async def test_model_is_described_while_it_is_loaded_and_when_that_has_failed(sh
         assert described(catalogue, "bad", version) == (["text"], ("2",))
     for name, version in (("bad", "7"), ("gone", ""), ("nope", ""), ("slow", "7")):
         with pytest.raises(GeartrainError) as caught:
-            catalogue.describe(name, version)
+            information.describe(catalogue, name, version)
         assert caught.value.code is Code.NOT_FOUND
     slow.go.set()
     await catalogue.unload("bad")
     with pytest.raises(GeartrainError):
-        catalogue.describe("bad")
+        information.describe(catalogue, "bad")
 
 
 async def test_reload_is_described_when_it_serves(shops: Make) -> None:
@@ -651,7 +658,7 @@ async def test_nothing_is_raised_or_told_before_the_loop_runs() -> None:
     entry = shop.catalogue.entry("cats")
     assert shop.catalogue.index()[0] == IndexEntry("cats", "1", "LOADING")
     assert (await entry.report()).health is Health.UNKNOWN
-    shop.catalogue.begin()
+    shop.catalogue.loads.begin()
     await asyncio.wait(entry.loads)
     assert await answer(shop.catalogue, "cats") == "c"
     assert sorted(shop.told()) == [
@@ -823,7 +830,7 @@ async def test_statistics_are_those_of_every_version(shops: Make) -> None:
     await answer(catalogue, "cats", "2")
     failing = catalogue.find("cats").create(NewPrediction(input=b'{"text":"bad"}'))
     await completion(failing)
-    one, two, dogs = catalogue.statistics()
+    one, two, dogs = information.statistics(catalogue)
     assert (one.name, one.version, one.inference_count, one.execution_count, one.fail.count) == ("cats", "1", 1, 1, 0)
     assert (two.version, two.inference_count, two.execution_count, two.fail.count) == ("2", 1, 2, 1)
     assert (dogs.name, dogs.last_inference, dogs.success.count) == ("dogs", 0, 0)
@@ -831,12 +838,12 @@ async def test_statistics_are_those_of_every_version(shops: Make) -> None:
     parts = (two.queue, two.compute_input, two.compute_infer, two.compute_output)
     assert two.success.ns > 0
     assert abs(two.success.ns - sum(part.ns for part in parts)) <= 4
-    assert [each.version for each in catalogue.statistics("cats")] == ["1", "2"]
-    assert catalogue.statistics("cats", "2") == [two]
+    assert [each.version for each in information.statistics(catalogue, "cats")] == ["1", "2"]
+    assert information.statistics(catalogue, "cats", "2") == [two]
     with pytest.raises(GeartrainError):
-        catalogue.statistics("cats", "9")
+        information.statistics(catalogue, "cats", "9")
     with pytest.raises(GeartrainError):
-        catalogue.statistics("birds")
+        information.statistics(catalogue, "birds")
 
 
 # any order of things
@@ -899,7 +906,7 @@ async def _check_answers(catalogue: Catalogue, serving: dict[str, str | None]) -
     ready = {version for version, content in serving.items() if content is not None}
     assert {entry.version for entry in catalogue.index(ready=True)} == ready
     for version, content in serving.items():
-        assert catalogue.is_ready("cats", version) == (content is not None)
+        assert information.is_ready(catalogue, "cats", version) == (content is not None)
         if content is not None:
             assert await answer(catalogue, "cats", version) == content
     latest = max(serving, default=None)

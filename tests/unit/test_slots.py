@@ -129,7 +129,7 @@ class Slot:
         return m.decode_slot_to_worker(payload)
 
     def report(self, *reports: m.Report, serial: int = 1, idle: bool = False) -> None:
-        self.channel.data_received(frame(m.encode(m.Reports(serial, reports, idle))))
+        self.channel.socket.data_received(frame(m.encode(m.Reports(serial, reports, idle))))
 
 
 @pytest.fixture
@@ -139,12 +139,12 @@ async def slot() -> AsyncIterator[Slot]:
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     ours.setblocking(False)
     theirs.settimeout(10)
-    await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
-    channel.data_received(frame(m.encode(m.Attach(m.PROTOCOL_VERSION, 0, shares_memory=True))))
+    await asyncio.get_running_loop().create_unix_connection(lambda: channel.socket, sock=ours)
+    channel.socket.data_received(frame(m.encode(m.Attach(m.PROTOCOL_VERSION, 0, shares_memory=True))))
     with theirs:
         yield Slot(folder, channel, theirs)
         channel.close()
-        await channel.lost
+        await channel.socket.lost
     folder.close(now=True)
 
 
@@ -345,7 +345,7 @@ async def test_a_late_word_of_another_call_changes_nothing(slot: Slot) -> None:
 async def test_nonsense_fails_the_call_and_closes_the_slot(slot: Slot, caplog: pytest.LogCaptureFixture) -> None:
     listener = Listener()
     slot.run(listener, item())
-    slot.channel.data_received(frame(b"nonsense"))
+    slot.channel.socket.data_received(frame(b"nonsense"))
     assert listener.heard[1:] == [("end", [ItemEnd(ALL, Failed("the worker's report could not be read"))], False)]
     assert slot.is_in(SlotState.CLOSED)
     assert "no message" in caplog.text

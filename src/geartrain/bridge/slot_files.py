@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from geartrain.bridge.call_messages import has_tensors, parts_of
+from geartrain.bridge.call_messages import has_tensors, parts_of, predict_of
 from geartrain.bridge.folder import WorkerFolder, delete_originals
-from geartrain.bridge.framing import FrameError
-from geartrain.bridge.messages import Done, FileOutput, InFile, Inline, Output, Payload, Report
+from geartrain.bridge.framing import FrameError, frame
+from geartrain.bridge.messages import Done, FileOutput, InFile, Inline, Output, Payload, Report, encode
 from geartrain.bridge.payload import PayloadReader, PayloadWriter
 from geartrain.bridge.slot_memory import SharedSlotMemory
 from geartrain.domain import work
@@ -20,7 +20,7 @@ class SlotFiles:
     """The inputs and outputs of one slot: where they travel, and the files among them."""
 
     def __init__(self, folder: WorkerFolder, memory: SharedSlotMemory) -> None:
-        self.output_dir = folder.outputs
+        self._memory = memory
         self.reader = PayloadReader(memory.outputs)
         self._writer = PayloadWriter(memory.inputs, folder.new_input)
         self._folder = folder
@@ -36,6 +36,11 @@ class SlotFiles:
     def to_file(self, call: work.CallInput) -> Payload:
         """Write the input of a call into a file. Raises `OSError`."""
         return self._writer.to_file(parts_of(call))
+
+    def message(self, call: work.CallInput, serial: int, payload: Payload) -> bytes:
+        """Return the frame that tells the worker of a call, whose input is `payload`."""
+        memory = self._memory.message() if has_tensors(call) else None
+        return frame(encode(predict_of(call, serial, payload, output_dir=self._folder.outputs, memory=memory)))
 
     def read(self, payload: Payload, item: int, files: dict[int, list[work.FileRef]]) -> bytes:
         """Return an output; one in a file is empty, and the file is among those of its item."""

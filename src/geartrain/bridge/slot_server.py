@@ -10,6 +10,7 @@ from typing import Final
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.messages import SlotCancelled, SlotFailed
 from geartrain.bridge.slot_memory import new_probe
+from geartrain.bridge.slot_socket import SlotSocket
 from geartrain.bridge.slot_state import SlotState
 from geartrain.bridge.slots import SlotCall, SlotChannel
 from geartrain.bridge.wakeup import WakeupMode, effective_mode, new_policy
@@ -44,7 +45,7 @@ class SlotServer:
     async def open(self) -> None:
         """Accept connections from now on."""
         loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_unix_server(self._new_channel, sock=self._listener))
+        self._servers.append(await loop.create_unix_server(self._new_connection, sock=self._listener))
 
     async def wait(self, count: int) -> None:
         """Wait until so many slots have attached, or until they are given up."""
@@ -108,7 +109,7 @@ class SlotServer:
     async def drain(self, time_limit: float) -> None:
         """Read what a dead worker has left in its sockets, at most so many seconds."""
         if self.channels:
-            await asyncio.wait([channel.lost for channel in self.channels.values()], timeout=time_limit)
+            await asyncio.wait([channel.socket.lost for channel in self.channels.values()], timeout=time_limit)
 
     async def fail(self, reason: str) -> None:
         """End what the slots have, because their worker has died."""
@@ -123,10 +124,10 @@ class SlotServer:
         for channel in self._connections:
             channel.close()
 
-    def _new_channel(self) -> SlotChannel:
+    def _new_connection(self) -> SlotSocket:
         channel = SlotChannel(self.folder, on_attach=self._attach, before_end=self._before_end)
         self._connections.append(channel)
-        return channel
+        return channel.socket
 
     def _attach(self, slot: int, channel: SlotChannel) -> bool:
         if slot in self.channels:

@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import Callable, Iterable
-from typing import Final, cast
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
-from geartrain.bridge.call_messages import has_tensors, predict_of
 from geartrain.bridge.folder import WorkerFolder
-from geartrain.bridge.framing import FrameError, frame
 from geartrain.bridge.messages import (
     PROTOCOL_VERSION,
     Attach,
-    Cancelled,
-    Done,
-    Failed,
-    FileOutput,
-    InMemory,
-    Log,
-    Metric,
-    Output,
     Payload,
-    Report,
     Reports,
-    decode_slot_to_parent,
-    encode,
 )
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.bridge.slot_memory import SharedSlotMemory
+from geartrain.bridge.slot_reports import NoListener, tell, tell_end, tell_reports
 from geartrain.bridge.slot_socket import SlotSocket
 from geartrain.bridge.slot_state import SLOT_STEPS, SlotState
 from geartrain.bridge.wakeup import Blocking, WakeupPolicy
-from geartrain.domain import events, work
+from geartrain.domain import work
 from geartrain.domain.lifecycle import IllegalStepError
 
 logger = logging.getLogger(__name__)
@@ -49,27 +36,6 @@ _CANCELED = work.Canceled()
 _FREE, _RUNNING = SlotState.FREE, SlotState.RUNNING
 
 
-class _NoListener:
-    """Hears what is of no call."""
-
-    def on_begin(self) -> None:
-        """Nobody waits for it."""
-
-    on_unstarted = on_idle = on_begin
-
-    def on_output(self, _item: int, _chunk: bytes, _files: tuple[work.FileRef, ...]) -> None:
-        """Nobody reads it."""
-
-    def on_log(self, _item: int, _source: object, _data: str) -> None:
-        """Nobody reads it."""
-
-    def on_metric(self, _item: int, _metric: object) -> None:
-        """Nobody reads it."""
-
-    def on_end(self, _ends: object, *, idle: bool) -> None:
-        """Nobody waits for it."""
-
-
 class SlotCall(msgspec.Struct, frozen=True, eq=False):
     """A call that a slot is kept for: its number among the calls of the slot, its id, and who hears of it."""
 
@@ -78,10 +44,10 @@ class SlotCall(msgspec.Struct, frozen=True, eq=False):
     listener: work.CallListener
 
 
-_NO_CALL: Final = SlotCall(0, "", _NoListener())
+_NO_CALL: Final = SlotCall(0, "", NoListener())
 
 
-class SlotChannel(asyncio.Protocol):
+class SlotChannel:
     """Translates the messages of one slot into calls of the listener whose call runs on it."""
 
     def __init__(
@@ -91,7 +57,7 @@ class SlotChannel(asyncio.Protocol):
         on_attach: Callable[[int, SlotChannel], bool],
         before_end: Callable[[], None],
     ) -> None:
-        """Make the protocol of one connection.
+        """`socket` is the protocol of the connection.
 
         `on_attach(slot, channel)` admits it; `before_end()` is called just before items end, so that whatever they have
         written to the descriptors comes first.
@@ -100,10 +66,9 @@ class SlotChannel(asyncio.Protocol):
         self.call = _NO_CALL  # that runs
         self.wakeup: WakeupPolicy = Blocking()
         self.is_last = False  # the worker is to end after this call
-        self.lost = asyncio.get_running_loop().create_future()
         self._next = _NO_CALL  # that was prefetched
         self._last_serial = 0
-        self._socket = SlotSocket()
+        self.socket = SlotSocket(on_reports=self._on_reports, on_attach=self._on_attached, on_garbage=self.fail)
         self._memory = SharedSlotMemory()
         self._files = SlotFiles(folder, self._memory)
         self._on_attach = on_attach
@@ -113,34 +78,6 @@ class SlotChannel(asyncio.Protocol):
         if wanted not in SLOT_STEPS[self.state]:
             raise IllegalStepError("a slot", self.state, wanted)
         self.state = wanted
-
-    # asyncio.Protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, or close it if the channel was closed meanwhile."""
-        if self.state is SlotState.CLOSED:
-            transport.close()
-        else:
-            self._socket.open(cast("asyncio.Transport", transport))
-
-    def data_received(self, data: bytes) -> None:
-        """Tell the listener what has come."""
-        try:
-            for payload in self._socket.reader.feed(data):
-                message = decode_slot_to_parent(payload)
-                if type(message) is Reports:
-                    self._on_reports(message)
-                elif type(message) is Attach:
-                    self._on_attach_message(message)
-        except (FrameError, OSError, ValueError):  # msgspec's errors are ValueErrors
-            logger.exception("a slot's channel carried something that is no message; closing it")
-            self.fail("the worker's report could not be read")
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Note that nothing more will come."""
-        self._socket.forget()
-        if not self.lost.done():
-            self.lost.set_result(None)
 
     # towards the worker
 
@@ -155,7 +92,7 @@ class SlotChannel(asyncio.Protocol):
         payload = self._files.place(call, fresh=not call.prefetch)
         if call.prefetch:
             self._next = slot_call
-            self._send(call, slot_call, payload or self._files.to_file(call))
+            self.socket.write(self._files.message(call, slot_call.serial, payload or self._files.to_file(call)))
             return None
         self.call = slot_call
         if payload is None:
@@ -173,7 +110,7 @@ class SlotChannel(asyncio.Protocol):
                 self._step(_FREE)
                 self.call = _NO_CALL
                 failure = work.Failed(f"the input could not be handed to the worker: {error}")
-                _tell_end(slot_call.listener, (work.ItemEnd(work.ALL, failure),), idle=True)
+                tell_end(slot_call.listener, (work.ItemEnd(work.ALL, failure),), idle=True)
             return
         if self.state is SlotState.LOADING:
             self._step(_RUNNING)
@@ -183,28 +120,14 @@ class SlotChannel(asyncio.Protocol):
 
     def _begin(self, call: work.CallInput, slot_call: SlotCall, payload: Payload, *, alone: bool) -> None:
         self.wakeup.before_send(lone=alone)
-        self._send(call, slot_call, payload)
-        _tell(slot_call.listener.on_begin)
+        self.socket.write(self._files.message(call, slot_call.serial, payload))
+        tell(slot_call.listener.on_begin)
         if alone:
             self.wakeup.wait(self._poll)
 
-    def _send(self, call: work.CallInput, slot_call: SlotCall, payload: Payload) -> None:
-        memory = self._memory.message() if has_tensors(call) else None
-        message = predict_of(call, slot_call.serial, payload, output_dir=self._files.output_dir, memory=memory)
-        self._socket.write(frame(encode(message)))
-
     def _poll(self) -> bool:
         """Read what has come; return whether there is nothing more to wait for."""
-        if self.state is not _RUNNING:
-            return True
-        try:
-            data = os.read(self._socket.fd, _CHUNK)
-        except OSError:
-            return False
-        if not data:  # the end: the transport will see it too
-            return True
-        self.data_received(data)
-        return self.state is not _RUNNING
+        return self.state is not _RUNNING or self.socket.read() or self.state is not _RUNNING
 
     # an end from outside
 
@@ -212,14 +135,14 @@ class SlotChannel(asyncio.Protocol):
         """End the call while the worker is still busy with it: `on_idle` follows, or never comes."""
         if self.state is _RUNNING:
             self._step(SlotState.DETACHED)
-            _tell_end(self.call.listener, (work.ItemEnd(work.ALL, outcome),), idle=False)
+            tell_end(self.call.listener, (work.ItemEnd(work.ALL, outcome),), idle=False)
 
     def on_idle(self) -> None:
         """Free the slot: the worker is done with a call that was ended from outside."""
         if self.state is SlotState.DETACHED:
             self._files.forget_originals()  # the worker has deleted them
             listener = self._free()
-            _tell(listener.on_idle)
+            tell(listener.on_idle)
 
     def fail(self, reason: str) -> None:
         """End what the slot has, because its worker has died or cannot be understood, and close it."""
@@ -228,10 +151,10 @@ class SlotChannel(asyncio.Protocol):
         self.call = self._next = _NO_CALL
         self.close()
         if state is _RUNNING:
-            _tell_end(call.listener, (work.ItemEnd(work.ALL, work.Failed(reason)),), idle=False)
+            tell_end(call.listener, (work.ItemEnd(work.ALL, work.Failed(reason)),), idle=False)
         elif state is SlotState.LOADING:
-            _tell(call.listener.on_unstarted)
-        _tell(following.listener.on_unstarted)
+            tell(call.listener.on_unstarted)
+        tell(following.listener.on_unstarted)
 
     def shut_down(self) -> None:
         """Close the slot when its call is over, at once if there is none."""
@@ -245,11 +168,11 @@ class SlotChannel(asyncio.Protocol):
             self._step(SlotState.CLOSED)
         self._memory.close()
         self.wakeup.close()
-        self._socket.close()
+        self.socket.close()
 
     # from the worker
 
-    def _on_attach_message(self, message: Attach) -> None:
+    def _on_attached(self, message: Attach) -> None:
         is_ours = self.state is SlotState.CONNECTING and message.protocol == PROTOCOL_VERSION
         if is_ours and self._on_attach(message.slot, self):
             self._step(_FREE)
@@ -264,56 +187,12 @@ class SlotChannel(asyncio.Protocol):
                 logger.debug("a slot spoke of a call that does not run")
             return
         listener = self.call.listener
-        ends = self._tell_reports(message.reports, listener)
+        ends = tell_reports(message.reports, listener, self._files)
         if message.idle:
             self._end_call(ends)
         elif ends:
             self._before_end()
-            _tell_end(listener, ends, idle=False)
-
-    def _tell_reports(self, reports: Iterable[Report], listener: work.CallListener) -> list[work.ItemEnd]:
-        """Tell the listener of all reports but the ends, which are returned."""
-        ends: list[work.ItemEnd] = []
-        files: dict[int, list[work.FileRef]] = {}  # by the item whose output follows
-        in_memory = False
-        for report in reports:
-            if type(report) is Done:
-                given = b"" if report.output is None else self._files.read(report.output, report.item, files)
-                in_memory = in_memory or type(report.output) is InMemory
-                outcome = work.Succeeded(None if report.is_stream else given, report.predict_time)
-                own = tuple(files.pop(report.item, ())) if files else ()
-                ends.append(work.ItemEnd(report.item, outcome, own))
-            elif type(report) is Output:
-                chunk = self._files.read(report.output, report.item, files)
-                in_memory = in_memory or type(report.output) is InMemory
-                own = tuple(files.pop(report.item, ())) if files else ()
-                _tell(listener.on_output, report.item, chunk, own)
-            else:
-                self._tell_other(report, listener, ends, files=files)
-        if in_memory:
-            self._files.reader.free()
-        return ends
-
-    def _tell_other(
-        self,
-        report: Report,
-        listener: work.CallListener,
-        ends: list[work.ItemEnd],
-        *,
-        files: dict[int, list[work.FileRef]],
-    ) -> None:
-        """Tell the listener of a report that has no output, or add it to the ends or to the files."""
-        match report:
-            case Log(item, source, data):
-                _tell(listener.on_log, item, source, data)
-            case Metric(item, name, value, mode):
-                _tell(listener.on_metric, item, events.Metric(name, value, mode))
-            case FileOutput():
-                files.setdefault(report.item, []).append(self._files.take(report))
-            case Failed(item, error):
-                ends.append(work.ItemEnd(item, work.Failed(error)))
-            case Cancelled(item):
-                ends.append(work.ItemEnd(item, _CANCELED))
+            tell_end(listener, ends, idle=False)
 
     def _end_call(self, ends: list[work.ItemEnd]) -> None:
         took = None
@@ -325,7 +204,7 @@ class SlotChannel(asyncio.Protocol):
         self._before_end()
         self._files.forget_originals()
         listener = self._free()
-        _tell_end(listener, ends, idle=True)
+        tell_end(listener, ends, idle=True)
         if self.is_last and self.state is _FREE:
             self.close()
 
@@ -337,20 +216,5 @@ class SlotChannel(asyncio.Protocol):
         if self.call is not _NO_CALL:
             self._step(_RUNNING)
             self.wakeup.before_send(lone=False)
-            _tell(self.call.listener.on_begin)
+            tell(self.call.listener.on_begin)
         return listener
-
-
-def _tell(listener: Callable[..., None], *arguments: object) -> None:
-    """Tell a listener. What it raises is a fault of ours, and reaches neither the slot nor anybody else."""
-    try:
-        listener(*arguments)
-    except Exception:
-        logger.exception("the listener of a call has failed")
-
-
-def _tell_end(listener: work.CallListener, ends: Iterable[work.ItemEnd], *, idle: bool) -> None:
-    try:
-        listener.on_end(tuple(ends), idle=idle)
-    except Exception:
-        logger.exception("the listener of a call has failed")

@@ -61,7 +61,7 @@ class App:
 
     async def start(self) -> None:
         """Go on with what has been spawned. Returns at once; the progress tells what becomes of it."""
-        self.catalogue.begin()
+        self.catalogue.loads.begin()
         self._tell_kubernetes()  # where nothing is loaded at the start it is ready at once
 
     async def ready(self, check: Callable[[Deployment], None] = lambda _deployment: None) -> Deployment:

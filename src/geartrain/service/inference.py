@@ -25,11 +25,11 @@ def create(deployment: Deployment, request: InferRequest) -> Prediction:
     if request.outputs is not None:
         view.check_requested(request.outputs)
     bound = view.bind(request.inputs)
-    return create_from_json(deployment, bound.json, request, bound.tensors if view.has_tensors else None)
+    return create_from_json(deployment, bound.json, request, tensors=bound.tensors if view.has_tensors else None)
 
 
 def create_from_json(
-    deployment: Deployment, values: bytes, request: InferRequest, tensors: tuple[Tensor, ...] | None = None
+    deployment: Deployment, values: bytes, request: InferRequest, *, tensors: tuple[Tensor, ...] | None = None
 ) -> Prediction:
     """As `create`, of an input that is JSON already; what `request` has as tensors is not looked at."""
     new = NewPrediction(
@@ -46,12 +46,12 @@ def response(deployment: Deployment, prediction: Prediction, request: InferReque
     """Return the answer of a run that is over; raise `GeartrainError` if it failed or was canceled."""
     check_success(prediction)
     outputs = deployment.interface.view.whole(prediction.output or b"null", prediction.chunks)
-    return _response(deployment, outputs, request, _recorded(prediction))
+    return _response(deployment, outputs, request, parameters=_recorded(prediction))
 
 
 def response_of(deployment: Deployment, chunk: bytes, request: InferRequest) -> InferResponse:
     """Return the answer that one yield of the run is."""
-    return _response(deployment, deployment.interface.view.one(chunk), request, {})
+    return _response(deployment, deployment.interface.view.one(chunk), request, parameters={})
 
 
 def check_success(prediction: Prediction) -> None:
@@ -63,7 +63,7 @@ def check_success(prediction: Prediction) -> None:
 
 
 def _response(
-    deployment: Deployment, outputs: list[Tensor], request: InferRequest, parameters: Parameters
+    deployment: Deployment, outputs: list[Tensor], request: InferRequest, *, parameters: Parameters
 ) -> InferResponse:
     if request.outputs is not None:
         outputs = [tensor for tensor in outputs if tensor.name in request.outputs]

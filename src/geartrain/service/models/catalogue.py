@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.lifecycle import Health
-from geartrain.domain.statistics import ModelStatistics
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelEntry, ModelRef
 from geartrain.service.models.loads import Loads
@@ -52,7 +50,7 @@ class Catalogue:
             if entry.has_default:
                 return entry.deployment()
             raise _not_available(name)
-        number = _normal(version)
+        number = normal(version)
         if number in entry.available:
             return entry.available[number]
         if not entry.available:
@@ -70,37 +68,6 @@ class Catalogue:
             raise _not_available(name)
         return tuple(available)
 
-    def describe(self, name: str, version: str = "") -> tuple[Deployment, tuple[str, ...]]:
-        """Return a model version whose inputs and outputs are asked for, and the versions to name with it.
-
-        As `find` and `versions`, but a version whose setup has failed is found too: its signature was known before.
-        Raises `NOT_FOUND` and `NOT_READY`. The signature of what is returned may not be known yet.
-        """
-        try:
-            found = self.find(name, version)
-        except GeartrainError:
-            failed = self._failed(name, version)
-            if not failed:
-                raise
-            return failed[0], (failed[0].version,)
-        return found, (found.version,) if version else self.versions(name)
-
-    def _failed(self, name: str, version: str) -> tuple[Deployment, ...]:
-        """Return a model version that has been loaded, and whose setup has failed, if it is there."""
-        try:
-            found = self.entry(name).deployment(_normal(version))
-        except GeartrainError:
-            return ()
-        return (found,) if found.loaded.is_set() and found.workers.health is Health.SETUP_FAILED else ()
-
-    def is_ready(self, name: str, version: str = "") -> bool:
-        """Whether a model version can take requests; False also for one that is not there."""
-        try:
-            number = _normal(version) or self.find(name).version
-            return self.entry(name).versions[number].is_ready
-        except (GeartrainError, KeyError):
-            return False
-
     def all_ready(self) -> bool:
         """Whether every model that was to be loaded can take requests."""
         return all(entry.is_ready for entry in self._entries.values() if entry.is_wanted)
@@ -115,17 +82,6 @@ class Catalogue:
             elif not ready:
                 lines.append(IndexEntry(name))
         return lines
-
-    def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
-        """Return the counts of one model version, or of all that fit; raise `NOT_FOUND`."""
-        if not name:
-            return [each for key in sorted(self._entries) for each in self._statistics(key)]
-        deployment = self.find(name, version)
-        return self._statistics(name, deployment.version if version else "")
-
-    def _statistics(self, name: str, version: str = "") -> list[ModelStatistics]:
-        entry = self._entries[name]
-        return entry.statistics((version,) if version else entry.available)
 
     # what Cog's API needs
 
@@ -152,7 +108,7 @@ class Catalogue:
 
         Raises `NOT_FOUND` for a version that has never been there. The model need not be there yet.
         """
-        number = _normal(version)
+        number = normal(version)
         if number and number not in self.entry(name).versions:
             raise _unknown(name, version)
         return ModelRef(lambda: self.entry(name), number)
@@ -167,7 +123,7 @@ class Catalogue:
     def spawn(self, names: Iterable[str] | None = None) -> None:
         """Know every model of the repository, and spawn the workers of these, None for all; needs no running loop.
 
-        Nothing is raised and nothing is told before `begin`.
+        Nothing is raised and nothing is told before `loads.begin`.
         """
         known = self._repository.names()
         for name in known:
@@ -180,10 +136,6 @@ class Catalogue:
                 self.loads.spawn(self._entries[name])
             else:
                 self._repository.note(name)
-
-    def begin(self) -> None:
-        """Go on with the loading of what has been spawned."""
-        self.loads.begin()
 
     async def load(self, name: str) -> None:
         """Load a model of the repository, or load it anew; return when it is ready.
@@ -232,6 +184,6 @@ def _not_available(name: str) -> GeartrainError:
     return GeartrainError(Code.NOT_FOUND, f"Request for unknown model: '{name}' has no available versions")
 
 
-def _normal(version: str) -> str:
+def normal(version: str) -> str:
     """Take leading zeros off: `01` is 1."""
     return version.lstrip("0") or "0" if version[:1] == "0" else version

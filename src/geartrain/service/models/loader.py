@@ -130,6 +130,10 @@ class Loader:
 
     async def take_down(self, entry: ModelEntry, version: Version) -> None:
         """Take a version out of service, and wait until its predictions have ended."""
+        for deployment in version.coming:  # its load was canceled before it had run at all
+            version.give_up()
+            entry.settle()
+            await self.end(deployment, 0)
         if not version.begin_unload():
             return
         entry.settle()

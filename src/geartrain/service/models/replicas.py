@@ -70,7 +70,7 @@ class Replica:
     """A worker, and after a crash the next one if the operator wants that. Hears them as their `WorkerObserver`."""
 
     def __init__(
-        self, owner: ReplicaOwner, spawn: Spawn, policy: RestartPolicy | None, clock: Callable[[], float]
+        self, owner: ReplicaOwner, spawn: Spawn, policy: RestartPolicy | None, *, clock: Callable[[], float]
     ) -> None:
         """`policy`: whether a crashed worker is followed by another; None: it is not, as documented."""
         self.health = Health.UNKNOWN

@@ -34,12 +34,14 @@ class Version:
         self.reason = ""  # why it is not served, or not as it lies on disk
         self.leaving: set[asyncio.Future[None]] = set()  # the ends of the deployments before this one
         self._deployment: Deployment | None = None
+        self.coming: tuple[Deployment, ...] = ()  # the one whose workers are on their way
 
     def _step(self, wanted: VersionState, reason: str = "") -> None:
         if wanted not in VERSION_STEPS[self.state]:
             raise IllegalStepError("a version of a model", self.state, wanted)
         self.state = wanted
         self.reason = reason
+        self.coming = ()
         if wanted not in _DEPLOYED:
             self._deployment = None
 
@@ -52,10 +54,12 @@ class Version:
         """
         if self.is_loaded:
             self._step(_S.RELOADING, self.reason)
+            self.coming = (deployment,)
             return ()
         failed = (self.deployment,) if self.has_deployment else ()
         self._step(_S.LOADING)
         self._deployment = deployment
+        self.coming = (deployment,)
         return failed
 
     def refuse(self, reason: str) -> tuple[Deployment, ...]:

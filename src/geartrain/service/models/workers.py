@@ -73,7 +73,7 @@ class Workers:
     ) -> None:
         """`restarts`: whether a crashed worker is followed by another; None: it is not, as documented."""
         self.health = Health.UNKNOWN
-        self.replicas = tuple(Replica(self, spawn, restarts, clock) for _ in range(replicas))
+        self.replicas = tuple(Replica(self, spawn, restarts, clock=clock) for _ in range(replicas))
         self.permits: PermitPool | SharedPermits = self.replicas[0].permits  # the slots of the workers that live
         self._observer = observer
         self._has_loaded = False

@@ -193,6 +193,11 @@ class Execution:
         if limit is not None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(limit, self._on_time_limit)
 
+    def measured(self, key: Hashable, rows: int) -> None:
+        """Note what another worker makes of it; see `Ticket`."""
+        self.ticket = Ticket(key, self.ticket.time_limit)
+        self.item = msgspec.structs.replace(self.item, rows=rows)
+
     def _on_time_limit(self) -> None:
         self.refuse(GeartrainError(Code.TIMED_OUT, "Request timeout expired"))
 

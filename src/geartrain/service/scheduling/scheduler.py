@@ -70,7 +70,7 @@ class Scheduler:
         self.waiting = 0  # predictions that are admitted and have not begun
         self.is_batching = False
         self._model = model
-        self._room = queue
+        self._size = self._room = queue
         self._policy = _ONE_BY_ONE
         self._queue: CallQueue[Execution] = CallQueue(_ONE_BY_ONE)
         self._demand = Demand()
@@ -82,17 +82,32 @@ class Scheduler:
         self._last_id = 0
 
     def configure(self, info: WorkerInfo) -> None:
-        """Learn how the model takes its predictions."""
+        """Learn how the model takes its predictions, which may change when another worker follows.
+
+        Those that wait go on waiting.
+        """
         batching = info.batching
-        if batching is None:
-            return
-        self.is_batching = True
-        self._room = self._room or DEFAULT_QUEUE
-        self._policy = batching.policy
-        self._queue = CallQueue(batching.policy)
-        self._measure = BatchItems(info.signature, batching).measure
+        self.is_batching = batching is not None
+        self._room, self._policy, self._measure = self._size, _ONE_BY_ONE, _SingleItems.measure
+        if batching is not None:
+            self._room = self._size or DEFAULT_QUEUE
+            self._policy = batching.policy
+            self._measure = BatchItems(info.signature, batching).measure
         # With replicas another worker might be free before; and an async run would begin at once.
-        self._can_prefetch = len(self._model.replicas) == 1 and not info.is_async
+        self._can_prefetch = self.is_batching and len(self._model.replicas) == 1 and not info.is_async
+        waiting, self._queue = self._queue, CallQueue(self._policy)
+        for execution in waiting:
+            self._wait_again(execution)
+
+    def _wait_again(self, execution: Execution) -> None:
+        """Put an execution that waits into a queue that is new."""
+        try:
+            key, rows = self._measure(execution.item.input, execution.item.tensors)
+        except GeartrainError as error:
+            execution.refuse(error)
+            return
+        execution.measured(key, rows)
+        self._queue.add(execution, key, rows, now=time.monotonic())
 
     # admission
 

@@ -8,6 +8,7 @@ from typing import Final
 from grpc_health.v1 import health_pb2
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.transport.grpc.errors import Context, abort
 from geartrain.transport.grpc.servicer import SERVICE
@@ -56,7 +57,7 @@ class HealthCalls:
 
     def _status(self, service: str) -> int:
         catalogue = self.catalogue
-        ready = catalogue.all_ready() if service in _WHOLE else catalogue.is_ready(service)
+        ready = catalogue.all_ready() if service in _WHOLE else information.is_ready(catalogue, service)
         if not ready and service not in _WHOLE and not any(entry.name == service for entry in catalogue.index()):
             return _Answer.SERVICE_UNKNOWN
         return _Answer.SERVING if ready and not self._closing.is_set() else _Answer.NOT_SERVING

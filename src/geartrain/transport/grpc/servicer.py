@@ -8,6 +8,7 @@ from typing import Final
 from geartrain import __version__
 from geartrain.apis.open_inference_info import SERVER, extensions
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import describe
@@ -37,7 +38,7 @@ class Calls:
 
     async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
         """Whether one model is; a model that is not there is not ready."""
-        ready = self.catalogue.is_ready(request.name, read_version(request.version))
+        ready = information.is_ready(self.catalogue, request.name, read_version(request.version))
         return pb.ModelReadyResponse(ready=ready)
 
     # metadata
@@ -49,17 +50,17 @@ class Calls:
 
     async def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         """A model's inputs and outputs. Asked for one version, only that one is named."""
-        return describe.metadata(*self.catalogue.describe(request.name, read_version(request.version)))
+        return describe.metadata(*information.describe(self.catalogue, request.name, read_version(request.version)))
 
     async def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
         """How a model is served."""
-        deployment, _ = self.catalogue.describe(request.name, read_version(request.version))
+        deployment, _ = information.describe(self.catalogue, request.name, read_version(request.version))
         return pb.ModelConfigResponse(config=describe.config(deployment))
 
     async def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
         """What one model has done, or all of them."""
         try:
-            found = self.catalogue.statistics(request.name, read_version(request.version))
+            found = information.statistics(self.catalogue, request.name, read_version(request.version))
         except GeartrainError as error:
             if error.code is not Code.NOT_FOUND:
                 raise

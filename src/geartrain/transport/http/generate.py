@@ -120,7 +120,9 @@ class _Generation:
         self._view = GenerateView(signature, view)
         self._model = (deployment.name, deployment.version)
         self._id = asked.request.id
-        self.prediction: Prediction = inference.create_from_json(deployment, asked.values, asked.request, asked.tensors)
+        self.prediction: Prediction = inference.create_from_json(
+            deployment, asked.values, asked.request, tensors=asked.tensors
+        )
 
     def answer(self) -> Answer:
         """The one response of a run that is over; raises `GeartrainError` if it failed."""

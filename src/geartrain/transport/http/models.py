@@ -70,7 +70,7 @@ class CogEndpoints:
             return Root((), {}, _Overview(catalogue, self._shut_down).routes())
         model = None if catalogue is None or name is None else catalogue.refer(name)
         title = name or ("" if trainings is None else trainings.ref.entry.name)
-        system = SystemEndpoints(title, model, trainings, self._shut_down)
+        system = SystemEndpoints(title, model, trainings, shut_down=self._shut_down)
         endpoints: dict[str, PredictionEndpoints] = {}
         if trainings is not None:
             endpoints["trainings"] = TrainingEndpoints(trainings, max_body_bytes=self._max_body_bytes)

@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 from geartrain import __version__
 from geartrain.apis import open_inference, open_inference_info
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.http.generate import GenerateEndpoint
@@ -170,11 +171,11 @@ class OpenInferenceEndpoints:
     # a model
 
     async def _model_ready(self, request: _Request) -> Answer:
-        ready = self._catalogue.is_ready(request.name, request.version)
+        ready = information.is_ready(self._catalogue, request.name, request.version)
         return self._health(ready, open_inference_info.health(request.name, ready=ready))
 
     async def _metadata(self, request: _Request) -> Answer:
-        deployment, versions = self._catalogue.describe(request.name, request.version)
+        deployment, versions = information.describe(self._catalogue, request.name, request.version)
         info, view = deployment.interface.info, deployment.interface.view
         return _json(
             open_inference_info.model_metadata(
@@ -183,7 +184,7 @@ class OpenInferenceEndpoints:
         )
 
     async def _config(self, request: _Request) -> Answer:
-        deployment, _ = self._catalogue.describe(request.name, request.version)
+        deployment, _ = information.describe(self._catalogue, request.name, request.version)
         info, view = deployment.interface.info, deployment.interface.view
         return _json(
             open_inference_info.model_config(
@@ -198,7 +199,7 @@ class OpenInferenceEndpoints:
     async def _statistics(self, request: _Request) -> Answer:
         name, version = request.name, request.version
         try:
-            return _json(open_inference_info.statistics(self._catalogue.statistics(name, version)))
+            return _json(open_inference_info.statistics(information.statistics(self._catalogue, name, version)))
         except GeartrainError as error:
             if error.code is not Code.NOT_FOUND:
                 raise

@@ -52,8 +52,8 @@ class SystemEndpoints:
         name: str,
         predictions: ModelRef | None,
         trainings: Trainings | None,
-        shut_down: Callable[[], None] | None = None,
         *,
+        shut_down: Callable[[], None] | None = None,
         prefix: str = "",
     ) -> None:
         """`name` is that of the model. `prefix`: what stands before the paths of its routes.

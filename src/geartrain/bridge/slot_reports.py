@@ -1,0 +1,100 @@
+"""What a worker reports of a call, told to the listener of the call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from geartrain.bridge.messages import Cancelled, Done, Failed, FileOutput, InMemory, Log, Metric, Output, Report
+from geartrain.bridge.slot_files import SlotFiles
+from geartrain.domain import events, work
+
+logger = logging.getLogger(__name__)
+
+_CANCELED = work.Canceled()
+
+
+class NoListener:
+    """Hears what is of no call."""
+
+    def on_begin(self) -> None:
+        """Nobody waits for it."""
+
+    on_unstarted = on_idle = on_begin
+
+    def on_output(self, _item: int, _chunk: bytes, _files: tuple[work.FileRef, ...]) -> None:
+        """Nobody reads it."""
+
+    def on_log(self, _item: int, _source: object, _data: str) -> None:
+        """Nobody reads it."""
+
+    def on_metric(self, _item: int, _metric: object) -> None:
+        """Nobody reads it."""
+
+    def on_end(self, _ends: object, *, idle: bool) -> None:
+        """Nobody waits for it."""
+
+
+def tell_reports(reports: Iterable[Report], listener: work.CallListener, outputs: SlotFiles) -> list[work.ItemEnd]:
+    """Tell a listener of all reports but the ends, which are returned.
+
+    `outputs` reads what does not lie in the messages.
+    """
+    ends: list[work.ItemEnd] = []
+    files: dict[int, list[work.FileRef]] = {}  # by the item whose output follows
+    in_memory = False
+    for report in reports:
+        if type(report) is Done:
+            given = b"" if report.output is None else outputs.read(report.output, report.item, files)
+            in_memory = in_memory or type(report.output) is InMemory
+            outcome = work.Succeeded(None if report.is_stream else given, report.predict_time)
+            own = tuple(files.pop(report.item, ())) if files else ()
+            ends.append(work.ItemEnd(report.item, outcome, own))
+        elif type(report) is Output:
+            chunk = outputs.read(report.output, report.item, files)
+            in_memory = in_memory or type(report.output) is InMemory
+            own = tuple(files.pop(report.item, ())) if files else ()
+            tell(listener.on_output, report.item, chunk, own)
+        else:
+            _tell_other(report, listener, ends, files=files, outputs=outputs)
+    if in_memory:
+        outputs.reader.free()
+    return ends
+
+
+def _tell_other(
+    report: Report,
+    listener: work.CallListener,
+    ends: list[work.ItemEnd],
+    *,
+    files: dict[int, list[work.FileRef]],
+    outputs: SlotFiles,
+) -> None:
+    """Tell the listener of a report that has no output, or add it to the ends or to the files."""
+    match report:
+        case Log(item, source, data):
+            tell(listener.on_log, item, source, data)
+        case Metric(item, name, value, mode):
+            tell(listener.on_metric, item, events.Metric(name, value, mode))
+        case FileOutput():
+            files.setdefault(report.item, []).append(outputs.take(report))
+        case Failed(item, error):
+            ends.append(work.ItemEnd(item, work.Failed(error)))
+        case Cancelled(item):
+            ends.append(work.ItemEnd(item, _CANCELED))
+
+
+def tell(listener: Callable[..., None], *arguments: object) -> None:
+    """Tell a listener. What it raises is a fault of ours, and reaches neither the slot nor anybody else."""
+    try:
+        listener(*arguments)
+    except Exception:
+        logger.exception("the listener of a call has failed")
+
+
+def tell_end(listener: work.CallListener, ends: Iterable[work.ItemEnd], *, idle: bool) -> None:
+    """Tell a listener that items have ended; as `tell`."""
+    try:
+        listener.on_end(tuple(ends), idle=idle)
+    except Exception:
+        logger.exception("the listener of a call has failed")

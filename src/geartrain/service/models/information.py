@@ -1,0 +1,52 @@
+"""What is told of models: whether they are ready, what they take and give, what they have done."""
+
+from __future__ import annotations
+
+from geartrain.domain.errors import GeartrainError
+from geartrain.domain.lifecycle import Health
+from geartrain.domain.statistics import ModelStatistics
+from geartrain.service.models.catalogue import Catalogue, normal
+from geartrain.service.models.deployment import Deployment
+
+
+def is_ready(catalogue: Catalogue, name: str, version: str = "") -> bool:
+    """Whether a model version can take requests; False also for one that is not there."""
+    try:
+        number = normal(version) or catalogue.find(name).version
+        return catalogue.entry(name).versions[number].is_ready
+    except (GeartrainError, KeyError):
+        return False
+
+
+def describe(catalogue: Catalogue, name: str, version: str = "") -> tuple[Deployment, tuple[str, ...]]:
+    """Return a model version whose inputs and outputs are asked for, and the versions to name with it.
+
+    As `Catalogue.find` and `Catalogue.versions`, but a version whose setup has failed is found too: its signature was
+    known before. Raises `NOT_FOUND` and `NOT_READY`. The signature of what is returned may not be known yet.
+    """
+    try:
+        found = catalogue.find(name, version)
+    except GeartrainError:
+        failed = _failed(catalogue, name, version)
+        if not failed:
+            raise
+        return failed[0], (failed[0].version,)
+    return found, (found.version,) if version else catalogue.versions(name)
+
+
+def _failed(catalogue: Catalogue, name: str, version: str) -> tuple[Deployment, ...]:
+    """Return a model version that has been loaded, and whose setup has failed, if it is there."""
+    try:
+        found = catalogue.entry(name).deployment(normal(version))
+    except GeartrainError:
+        return ()
+    return (found,) if found.loaded.is_set() and found.workers.health is Health.SETUP_FAILED else ()
+
+
+def statistics(catalogue: Catalogue, name: str = "", version: str = "") -> list[ModelStatistics]:
+    """Return the counts of one model version, or of all that fit; raise `NOT_FOUND`."""
+    if not name:
+        entries = [catalogue.entry(known) for known in catalogue.names()]
+        return [each for entry in entries for each in entry.statistics(entry.available)]
+    found, entry = catalogue.find(name, version), catalogue.entry(name)
+    return entry.statistics((found.version,) if version else entry.available)
