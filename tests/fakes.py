@@ -1,4 +1,4 @@
-"""A worker without a child process: it runs the author's async `run()` on the test's own loop."""
+"""A worker without a child process: it runs the author's async `run()` on the test's own loop. And no outputs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.integration.conftest import ServerProcess
-from tests.integration.test_trainings import ASYNC, url, write
+from tests.integration.trainings import ASYNC, url, write
 
 FUNCTION = """
     def train(data: str, times: int = 1) -> str:

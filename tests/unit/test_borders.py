@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import pathlib
 import subprocess
 import sys
 
-import pytest
-
 import geartrain
 
 PACKAGE = pathlib.Path(geartrain.__file__).parent
+TESTS = pathlib.Path(__file__).parents[1]
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -38,13 +38,35 @@ def worker_modules() -> list[str]:
     return [f"geartrain.worker.{path.stem}" for path in paths if not path.stem.startswith("__")]
 
 
-@pytest.mark.parametrize("module", worker_modules())
-def test_worker_loads_nothing_of_the_server(module: str) -> None:
-    modules = loaded_by(f"import {module}")
+def test_worker_loads_nothing_of_the_server() -> None:
+    modules = loaded_by(f"import {', '.join(worker_modules())}")
     web = {"h11", "httptools", "httpx", "jsonschema_rs", "rich", "starlette", "structlog", "typer", "uvicorn"}
     assert not packages_in(modules) & web
     of_the_bridge = {name for name in modules if name.startswith("geartrain.bridge.")}
     assert of_the_bridge <= {f"geartrain.bridge.{name}" for name in ("arena", "framing", "messages", "payload")}
+
+
+def imported_by(path: pathlib.Path) -> set[str]:
+    """The full names of all that a module imports, or imports from."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_no_module_of_the_tests_imports_a_test_module() -> None:
+    """What several of them need lies in modules that are no tests."""
+    test_modules = {path.stem for path in TESTS.rglob("test_*.py")}
+    found = {
+        f"{path.relative_to(TESTS)}: {name}"
+        for path in TESTS.rglob("*.py")
+        for name in imported_by(path)
+        if not test_modules.isdisjoint(name.split("."))
+    }
+    assert not found
 
 
 def test_version_is_the_packages() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import sys
 import time
 from pathlib import Path
 
@@ -15,21 +13,7 @@ from geartrain.cli.activity import Activity
 from geartrain.cli.startup import RunObserver, ServeObserver
 from geartrain.project.source import ModelSource
 from geartrain.server import Progress
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def show_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Make stderr a terminal for the rest of the test."""
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setenv("TERM", "dumb")  # a terminal without cursor movements: plain lines
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "40")
-    return stream
+from tests.unit.terminals import Terminal, show_terminal
 
 
 def source(name: str = "pets") -> ModelSource:

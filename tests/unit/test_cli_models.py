@@ -13,7 +13,7 @@ from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 from geartrain.server import Progress
-from tests.unit.test_cli_console import show_terminal
+from tests.unit.terminals import show_terminal
 
 RUNNER = "class Runner:\n    def run(self) -> str: ...\n"
 
