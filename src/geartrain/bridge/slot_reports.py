@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Final
 
-from geartrain.bridge.messages import Cancelled, Done, Failed, FileOutput, InMemory, Log, Metric, Output, Report
+from geartrain.bridge.messages import Cancelled, Done, Failed, FileOutput, Inline, InMemory, Log, Metric, Output, Report
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.domain import events, work
 
 logger = logging.getLogger(__name__)
 
 _CANCELED = work.Canceled()
+_LISTENER_FAILED: Final = "the listener of a call has failed"
 
 
 class NoListener:
@@ -43,18 +45,26 @@ def tell_reports(reports: Iterable[Report], listener: work.CallListener, outputs
     ends: list[work.ItemEnd] = []
     files: dict[int, list[work.FileRef]] = {}  # by the item whose output follows
     in_memory = False
+    own: tuple[work.FileRef, ...]
     for report in reports:
-        if type(report) is Done:
+        if type(report) is Output:
+            payload = report.output
+            if type(payload) is Inline and not files:  # nearly all of a stream
+                chunk, own = payload.data, ()
+            else:
+                chunk = outputs.read(payload, report.item, files)
+                in_memory = in_memory or type(payload) is InMemory
+                own = tuple(files.pop(report.item, ()))
+            try:
+                listener.on_output(report.item, chunk, own)
+            except Exception:
+                logger.exception(_LISTENER_FAILED)
+        elif type(report) is Done:
             given = b"" if report.output is None else outputs.read(report.output, report.item, files)
             in_memory = in_memory or type(report.output) is InMemory
             outcome = work.Succeeded(None if report.is_stream else given, report.predict_time)
             own = tuple(files.pop(report.item, ())) if files else ()
             ends.append(work.ItemEnd(report.item, outcome, own))
-        elif type(report) is Output:
-            chunk = outputs.read(report.output, report.item, files)
-            in_memory = in_memory or type(report.output) is InMemory
-            own = tuple(files.pop(report.item, ())) if files else ()
-            tell(listener.on_output, report.item, chunk, own)
         else:
             _tell_other(report, listener, ends, files=files, outputs=outputs)
     if in_memory:
@@ -89,7 +99,7 @@ def tell(listener: Callable[..., None], *arguments: object) -> None:
     try:
         listener(*arguments)
     except Exception:
-        logger.exception("the listener of a call has failed")
+        logger.exception(_LISTENER_FAILED)
 
 
 def tell_end(listener: work.CallListener, ends: Iterable[work.ItemEnd], *, idle: bool) -> None:
@@ -97,4 +107,4 @@ def tell_end(listener: work.CallListener, ends: Iterable[work.ItemEnd], *, idle:
     try:
         listener.on_end(tuple(ends), idle=idle)
     except Exception:
-        logger.exception("the listener of a call has failed")
+        logger.exception(_LISTENER_FAILED)

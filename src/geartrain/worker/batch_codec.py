@@ -17,7 +17,7 @@ from geartrain.worker.batch_arguments import BatchBinder
 from geartrain.worker.batch_items import ItemScopes, Places
 from geartrain.worker.batch_outputs import Sizes, Splitter
 from geartrain.worker.call_outputs import NO_FAILURES, LargeOutputs, Outputs, SmallOutputs, encode_output
-from geartrain.worker.channel import Channel
+from geartrain.worker.channel import MAY_WAIT, Channel
 from geartrain.worker.codec import NobodyLeftError, Recovery, RefusedError, failure_of_all
 from geartrain.worker.errors import describe_error, format_error
 from geartrain.worker.faults import OutputError
@@ -101,7 +101,7 @@ class BatchInvocation:
     def give(self, value: object, *, may_wait: bool) -> Mapping[int, BaseException]:
         """Report a yielded value, its part to each item; return the items that failed instead. Raises `OutputError`.
 
-        An item whose part is None gets nothing. `may_wait` as of `Channel.send`.
+        An item whose part is None gets nothing. `may_wait`: see `Channel.send_soon`.
         """
         if value is None:
             return NO_FAILURES
@@ -115,9 +115,11 @@ class BatchInvocation:
         }
         self._given.update([item for item, part in own.items() if not isinstance(part, BaseException)])
         plain = self._codec.encoder.encode_all_plain(list(own.values()))
-        if plain is not None and sum(map(len, plain)) <= INLINE_LIMIT:
+        size = 0 if plain is None else sum(map(len, plain))
+        if plain is not None and size <= INLINE_LIMIT:
+            send = self._reports.send_soon if may_wait and size <= MAY_WAIT else self._reports.send
             if plain:
-                self._reports.send(tuple(map(Output, own, map(Inline, plain))), may_wait=may_wait)
+                send(tuple(map(Output, own, map(Inline, plain))))
             return NO_FAILURES
         outputs, failures = self._encode_each(own)
         return {**failures, **self._reports.send_outputs(outputs)}

@@ -104,7 +104,7 @@ class Call:
                 self._drop(refused.failures)
 
     def send_chunk(self, value: object, *, may_wait: bool = False) -> None:
-        """Report one yielded value; `may_wait` as of `Channel.send`.
+        """Report one yielded value; `may_wait`: see `Channel.send_soon`.
 
         Raises `OutputError` for a value that is no output of the call, `NobodyLeftError` if all items have failed.
         """

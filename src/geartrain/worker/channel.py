@@ -8,15 +8,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from typing import Protocol
+from itertools import chain
+from typing import Final, Protocol
 
 from geartrain.bridge.framing import FrameReader, frame
-from geartrain.bridge.messages import Message, encode
+from geartrain.bridge.messages import Message, Reports, encode
 from geartrain.worker import forks
 from geartrain.worker.wakeup import CHUNK, Blocking, Wakeup
 
-# When a frame may wait for the next ones.
-_BURST_BEGINS = 16  # frames, each of which has come within _BURST_GAP of the one before
+MAY_WAIT: Final = 4096  # bytes of a payload that may wait: a frame has room for all that come within _BURST_DELAY
+# When a message may wait for the next ones.
+_BURST_BEGINS = 16  # messages, each of which has come within _BURST_GAP of the one before
 _BURST_GAP = 50e-6  # seconds
 _BURST_DELAY = 100e-6  # seconds until the next write
 
@@ -41,42 +43,46 @@ class _NoShield(nullcontext[None]):
 
 
 class _Burst:
-    """Frames that wait for the next ones: to write each by itself costs more than to make it.
+    """Messages that wait for the next ones: to send each by itself costs more than to make it.
 
     Only in the midst of many that follow each other within microseconds, as no model gives them that has something to
     compute; the first ones, and any one after a pause, do not wait. Whoever sends next takes along what waits; should
     the author's code stop giving, a thread does.
 
-    The frames that may wait come from one thread, which takes no lock and keeps no cancel away, except for the alarm.
+    The messages that may wait come from one thread, which takes no lock and keeps no cancel away, except for the alarm.
     """
 
     def __init__(self, flush: Callable[[], None], shield: Shield) -> None:
         self._flush = flush
         self._shield = shield
-        self.held: deque[bytes] = deque()  # whose ends are safe to work on from two threads
-        self._count = 0  # frames since the last pause
+        self.held: deque[Reports] = deque()  # whose ends are safe to work on from two threads
+        self._count = 0  # messages since the last pause
         self._last_at = 0.0
         self._written_at = 0.0
         self._alarm: threading.Semaphore | None = None
         self._is_set = False
 
-    def holds(self, data: bytes) -> bool:
-        """Keep a frame for later, or not."""
+    def holds(self, message: Reports) -> bool:
+        """Keep a message for later, or not."""
         now = time.perf_counter()
         self._count = self._count + 1 if now - self._last_at < _BURST_GAP else 0
         if self._count < _BURST_BEGINS or now - self._written_at > _BURST_DELAY:
             return False
         self._last_at = now
-        self.held.append(data)
+        self.held.append(message)
         if not self._is_set:
             with self._shield:
                 self._set_alarm()
         return True
 
     def take(self) -> bytes:
-        """Give what waits, to be written. To be called with the channel's lock, and so is `written`."""
+        """Give what waits, to be written, as one frame. To be called with the channel's lock, and so is `written`."""
         held = self.held
-        return b"".join([held.popleft() for _ in range(len(held))]) if held else b""
+        if not held:
+            return b""
+        messages = [held.popleft() for _ in range(len(held))]
+        reports = tuple(chain.from_iterable([message.reports for message in messages]))
+        return frame(encode(Reports(messages[0].serial, reports)))
 
     def written(self) -> None:
         """There has been a write; what it took is no pause of the author's code."""
@@ -116,18 +122,23 @@ class Channel:
         """The descriptor, for a selector."""
         return self._socket.fileno()
 
-    def send(self, message: Message, *, may_wait: bool = False) -> None:
+    def send_soon(self, message: Reports) -> None:
+        """Write one message as `send` does, or, in the midst of many, let it wait a moment for the next ones.
+
+        All of those come from one thread. They say nothing but reports of `MAY_WAIT` bytes at most, and between two
+        calls there is a message that does not wait: those that have waited become one.
+        """
+        if not forks.in_fork and not self._burst.holds(message):
+            self.send(message)
+
+    def send(self, message: Message) -> None:
         """Write one message; blocks while the parent does not read.
 
-        `may_wait`: in the midst of many that follow each other closely, it may wait a moment for the next ones. All of
-        those come from one thread.
         A parent that is gone is ignored: the worker learns of it on the control channel.
         """
         if forks.in_fork:
             return
         data = frame(encode(message))
-        if may_wait and self._burst.holds(data):
-            return
         if self.shield.is_armed:
             with self.shield, self._lock:
                 self._write(data)

@@ -17,7 +17,7 @@ from geartrain.bridge.messages import ALL, Inline, Log, Output, Report
 from geartrain.domain.tensors import Buffer, unpack
 from geartrain.worker.arguments import ArgumentBinder
 from geartrain.worker.call_outputs import NO_FAILURES, LargeOutputs, Outputs, SmallOutput, encode_output
-from geartrain.worker.channel import Channel
+from geartrain.worker.channel import MAY_WAIT, Channel
 from geartrain.worker.errors import describe_error, format_error
 from geartrain.worker.outputs import OutputEncoder
 from geartrain.worker.reports import OutputBytes, ReportSender
@@ -68,7 +68,7 @@ class Invocation(Protocol):
     def give(self, value: object, *, may_wait: bool) -> Mapping[int, BaseException]:
         """Report a value that `run()` has yielded; return the items that have failed instead.
 
-        `may_wait` as of `Channel.send`. Raises `OutputError` if the value is no output at all.
+        `may_wait`: see `Channel.send_soon`. Raises `OutputError` if the value is no output at all.
         """
 
     def drop(self, items: Collection[int]) -> None:
@@ -147,7 +147,8 @@ class SingleInvocation:
         encoder = self._tools.encoder.chunks
         plain = encoder.encode_plain(value)
         if plain is not None and len(plain) <= INLINE_LIMIT:
-            self._reports.send((Output(0, Inline(plain)),), may_wait=may_wait)
+            send = self._reports.send_soon if may_wait and len(plain) <= MAY_WAIT else self._reports.send
+            send((Output(0, Inline(plain)),))
             return NO_FAILURES
         return self._reports.send_outputs({0: self._encode_large(value, plain, encoder)})
 

@@ -67,9 +67,13 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         """Return the seconds since the call came."""
         return time.perf_counter() - self.began
 
-    def send(self, reports: tuple[Report, ...], *, idle: bool = False, may_wait: bool = False) -> None:
-        """Send reports that fit into one frame. With `idle` the call is over; `may_wait` as of `Channel.send`."""
-        self.slot.channel.send(Reports(self.message.serial, reports, idle), may_wait=may_wait)
+    def send(self, reports: tuple[Report, ...], *, idle: bool = False) -> None:
+        """Send reports that fit into one frame. With `idle` the call is over."""
+        self.slot.channel.send(Reports(self.message.serial, reports, idle))
+
+    def send_soon(self, reports: tuple[Report, ...]) -> None:
+        """Send reports of `channel.MAY_WAIT` bytes at most; see `Channel.send_soon`."""
+        self.slot.channel.send_soon(Reports(self.message.serial, reports))
 
     def emitter(self, item: int) -> Emit:
         """Return what sends each metric that the run of an item records; `item` may be `ALL`."""
