@@ -18,7 +18,7 @@ from typing import Any
 
 from geartrain.domain.events import Completed, Event
 from geartrain.domain.prediction import Prediction
-from geartrain.outbound.webhooks import Retries
+from geartrain.outbound.retries import Retries
 from geartrain.project.source import find_model
 from geartrain.server import Progress, ServeOptions, WebhookOptions, run_server
 from geartrain.service.models.admission import NewPrediction

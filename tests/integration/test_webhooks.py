@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from geartrain import __version__
-from geartrain.outbound.webhooks import Retries
+from geartrain.outbound.retries import Retries
 from geartrain.server import WebhookOptions
 from tests.integration.conftest import LiveServer, Serve, ServerProcess, eventually, write_model
 from tests.receiver import Call, Receiver, answers, cuts, is_end, receiving, waits_for

@@ -14,7 +14,8 @@ from geartrain.domain.webhook import Webhook, WebhookEvent
 from geartrain.outbound import network, poster
 from geartrain.outbound.lanes import Lanes
 from geartrain.outbound.policy import UrlPolicy
-from geartrain.outbound.webhooks import Retries, WebhookSender
+from geartrain.outbound.retries import Retries
+from geartrain.outbound.webhooks import WebhookSender
 from geartrain.service.readers import ChangeReader
 from geartrain.service.webhooks import Backlog, Webhooks
 from tests.receiver import Receiver, answers, receiving, waits_for

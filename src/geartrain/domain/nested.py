@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from geartrain.domain.rendering import render
-from geartrain.domain.signature import TypeSpec
 from geartrain.domain.tensors import VARIABLE, describe_shape, names_agree, spread
 
 Element = Literal["number", "integer", "boolean", "string"]
@@ -165,11 +164,6 @@ class NestedArray(msgspec.Struct, frozen=True):
             yield place, f"{render(value)} is beyond the range of {self.datatype}"
         else:
             yield place, f'{render(value)} is not of type "{self.element}"'
-
-
-def nested_array(kind: TypeSpec) -> NestedArray:
-    """Return what the nested arrays of a tensor of this type have to be."""
-    return NestedArray(kind.datatype, kind.shape, kind.variadic, kind.variadic_at, kind.names)
 
 
 def _depth(value: Any) -> int:

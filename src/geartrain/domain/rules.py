@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from geartrain.domain.nested import NestedArray, nested_array
+from geartrain.domain.nested import NestedArray
 from geartrain.domain.patterns import compile_pattern
 from geartrain.domain.rendering import render
 from geartrain.domain.schema import limit
+from geartrain.domain.signature import nested_array
 
 if TYPE_CHECKING:
     from geartrain.domain.signature import InputField, Kind, TypeSpec

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from geartrain.domain.nested import NestedArray
+
 Kind = Literal[
     "string",
     "integer",
@@ -96,3 +98,8 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
     output: OutputSpec
     streaming: bool = False  # the author asked for server-sent events with `@streaming`
     description: str | None = None
+
+
+def nested_array(kind: TypeSpec) -> NestedArray:
+    """Return what the nested arrays of a tensor of this type have to be."""
+    return NestedArray(kind.datatype, kind.shape, kind.variadic, kind.variadic_at, kind.names)

@@ -19,8 +19,8 @@ import httpx
 from geartrain.outbound.lanes import Lanes
 from geartrain.outbound.network import open_guarded_client, read_rest
 from geartrain.outbound.policy import AddressRefusedError
+from geartrain.outbound.retries import Retries
 from geartrain.outbound.retrying import retry_context
-from geartrain.outbound.webhooks import Retries
 
 if TYPE_CHECKING:
     from geartrain.domain.webhook import Webhook

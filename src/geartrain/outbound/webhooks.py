@@ -7,28 +7,14 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from geartrain.outbound.concurrency import off_loop
+from geartrain.outbound.retries import Retries
 from geartrain.outbound.urls import target_fault
 
 if TYPE_CHECKING:
     from geartrain.domain.webhook import Webhook
     from geartrain.outbound.policy import UrlPolicy
     from geartrain.outbound.poster import Poster
-
-
-class Retries(msgspec.Struct, frozen=True):
-    """How long a delivery is tried: the pauses double from `first_pause` up to `longest_pause`, all in seconds.
-
-    As observed of Cog (section 13), but for the jitter, which keeps a thousand deliveries from coming back together.
-    """
-
-    tries: int = 13
-    first_pause: float = 0.2
-    longest_pause: float = 102.4
-    jitter: float = 0.5
-    seconds: float = 450.0  # after which no new try begins
 
 
 class WebhookSender:

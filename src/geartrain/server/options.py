@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from geartrain.bridge.wakeup import WakeupMode
-from geartrain.outbound.webhooks import Retries
+from geartrain.outbound.retries import Retries
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 from geartrain.project.variables import Variables

@@ -12,71 +12,25 @@ import sys
 import types
 import typing
 from collections import abc
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
+from types import NoneType
+from typing import Any, Literal, TypeVar, Union
 
 from msgspec.structs import replace
 
 from geartrain.authoring.coders import Coder
 from geartrain.authoring.files import File, Path
-from geartrain.authoring.inputs import FieldInfo
-from geartrain.authoring.marks import OpaqueMark
 from geartrain.authoring.secret import Secret
 from geartrain.domain.signature import Kind, TypeSpec
 from geartrain.worker.advice import advice_for
 from geartrain.worker.coders import CoderError, coder_of, decoder_of
-
-Converter = Callable[[Any], Any]
-"""Makes the Python value of a decoded JSON value. Given a value that is one already, returns it."""
-
-NoneType = type(None)
+from geartrain.worker.descriptions import Converter, Described, UnsupportedTypeError, is_typed_dict, strip
+from geartrain.worker.records import read_named_tensors, read_record
+from geartrain.worker.tensor_types import read_tensor
 
 _SCALARS: dict[type, Kind] = {str: "string", bool: "boolean", int: "integer", float: "number"}  # bool is an int, too
 _UNION_KINDS = frozenset({"string", "integer", "number", "boolean", "object", "array", "opaque", "union"})
-_WRAPPERS = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")
 _NO_LISTS = (str, bytes, bytearray, memoryview)
 _TIMES = frozenset({"datetime", "date", "time"})
-
-
-class Described(NamedTuple):
-    """A type in the signature's words; `convert` is None where the decoded JSON value is already what it should be."""
-
-    spec: TypeSpec
-    convert: Converter | None = None
-
-
-class UnsupportedTypeError(TypeError):
-    """A type that has no place in a signature: which one, what to use instead, and which field it is of, if any."""
-
-    def __init__(self, annotation: Any, advice: str) -> None:
-        super().__init__(annotation, advice)
-        self.name = type_name(annotation)
-        self.advice = advice
-        self.place = ""
-
-    def __str__(self) -> str:
-        return f"{self.place}{self.name} is not supported; {self.advice}"
-
-
-def type_name(annotation: Any) -> str:
-    """Return an annotation as its author would write it."""
-    if annotation is NoneType or annotation is None:
-        return "None"
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is Literal:
-        return f"Literal[{', '.join(map(repr, arguments))}]"
-    if origin in {Union, types.UnionType}:
-        return " | ".join(map(type_name, arguments))
-    if origin is Annotated:
-        return type_name(arguments[0])
-    name = getattr(annotation, "__name__", None) or repr(annotation).removeprefix("typing.")
-    return f"{name}[{', '.join(map(_argument_name, arguments))}]" if arguments else name
-
-
-def _argument_name(argument: Any) -> str:
-    if isinstance(argument, list):  # of a Callable
-        return f"[{', '.join(map(_argument_name, argument))}]"
-    return "..." if argument is Ellipsis else type_name(argument)
 
 
 class AnnotationReader:
@@ -103,7 +57,7 @@ class AnnotationReader:
         coded = _coded(annotation, output=self.output)
         if coded is not None:
             return coded
-        tensor = _tensor(annotation, output=self.output)
+        tensor = read_tensor(annotation, output=self.output)
         if tensor is not None:
             return tensor
         origin = typing.get_origin(annotation)
@@ -197,8 +151,6 @@ class AnnotationReader:
         return Described(TypeSpec("array", items=items.spec), _each(items.convert))
 
     def _named_tensors(self, origin: type) -> Described | None:
-        from geartrain.worker.records import read_named_tensors
-
         return read_named_tensors(origin, self) if hasattr(origin, "_fields") else None
 
     def _output_array(self, arguments: tuple[Any, ...], origin: type) -> Described:
@@ -214,8 +166,6 @@ class AnnotationReader:
         return Described(choice_spec([member.value for member in origin], annotation), origin)
 
     def _record(self, _: Any, origin: type) -> Described | None:
-        from geartrain.worker.records import read_record
-
         if origin not in self._open:
             self._open.append(origin)
             try:
@@ -247,28 +197,6 @@ class AnnotationReader:
 
 _INPUT_MAPPINGS = frozenset({dict, abc.Mapping, abc.MutableMapping})
 _INPUT_LISTS = frozenset({list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable})
-
-
-def strip(annotation: Any) -> tuple[Any, bool]:
-    """Take off what says nothing of the JSON: aliases, NewType and metadata. Tell whether `Opaque` was among it."""
-    while True:
-        origin = typing.get_origin(annotation)
-        if origin is Annotated:
-            if any(isinstance(mark, OpaqueMark) for mark in annotation.__metadata__):
-                return annotation.__origin__, True
-            if any(isinstance(mark, FieldInfo) for mark in annotation.__metadata__):
-                raise UnsupportedTypeError(annotation, "Input() describes a whole parameter, not a part of its type")
-            annotation = annotation.__origin__
-        elif getattr(origin, "_name", None) in _WRAPPERS:
-            annotation = typing.get_args(annotation)[0]
-        elif hasattr(annotation, "__supertype__"):
-            annotation = annotation.__supertype__
-        elif type(annotation).__name__ == "TypeAliasType":  # `type X = ...`, from Python 3.12 on
-            annotation = annotation.__value__
-        elif type(origin).__name__ == "TypeAliasType":  # `type X[T] = ...`, with its arguments
-            annotation = origin.__value__[typing.get_args(annotation)]
-        else:
-            return annotation, False
 
 
 def choice_spec(values: typing.Iterable[Any], annotation: Any) -> TypeSpec:
@@ -310,17 +238,6 @@ def _coded(annotation: Any, *, output: bool) -> Described | None:
     except CoderError as error:
         raise UnsupportedTypeError(annotation, str(error)) from error
     return None if coder is None else Described(TypeSpec("object", anything=output), decoder_of(annotation, coder))
-
-
-def _tensor(annotation: Any, *, output: bool) -> Described | None:
-    from geartrain.worker.tensor_types import read_tensor
-
-    return read_tensor(annotation, output=output)
-
-
-def is_typed_dict(origin: type) -> bool:
-    """Tell whether this is a TypedDict, also one of `typing_extensions`."""
-    return issubclass(origin, dict) and hasattr(origin, "__required_keys__")
 
 
 def _is_exception(annotation: Any) -> bool:

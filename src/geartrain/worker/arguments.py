@@ -10,7 +10,7 @@ import msgspec
 
 from geartrain.domain.signature import TypeSpec
 from geartrain.domain.tensors import Tensor
-from geartrain.worker.annotations import Converter
+from geartrain.worker.descriptions import Converter
 from geartrain.worker.introspect import Parameter
 
 _IMMUTABLE = (str, int, float, bool, type(None))

@@ -18,7 +18,7 @@ from geartrain.bridge.messages import BackendChoice
 from geartrain.domain.batching import Batching, BatchPolicy
 from geartrain.domain.signature import InputField, OutputSpec, RecordField, Signature, TypeSpec
 from geartrain.domain.tensors import DATATYPES
-from geartrain.worker.annotations import UnsupportedTypeError
+from geartrain.worker.descriptions import UnsupportedTypeError
 from geartrain.worker.errors import describe_error
 from geartrain.worker.introspect import Parameter
 from geartrain.worker.loader import LoadedRunner, LoadError

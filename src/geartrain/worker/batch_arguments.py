@@ -12,8 +12,8 @@ import msgspec
 from geartrain.bridge.messages import CallItem
 from geartrain.domain.batching import Batching
 from geartrain.domain.tensors import SIZES, Buffer, Tensor, join_bytes, split_bytes, unpack
-from geartrain.worker.annotations import Converter
 from geartrain.worker.arguments import ArgumentBinder, ArgumentError
+from geartrain.worker.descriptions import Converter
 from geartrain.worker.introspect import Parameter
 
 _Values = list[dict[str, Any]]

@@ -13,8 +13,9 @@ from geartrain.authoring.marks import BATCHED_MARK, Opaque
 from geartrain.domain.batching import Batching, BatchPolicy
 from geartrain.domain.signature import Signature, TypeSpec
 from geartrain.domain.tensors import VARIABLE
-from geartrain.worker.annotations import AnnotationReader, Described, UnsupportedTypeError, strip, type_name
+from geartrain.worker.annotations import AnnotationReader
 from geartrain.worker.callables import mark_of
+from geartrain.worker.descriptions import Described, UnsupportedTypeError, strip, type_name
 from geartrain.worker.introspect import (
     Parameter,
     UnsupportedAnnotationError,

@@ -11,8 +11,7 @@ from typing import Any
 
 from geartrain.authoring.inputs import FieldInfo
 from geartrain.authoring.secret import MASK, Secret
-from geartrain.domain.nested import nested_array
-from geartrain.domain.signature import Kind, TypeSpec
+from geartrain.domain.signature import Kind, TypeSpec, nested_array
 from geartrain.domain.tensors import describe_shape
 from geartrain.worker.annotations import plain_scalar
 from geartrain.worker.coders import encoder_of

@@ -13,14 +13,7 @@ from geartrain.authoring.inputs import MISSING, FieldInfo
 from geartrain.authoring.iterators import AsyncConcatenateIterator, ConcatenateIterator
 from geartrain.authoring.marks import STREAMING_MARK
 from geartrain.domain.signature import InputField, OutputMode, OutputSpec, Signature, TypeSpec
-from geartrain.worker.annotations import (
-    AnnotationReader,
-    Converter,
-    Described,
-    UnsupportedTypeError,
-    strip,
-    type_name,
-)
+from geartrain.worker.annotations import AnnotationReader
 from geartrain.worker.callables import (
     SeveralFunctionsError,
     closure_of,
@@ -30,6 +23,13 @@ from geartrain.worker.callables import (
     signature_of,
 )
 from geartrain.worker.constraints import ConstraintError, check_default, check_settings, json_choices, json_default
+from geartrain.worker.descriptions import (
+    Converter,
+    Described,
+    UnsupportedTypeError,
+    strip,
+    type_name,
+)
 
 _ITERATORS = frozenset(
     {abc.Iterator, abc.Iterable, abc.Generator, abc.AsyncIterator, abc.AsyncIterable, abc.AsyncGenerator}

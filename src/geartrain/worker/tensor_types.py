@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from geartrain.domain.signature import TypeSpec
 from geartrain.domain.tensors import VARIABLE, Tensor, split_bytes
-from geartrain.worker.annotations import Converter, Described, UnsupportedTypeError
+from geartrain.worker.descriptions import Converter, Described, UnsupportedTypeError
 
 ADVICE: Final = (
     'use a type that says its datatype, such as NDArray[np.float32], or Float32[np.ndarray, "batch 3"] of jaxtyping'
