@@ -52,7 +52,6 @@ class OnnxBackend(Backend):
     options = OPTIONS
 
     def load(self) -> None:
-        """See `Backend.load`."""
         file = onnx_file.read(self.path)
         self._check_weights(file.weights)
         runtime = require("onnxruntime", extra="onnx")
@@ -148,7 +147,6 @@ class OnnxBackend(Backend):
         }
 
     def close(self) -> None:
-        """See `Backend.close`."""
         self._session = None
 
 

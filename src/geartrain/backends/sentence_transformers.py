@@ -35,7 +35,6 @@ class SentenceTransformersBackend(Backend):
     )
 
     def load(self) -> None:
-        """See `Backend.load`."""
         pooling = text(self.given, "pooling", choices=_POOLINGS)
         tokens = whole_number(self.given, "max_tokens")
         self._settings = {
@@ -99,7 +98,6 @@ class SentenceTransformersBackend(Backend):
             raise wrong("prompt_name", name, f"the model's prompts are: {known}")
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """See `Backend.run`."""
         import numpy as np
 
         texts = decoded("text", inputs["text"]).tolist()

@@ -27,7 +27,6 @@ class TensorFlowBackend(Backend):
     options = frozenset({"signature", "intra_op_threads", "inter_op_threads"})
 
     def load(self) -> None:
-        """See `Backend.load`."""
         wanted = text(self.given, "signature") or _DEFAULT
         within = whole_number(self.given, "intra_op_threads") or usable_cpus()
         between = whole_number(self.given, "inter_op_threads") or usable_cpus()
@@ -62,13 +61,11 @@ class TensorFlowBackend(Backend):
         return signatures[wanted]
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """See `Backend.run`."""
         constant = self._tensorflow.constant
         tensors = {name: constant(inputs[name], dtype=kind.dtype) for name, kind in self._kinds.items()}
         return {name: _array(result) for name, result in self._signature(**tensors).items()}
 
     def close(self) -> None:
-        """See `Backend.close`."""
         self._model = self._signature = None
 
 

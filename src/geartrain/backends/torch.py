@@ -34,7 +34,6 @@ class TorchBackend(Backend):
     options = OPTIONS
 
     def load(self) -> None:
-        """See `Backend.load`."""
         kind = kind_of(self.path)
         self._torch = require("torch", extra="torch")
         self._device = choose_device(self._torch, self.given)
@@ -60,7 +59,6 @@ class TorchBackend(Backend):
         return self._program.rows and super().batches
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """See `Backend.run`."""
         torch = self._torch
         with torch.inference_mode():
             tensors = {name: to_torch(torch, array, self._device) for name, array in inputs.items()}

@@ -24,7 +24,6 @@ class ModelAlone:
         self._is_folder = path.is_dir() and (source.backend is not None or counts_as_code(path))
 
     def candidates(self) -> list[str]:
-        """See `ModelsOnDisk`."""
         return [self._name]
 
     def name_of(self, _path: pathlib.Path) -> str:
@@ -32,13 +31,11 @@ class ModelAlone:
         return self._name
 
     def digest(self, _name: str) -> str:
-        """See `ModelsOnDisk`."""
         if self._file is not None:
             return self._digests.of_file(self._file)
         return self._digests.of_folder(self.root) if self._is_folder else self._digests.of_code(self.root)
 
     def holds_model(self, _name: str) -> bool:
-        """See `ModelsOnDisk`."""
         return True
 
 

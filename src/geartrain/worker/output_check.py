@@ -306,7 +306,6 @@ class StreamCheck(Check):
         self.exact.clear()
 
     def find(self, value: Any) -> Mismatch | None:
-        """See `Check`."""
         return self._mismatch(value, "a stream of values")
 
 

@@ -21,7 +21,6 @@ class LateReflection(grpc.GenericRpcHandler):
         self._handler: grpc.RpcMethodHandler[Any, Any] | None = None
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """See gRPC."""
         if handler_call_details.method not in _METHODS:
             return None
         if self._handler is None:

@@ -120,7 +120,7 @@ class _NoEvent:
     """Stands for the `asyncio.Event` that nobody waits for here."""
 
     def set(self) -> None:
-        """See `asyncio.Event`."""
+        """Do nothing: nobody waits."""
 
 
 _NO_EVENT: Final = _NoEvent()
@@ -169,12 +169,11 @@ class Connection(HttpToolsProtocol):
         self._whole: bytes | None = None  # what has come at once since it was
 
     def connection_made(self, transport: Any) -> None:
-        """See `asyncio.BaseProtocol`."""
         self._corked = CorkedTransport(transport, self.loop)
         super().connection_made(cast("Any", self._corked))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.BaseProtocol`. Whoever hangs up no longer wants the prediction."""
+        """Abandon the prediction: a client that has disconnected no longer wants it."""
         self._sweep.remove(self)
         awaited, self._awaited = self._awaited, None
         super().connection_lost(exc)
@@ -182,7 +181,7 @@ class Connection(HttpToolsProtocol):
             awaited.call.abandon()
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`. A request whose head is known does without the parser."""
+        """Read requests; one whose head is known does without the parser."""
         self._whole = None
         if self._is_between and self._is_idle():
             found = self._heads.find(data)
@@ -219,7 +218,7 @@ class Connection(HttpToolsProtocol):
             self._serve(cycle)
 
     def shutdown(self) -> None:
-        """See uvicorn. A request that is not whole yet would only be refused: nobody waits for the rest of it."""
+        """End the connection; at once if half of a request is there, which would only be refused."""
         cycle: Any = self.cycle
         if cycle is not None and cycle.more_body and not getattr(cycle, "response_started", False):
             self.transport.close()

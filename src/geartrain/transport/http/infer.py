@@ -89,7 +89,7 @@ class InferEndpoint:
         self._loading: asyncio.Future[None] | None = None
 
     def enter(self, url: bytes, headers: Headers) -> NewCall | None:
-        """See `Lane`: a body as it is, for a model whose name needs no decoding."""
+        """Take a body as it is, for a model whose name needs no decoding."""
         if not url.startswith(_MODELS) or not url.endswith(_INFER) or b"%" in url or not url.isascii():
             return None
         name, *rest = url[len(_MODELS) : -len(_INFER)].decode().split("/")
@@ -194,7 +194,6 @@ class InferCall:
         return self._prediction
 
     def answer(self) -> Answer:
-        """See `Call`."""
         try:
             answer = self.encode(self.response())
         except GeartrainError as error:
@@ -218,11 +217,9 @@ class InferCall:
 
     @staticmethod
     def refuse(error: GeartrainError) -> Answer:
-        """See `Call`."""
         return refuse(error)
 
     def abandon(self) -> None:
-        """See `Call`."""
         self._deployment.predictions.abandon(self._prediction)
 
 

@@ -119,7 +119,7 @@ class PredictionEndpoints:
     # the same without ASGI
 
     def enter(self, url: bytes, headers: Headers) -> NewCall | None:
-        """See `Lane`: a POST of a JSON body that asks for nothing but a JSON answer."""
+        """Take a POST of a JSON body that asks for nothing but a JSON answer."""
         if url != b"/predictions":
             return None
         head = _Head(headers)
@@ -189,8 +189,6 @@ class PredictionEndpoints:
 
 
 class _PlainCall:
-    """See `Call`."""
-
     __slots__ = ("_headers", "_max_body_bytes", "_model", "_prediction", "_predictions")
 
     def __init__(self, model: ModelRef, headers: Headers, max_body_bytes: int) -> None:

@@ -49,7 +49,7 @@ class HttpServer(uvicorn.Server):
         return max(0.0, self._ends_at - asyncio.get_running_loop().time())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn. After the grace all predictions are canceled; then whoever still reads slowly is hung up on."""
+        """Wait for the grace, then cancel all predictions, then disconnect clients that still read slowly."""
         loop = asyncio.get_running_loop()
         timers = []
         if self._grace is not None:
@@ -68,7 +68,6 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """See uvicorn."""
         yield
 
 
