@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import io
 import pathlib
 import tokenize
@@ -13,10 +14,22 @@ import pytest
 SOURCE = pathlib.Path(__file__).parents[2] / "src"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-MODULE_LINES = 300
+MODULE_LINES = 400
 FUNCTION_LINES = 50
 PARAMETERS = 7
 POSITIONAL = 3
+METHODS = 15
+ATTRIBUTES = 12
+RECORDS = ("Struct", "NamedTuple", "TypedDict", "Enum", "StrEnum", "Protocol", "dataclass")
+
+OVER_BUDGET = {
+    "Prediction": "a record: all that is known of one prediction",
+    "Call": "hears the worker, and is what its members see of their call",
+    "Execution": "the one place where the steps of a prediction are taken",
+    "OnDemandWorker": "a worker to the service and an observer to the worker behind it, whose methods add up",
+    "OpenInferenceEndpoints": "a method for each endpoint of the protocol",
+}
+"""Classes with more methods or attributes, and why. There are to be no more than these."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -59,6 +72,74 @@ def functions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, Function, 
             yield from functions(node, f"{inside}{node.name}.")
         else:
             yield from functions(node, inside)
+
+
+def attributes(node: ast.ClassDef) -> set[str]:
+    """The attributes that a class sets on itself."""
+    return {
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and isinstance(each.value, ast.Name)
+        and each.value.id == "self"
+    }
+
+
+def is_record(node: ast.ClassDef) -> bool:
+    return any(
+        ast.unparse(each).partition("(")[0].rpartition(".")[2] in RECORDS
+        for each in (*node.bases, *node.decorator_list)
+    )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names)
+def test_class_is_within_its_budget(path: pathlib.Path) -> None:
+    over = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ClassDef) or node.name in OVER_BUDGET:
+            continue
+        methods = sum(isinstance(each, Function) for each in node.body)
+        if methods > METHODS:
+            over.append(f"{node.name} has {methods} methods")
+        if len(attributes(node)) > ATTRIBUTES and not is_record(node):
+            over.append(f"{node.name} has {len(attributes(node))} attributes")
+    assert not over, "; ".join(over)
+
+
+def test_exceptions_from_the_budget_of_classes_are_few_and_needed() -> None:
+    sizes = {
+        node.name: (sum(isinstance(each, Function) for each in node.body), len(attributes(node)))
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and node.name in OVER_BUDGET
+    }
+    assert len(OVER_BUDGET) <= 5
+    assert {name for name, (methods, count) in sizes.items() if methods > METHODS or count > ATTRIBUTES} == {
+        *OVER_BUDGET
+    }
+
+
+def test_no_circle_of_modules() -> None:
+    """Imports for type checkers count too."""
+    known = {dotted(path) for path in MODULES}
+    imports: dict[str, set[str]] = {}
+    for path in MODULES:
+        found = imports[dotted(path)] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                modules = {f"{node.module}.{alias.name}" for alias in node.names}
+                found.update(module if module in known else node.module for module in modules)
+            elif isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+        found.discard(dotted(path))
+        found &= known
+    graphlib.TopologicalSorter(imports).prepare()  # raises CycleError with the circle
+
+
+def dotted(path: pathlib.Path) -> str:
+    name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+    return name.removesuffix(".__init__")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=names)

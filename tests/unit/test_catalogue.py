@@ -176,7 +176,7 @@ async def test_models_and_versions_are_found_by_name_and_number(shops: Make) -> 
     shop = shops(Disk(cats={"1": says("c1"), "3": says("c3"), "10": says("c10")}, dogs={"2": says("d2")}))
     await shop.begin()
     catalogue = shop.catalogue
-    assert catalogue.versions("cats") == ("1", "3", "10")
+    assert information.versions(catalogue, "cats") == ("1", "3", "10")
     assert [await answer(catalogue, "cats", version) for version in ("", "1", "03", "10")] == ["c10", "c1", "c3", "c10"]
     assert await answer(catalogue, "dogs") == "d2"
     assert catalogue.all_ready()
@@ -248,7 +248,7 @@ async def test_one_bad_version_leaves_the_others(shops: Make) -> None:
     await shop.begin()
     catalogue = shop.catalogue
     assert await answer(catalogue, "cats") == "c1"
-    assert catalogue.versions("cats") == ("1",)
+    assert information.versions(catalogue, "cats") == ("1",)
     assert not_found(catalogue, "cats", "2")[0] is Code.NOT_READY
     assert not catalogue.all_ready()
     shop.disk.models["cats"]["2"] = says("c2")
@@ -604,7 +604,7 @@ async def test_reload_follows_the_versions_on_disk(shops: Make) -> None:
     first = shop.disk.opened[0]
     shop.disk.models["cats"] = {"2": says("c2"), "3": says("c3")}
     await shop.catalogue.load("cats")
-    assert shop.catalogue.versions("cats") == ("2", "3")
+    assert information.versions(shop.catalogue, "cats") == ("2", "3")
     assert await answer(shop.catalogue, "cats") == "c3"
     assert shop.catalogue.index() == [IndexEntry("cats", "2", "READY"), IndexEntry("cats", "3", "READY")]
     assert not_found(shop.catalogue, "cats", "1")[0] is Code.NOT_FOUND
@@ -914,4 +914,4 @@ async def _check_answers(catalogue: Catalogue, serving: dict[str, str | None]) -
         assert not_found(catalogue, "cats")[0] is Code.NOT_FOUND
     else:
         assert catalogue.find("cats").version == latest
-        assert catalogue.versions("cats") == tuple(sorted(serving))
+        assert information.versions(catalogue, "cats") == tuple(sorted(serving))

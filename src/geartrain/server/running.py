@@ -65,8 +65,8 @@ async def _serve(app: App, grpc: GrpcDoor, *, listener: socket.socket, early: _E
         with _signals(app, http, early=early):
             url = f"http://{_address(options.host, listener.getsockname()[1])}"
             options.on_progress(Progress(stage="listening", model=_name(options), url=url))
-            if app.serves_models:
-                grpc.open(app.catalogue, app.regions, functools.partial(_tell_grpc, options))
+            catalogue = app.catalogue if app.serves_models else None
+            grpc.open(catalogue, app.regions, functools.partial(_tell_grpc, options))
             async with watching(app):
                 await http.serve(sockets=[listener])
             options.on_progress(Progress(stage="stopping", model=_name(options)))

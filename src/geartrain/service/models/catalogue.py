@@ -49,24 +49,17 @@ class Catalogue:
         if not version:
             if entry.has_default:
                 return entry.deployment()
-            raise _not_available(name)
+            raise not_available(name)
         number = normal(version)
         if number in entry.available:
             return entry.available[number]
         if not entry.available:
-            raise _not_available(name)
+            raise not_available(name)
         if number not in entry.versions:
             raise _unknown(name, version)
         raise GeartrainError(
             Code.NOT_READY, f"Request for unknown model: '{name}' version {version} is not at ready state"
         )
-
-    def versions(self, name: str) -> tuple[str, ...]:
-        """Return the versions of a model that can be asked for, in the order of their numbers; raise `NOT_FOUND`."""
-        available = self.entry(name).available
-        if not available:
-            raise _not_available(name)
-        return tuple(available)
 
     def all_ready(self) -> bool:
         """Whether every model that was to be loaded can take requests."""
@@ -112,6 +105,17 @@ class Catalogue:
         if number and number not in self.entry(name).versions:
             raise _unknown(name, version)
         return ModelRef(lambda: self.entry(name), number)
+
+    def refer_default(self) -> ModelRef:
+        """Return the model at the root, which may go and come back: then it answers that it is not loaded.
+
+        Raises `NOT_FOUND` where there is no default.
+        """
+        name = self.default_model
+        if name is None:
+            raise GeartrainError(Code.NOT_FOUND, "This server has several models, and none of them is the default.")
+        absent = ModelEntry(name)
+        return ModelRef(lambda: self._entries.get(name, absent))
 
     def deployments(self) -> Iterable[Deployment]:
         """Give every deployment that is available, in order."""
@@ -179,7 +183,7 @@ def _unknown(name: str, version: str = "") -> GeartrainError:
     return GeartrainError(Code.NOT_FOUND, f"Request for unknown model: {what} is not found")
 
 
-def _not_available(name: str) -> GeartrainError:
+def not_available(name: str) -> GeartrainError:
     """Say that no version of a model is served. Observed Triton, section 3."""
     return GeartrainError(Code.NOT_FOUND, f"Request for unknown model: '{name}' has no available versions")
 

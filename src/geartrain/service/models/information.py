@@ -5,7 +5,7 @@ from __future__ import annotations
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.statistics import ModelStatistics
-from geartrain.service.models.catalogue import Catalogue, normal
+from geartrain.service.models.catalogue import Catalogue, normal, not_available
 from geartrain.service.models.deployment import Deployment
 
 
@@ -18,10 +18,18 @@ def is_ready(catalogue: Catalogue, name: str, version: str = "") -> bool:
         return False
 
 
+def versions(catalogue: Catalogue, name: str) -> tuple[str, ...]:
+    """Return the versions of a model that can be asked for, in the order of their numbers; raise `NOT_FOUND`."""
+    available = catalogue.entry(name).available
+    if not available:
+        raise not_available(name)
+    return tuple(available)
+
+
 def describe(catalogue: Catalogue, name: str, version: str = "") -> tuple[Deployment, tuple[str, ...]]:
     """Return a model version whose inputs and outputs are asked for, and the versions to name with it.
 
-    As `Catalogue.find` and `Catalogue.versions`, but a version whose setup has failed is found too: its signature was
+    As `Catalogue.find` and `versions`, but a version whose setup has failed is found too: its signature was
     known before. Raises `NOT_FOUND` and `NOT_READY`. The signature of what is returned may not be known yet.
     """
     try:
@@ -31,7 +39,7 @@ def describe(catalogue: Catalogue, name: str, version: str = "") -> tuple[Deploy
         if not failed:
             raise
         return failed[0], (failed[0].version,)
-    return found, (found.version,) if version else catalogue.versions(name)
+    return found, (found.version,) if version else versions(catalogue, name)
 
 
 def _failed(catalogue: Catalogue, name: str, version: str) -> tuple[Deployment, ...]:

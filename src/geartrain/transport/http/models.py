@@ -68,7 +68,7 @@ class CogEndpoints:
         name = None if catalogue is None else catalogue.default_model
         if catalogue is not None and name is None:
             return Root((), {}, _Overview(catalogue, self._shut_down).routes())
-        model = None if catalogue is None or name is None else catalogue.refer(name)
+        model = None if catalogue is None else catalogue.refer_default()
         title = name or ("" if trainings is None else trainings.ref.entry.name)
         system = SystemEndpoints(title, model, trainings, shut_down=self._shut_down)
         endpoints: dict[str, PredictionEndpoints] = {}

@@ -209,7 +209,7 @@ class OpenInferenceEndpoints:
 
     def _knows(self, name: str) -> bool:
         try:
-            return bool(self._catalogue.versions(name))
+            return bool(information.versions(self._catalogue, name))
         except GeartrainError:
             return False
 
