@@ -24,10 +24,10 @@ RECORDS = ("Struct", "NamedTuple", "TypedDict", "Enum", "StrEnum", "Protocol", "
 
 OVER_BUDGET = {
     "Prediction": "a record: all that is known of one prediction",
+    "Connection": "stands in for a class of uvicorn, whose attributes it shares",
     "Call": "hears the worker, and is what its members see of their call",
     "Execution": "the one place where the steps of a prediction are taken",
     "OnDemandWorker": "a worker to the service and an observer to the worker behind it, whose methods add up",
-    "OpenInferenceEndpoints": "a method for each endpoint of the protocol",
 }
 """Classes with more methods or attributes, and why. There are to be no more than these."""
 
@@ -108,16 +108,15 @@ def test_class_is_within_its_budget(path: pathlib.Path) -> None:
 
 
 def test_exceptions_from_the_budget_of_classes_are_few_and_needed() -> None:
-    sizes = {
-        node.name: (sum(isinstance(each, Function) for each in node.body), len(attributes(node)))
+    large = {
+        node.name
         for path in MODULES
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and node.name in OVER_BUDGET
+        if sum(isinstance(each, Function) for each in node.body) > METHODS or len(attributes(node)) > ATTRIBUTES
     }
     assert len(OVER_BUDGET) <= 5
-    assert {name for name, (methods, count) in sizes.items() if methods > METHODS or count > ATTRIBUTES} == {
-        *OVER_BUDGET
-    }
+    assert large == {*OVER_BUDGET}
 
 
 def test_no_circle_of_modules() -> None:
