@@ -21,6 +21,7 @@ from geartrain.bridge.child import ChildWorker, Launch
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.errors import FieldError
 from geartrain.domain.events import Completed, Event, Log, Output, Start
+from geartrain.domain.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.work import FileRef, WorkerObserver
@@ -150,10 +151,17 @@ class Bench:
         """The path of a gate, for a script."""
         return str(self.gates[name].path)
 
-    def create(self, *steps: list[Any], prediction_id: str | None = None, image: str | None = None) -> Prediction:
+    def create(
+        self,
+        *steps: list[Any],
+        prediction_id: str | None = None,
+        image: str | None = None,
+        schedule: SchedulePolicy = NO_SCHEDULE,
+    ) -> Prediction:
         """Admit a prediction of these steps."""
         values = {"script": json.dumps(steps), **({} if image is None else {"image": image})}
-        prediction = self.deployment.create(NewPrediction(json.dumps(values).encode(), prediction_id))
+        new = NewPrediction(json.dumps(values).encode(), prediction_id, schedule=schedule)
+        prediction = self.deployment.create(new)
         self.admitted.append(prediction)
         return prediction
 

@@ -18,6 +18,7 @@ from geartrain.domain.batch_items import BatchItems
 from geartrain.domain.batching import Batching, BatchPolicy
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.events import Metric
+from geartrain.domain.inference import SchedulePolicy
 from geartrain.domain.lifecycle import Health, Status
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.signature import InputField, OutputSpec, Signature, TypeSpec
@@ -359,10 +360,10 @@ async def test_an_older_request_of_another_kind_is_not_overtaken() -> None:
     assert [call.texts for call in bench.calls] == [["first"], ["a"], ["b", "c"]]
 
 
-async def test_what_lies_ready_can_be_canceled_and_loses_its_patience() -> None:
+async def test_what_lies_ready_can_be_canceled_and_times_out() -> None:
     bench = await Bench(max_size=2).start()
     bench.ask("first")
-    one, two = bench.ask("a"), bench.ask("b", patience=0.0)
+    one, two = bench.ask("a"), bench.ask("b", schedule=SchedulePolicy(0.001))
     assert len(bench.calls) == 2
     bench.predictions.cancel(one.id)
     assert one.status is Status.CANCELED
@@ -474,7 +475,7 @@ async def test_who_waits_for_a_batch_with_files_leaves_nothing_behind() -> None:
     assert bench.files.removed == 3
 
 
-# room, patience, health
+# room, health
 
 
 async def test_there_is_room_for_as_many_as_the_queue_holds() -> None:
@@ -492,19 +493,6 @@ async def test_there_is_room_for_as_many_as_the_queue_holds() -> None:
     bench.calls[0].answer()
     assert (await bench.deployment.report()).health is Health.READY
     assert bench.record.counts.faults["REJECTED"] == 2
-
-
-async def test_patience_ends_a_wait_and_no_run() -> None:
-    bench = await Bench().start()
-    running = bench.ask("a", patience=0.0)
-    waiting = bench.ask("b", patience=0.0)
-    async with asyncio.timeout(5):
-        while not waiting.is_terminal:  # noqa: ASYNC110 - its timer
-            await asyncio.sleep(0)
-    assert (waiting.status, waiting.error_code) == ("failed", Code.TIMED_OUT)
-    assert running.status == "processing"
-    bench.calls[0].answer()
-    assert bench.open_calls == []
 
 
 async def test_a_crash_fails_its_own_and_the_rest_goes_elsewhere() -> None:

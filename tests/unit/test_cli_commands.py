@@ -129,13 +129,14 @@ def test_serve_takes_every_option(server: FakeServer, model: Path) -> None:
         *("cats.py:Tom", "--host", "127.0.0.1", "--port", "0", "--upload-url", "http://u/"),
         *("--await-explicit-shutdown", "true", "--max-body-size", "1MiB", "--max-download-size", "2MB"),
         *("--setup-timeout", "1.5", "--allow-private-urls", "--threads", "4"),
-        *("--log-level", "debug", "--log-format", "json"),
+        *("--log-level", "debug", "--log-format", "json", "--run-timeout", "1.5m"),
     )
     assert chosen.model.runner == "cats.py:Tom"
     assert (chosen.host, chosen.port, chosen.upload_url) == ("127.0.0.1", 0, "http://u/")
     assert chosen.await_explicit_shutdown
     assert (chosen.max_body_bytes, chosen.max_download_bytes) == (MIB, 2_000_000)
     assert chosen.setup_timeout == 1.5
+    assert chosen.limits.run_timeout == 90.0
     assert chosen.allow_private_urls is True
 
 

@@ -65,6 +65,7 @@ def test_cog_yaml_with_every_key_that_is_heeded_is_fine(tmp_path: Path) -> None:
             "python_packages: [numpy]",
             error("cog.yaml:1: there is no key `python_packages`", "it belongs below `build:`"),
         ),
+        ("timeout: 4", error("cog.yaml:1: there is no key `timeout`", "it belongs into geartrain.yaml")),
         ("max: 4", error("cog.yaml:1: there is no key `max`", "it belongs below `concurrency:`")),
         (
             "concurrency:\n  environment: [A=b]",

@@ -137,7 +137,7 @@ def test_o2_parameters_are_all_the_models() -> None:
     """The extension has none that the server takes for itself, unlike infer."""
     given = {"timeout": 30, "priority": "high"}
     request = read({"text_input": "a", **given}).request
-    assert (request.parameters, request.timeout) == (given, None)
+    assert (request.parameters, request.schedule.timeout) == (given, None)
 
 
 @pytest.mark.parametrize(

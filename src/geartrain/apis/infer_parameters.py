@@ -11,19 +11,18 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.inference import Parameters
+from geartrain.domain.inference import NO_SCHEDULE, Parameters, SchedulePolicy
 
 _RESERVED: Final = "triton_"
 _INT64: Final = range(-(2**63), 2**64)
 _MICROSECONDS: Final = 1_000_000
-_LONGEST: Final = 366 * 24 * 3600.0  # seconds to wait in a queue; the loop's timers take no more than some years
 
 
 class TakenParameters(msgspec.Struct, frozen=True):
-    """`own` reach the model. `timeout`: seconds in the queue, None for no limit. `binary`: of all outputs."""
+    """`own` reach the model, `schedule` is for the scheduler. `binary`: of all outputs."""
 
     own: Parameters = {}
-    timeout: float | None = None
+    schedule: SchedulePolicy = NO_SCHEDULE
     binary: bool = False
 
 
@@ -59,8 +58,12 @@ def take_parameters(given: Mapping[str, Any]) -> TakenParameters:
             raise _invalid(f"parameter '{name}' has an invalid value: it takes {wanted[1]}, not negative")
         else:
             taken[name] = value
-    timeout = min(taken.get("timeout", 0) / _MICROSECONDS, _LONGEST)
-    return TakenParameters(own, timeout or None, taken.get("binary_data_output", False))
+    return TakenParameters(own, _schedule(taken), taken.get("binary_data_output", False))
+
+
+def _schedule(taken: Mapping[str, Any]) -> SchedulePolicy:
+    timeout = taken.get("timeout", 0) / _MICROSECONDS
+    return NO_SCHEDULE.within(timeout) if timeout else NO_SCHEDULE
 
 
 def check_parameter(name: str, value: object) -> None:

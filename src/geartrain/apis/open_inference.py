@@ -142,7 +142,7 @@ def _request(
         names = None
         reply = Reply(binary=True) if taken.binary else _PLAIN
     _check_forms(view, names, reply)
-    return InferRequest(inputs, request.id or "", taken.own, names, taken.timeout), reply
+    return InferRequest(inputs, request.id or "", taken.own, names, taken.schedule), reply
 
 
 def _tensor(one: InputJson, data: Any, tail: _Tail, *, fetch: Fetch) -> Tensor:

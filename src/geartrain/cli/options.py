@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 import typer
 from typer.core import TyperCommand
 
-from geartrain.project.variables import read_seconds
+from geartrain.project.variables import read_duration, read_seconds
 
 DEFAULT_MAX_BYTES: Final = 100 * 1024**2
 
@@ -21,7 +21,6 @@ _UNITS: Final = {
     **{letter: 1000**power for power, letter in enumerate("kmgt", start=1)},
     **{f"{letter}i": 1024**power for power, letter in enumerate("kmgt", start=1)},
 }
-_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?([smh]?)", re.IGNORECASE | re.ASCII)
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?((?:[kmgt]i?)?)b?", re.IGNORECASE | re.ASCII)
 
 
@@ -67,10 +66,11 @@ def parse_duration(text: str | float) -> float:
     """Read a span of time as seconds: `90`, `90s`, `5m`, `1h`."""
     if not isinstance(text, str):
         return text
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is no span of time; write seconds, or a unit such as 90s, 5m or 1h")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2].lower()]
+    try:
+        return read_duration(text)
+    except ValueError:
+        msg = f"{text!r} is no span of time; write seconds, or a unit such as 90s, 5m or 1h"
+        raise typer.BadParameter(msg) from None
 
 
 def print_version(wanted: bool) -> None:
@@ -155,6 +155,16 @@ CancelGrace = Annotated[
         metavar="TIME",
         show_default=False,
         help="How long a run may ignore a cancel before its worker is killed; 60s by default, 0 for ever.",
+    ),
+]
+RunTimeout = Annotated[
+    float,
+    typer.Option(
+        parser=parse_duration,
+        metavar="TIME",
+        show_default=False,
+        help="How long a run may take before it is canceled and fails, for each model that does not say itself; 0, the "
+        "default, for ever. Trainings may take as long as they need.",
     ),
 ]
 ShutdownGrace = Annotated[

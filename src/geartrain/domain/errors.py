@@ -24,7 +24,7 @@ class Code(StrEnum):
     CONFLICT = "conflict"  # the id is taken by a running prediction
     AT_CAPACITY = "at_capacity"  # every slot is in use
     QUEUE_FULL = "queue_full"  # of those who are ready to wait for a slot
-    TIMED_OUT = "timed_out"  # it has waited in the queue as long as it was ready to
+    TIMED_OUT = "timed_out"  # its time was up while it waited or ran
     TOO_MANY_READERS = "too_many_readers"  # of one prediction
     NOT_READY = "not_ready"  # setup has not finished, or failed, or the worker is gone
     SHUTTING_DOWN = "shutting_down"

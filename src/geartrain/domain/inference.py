@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from geartrain.domain.tensors import Tensor
@@ -10,14 +12,34 @@ Parameter = str | int | float | bool
 Parameters = dict[str, Parameter]
 
 
+LONGEST_TIMEOUT: Final = 366 * 24 * 3600.0  # seconds; timers take no more than some years
+
+
+class SchedulePolicy(msgspec.Struct, frozen=True):
+    """What a client says of how its request is to be scheduled.
+
+    `timeout`: seconds that queue and run may take together; None for no limit.
+    """
+
+    timeout: float | None = None
+
+    def within(self, seconds: float) -> SchedulePolicy:
+        """Return the policy with a timeout of at most so many seconds."""
+        limits = (seconds, LONGEST_TIMEOUT) if self.timeout is None else (seconds, self.timeout, LONGEST_TIMEOUT)
+        return msgspec.structs.replace(self, timeout=min(limits))
+
+
+NO_SCHEDULE: Final = SchedulePolicy()  # of a request that says nothing of it
+
+
 class InferRequest(msgspec.Struct, frozen=True):
-    """What a client wants of a model. `outputs` None means all of them. `timeout` in seconds is that of the queue."""
+    """What a client wants of a model. `outputs` None means all of them."""
 
     inputs: tuple[Tensor, ...]
     id: str = ""
     parameters: Parameters = {}
     outputs: tuple[str, ...] | None = None
-    timeout: float | None = None
+    schedule: SchedulePolicy = NO_SCHEDULE
 
 
 class InferResponse(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import Any, Final
 from geartrain.project.config import CONFIG_NAME, faults, kind_of, parse, read_text
 from geartrain.project.errors import ProjectError
 from geartrain.project.findings import Finding, closest, error, ok, warning
+from geartrain.project.settings import SETTINGS_KEYS, SETTINGS_NAME
 
 RUNTIME_KEYS: Final = frozenset({"concurrency", "environment", "predict", "run", "train"})
 BUILD_KEYS: Final = frozenset({"build", "image", "tests", "weights"})
@@ -111,6 +112,8 @@ class _Check:
             meant = closest(name, known)
             if not above and home is not None:
                 yield error(text, f"it belongs below `{home}:`")
+            elif not above and name in SETTINGS_KEYS:
+                yield error(text, f"it belongs into {SETTINGS_NAME}")
             elif above and name in RUNTIME_KEYS | BUILD_KEYS:
                 yield error(text, "it belongs at the left edge")
             elif meant is not None:

@@ -12,6 +12,7 @@ from geartrain.project.batching_settings import read_batching
 from geartrain.project.config import kind_of, parse, read_environment, read_text
 from geartrain.project.errors import ProjectError
 from geartrain.project.formats import backend_of_platform, known_backends
+from geartrain.project.variables import read_duration, read_seconds
 
 SETTINGS_NAME: Final = "geartrain.yaml"
 
@@ -26,8 +27,10 @@ _FIXES: Final = {
     "backend": "write the name of a backend, such as `onnx`",
     "file": "write the name of a file in the model's folder, such as `model.onnx`",
     "parameters": "write keys and values indented below it",
+    "timeout": "write seconds, or a time such as 90s, 5m or 1h; 0 for no limit",
     "batching": "write `off`, or keys such as `max_size: 64` indented below it",
 }
+SETTINGS_KEYS: Final = frozenset(_FIXES)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ class Settings:
     `versions` are those that are served: numbers, or how many of the latest; None for all of them. `default_version` is
     the one that a request without a version gets; None for the latest. `replicas` is the number of equal workers,
     `slots` how many predictions each of them runs at once, `queue` how many requests of the Open Inference Protocol may
-    wait for a slot.
+    wait for a slot. `timeout` is how long a run may take, in seconds; 0 for as long as it needs.
 
     Of a model that is a file: `file` names it where its folder has several, `backend` is what runs it, `platform` says
     the same in the words of the Open Inference Protocol, and `parameters` are options of the backend. `batching` has
@@ -49,6 +52,7 @@ class Settings:
     replicas: int | None = None
     slots: int | None = None
     queue: int | None = None
+    timeout: float | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     platform: str | None = None
     backend: str | None = None
@@ -95,6 +99,7 @@ def read_settings(folder: pathlib.Path) -> Settings:
         replicas=_value(path, document, "replicas", read=_positive),
         slots=_value(path, document, "slots", read=_positive),
         queue=_value(path, document, "queue", read=_natural),
+        timeout=_value(path, document, "timeout", read=_duration),
         environment=read_environment(path, document),
         platform=_value(path, document, "platform", read=_text),
         backend=_value(path, document, "backend", read=_text),
@@ -149,6 +154,14 @@ def _positive(value: object) -> int:
     if _natural(value) == 0:
         raise ValueError
     return _natural(value)
+
+
+def _duration(value: object) -> float:
+    return read_duration(value) if isinstance(value, str) else read_seconds(_as_text(value))
+
+
+def _as_text(number: object) -> str:
+    return "" if isinstance(number, bool) else str(number)
 
 
 def _text(value: object) -> str:

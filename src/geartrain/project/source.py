@@ -44,7 +44,7 @@ class ModelSource:
 
     In `mode` "train" the runner is what trains the model: its `train()` is called, once at a time.
 
-    `replicas`, `queue` and `batching` are what its `geartrain.yaml` says of them.
+    `replicas`, `queue`, `timeout` and `batching` are what its `geartrain.yaml` says of them.
 
     A model that is a file has a `backend` that runs it, with `options`; `file` is where it lies, and `runner` the same
     relative to `root`.
@@ -60,6 +60,7 @@ class ModelSource:
     mode: Mode = "predict"
     replicas: int | None = None
     queue: int | None = None
+    timeout: float | None = None
     backend: str | None = None
     file: pathlib.Path | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -134,6 +135,7 @@ def find_model(
         mode=mode,
         replicas=settings.replicas,
         queue=settings.queue,
+        timeout=settings.timeout,
         batching=settings.batching,
         **_from_variables(config, settings, environ),
     )
@@ -177,6 +179,7 @@ def _file_source(
         runner=path.name if path == root else str(path.relative_to(root)),
         replicas=settings.replicas,
         queue=settings.queue,
+        timeout=settings.timeout,
         backend=backend,
         file=path,
         options=settings.parameters,

@@ -43,6 +43,7 @@ LOG_FORMATS: Final = ("json", "console")
 
 _DEFAULT: Final = "default"
 _ENVIRONMENT: Final = "environment"
+_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?([smh]?)", re.IGNORECASE | re.ASCII)
 _COUNT: Final = re.compile(r"0*[1-9]\d{0,5}", re.ASCII)
 _EVENTS: Final = re.compile(r"\d{1,9}", re.ASCII)
 _PORT: Final = re.compile(r"\d{1,5}", re.ASCII)
@@ -123,6 +124,14 @@ def read_seconds(text: str) -> float:
     if not 0 <= seconds < float("inf"):
         raise ValueError
     return seconds
+
+
+def read_duration(text: str) -> float:
+    """Return a span of time as seconds: `90`, `90s`, `5m`, `1h`; raises ValueError for anything else."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2].lower()]
 
 
 def _read_limit(text: str) -> float | None:

@@ -8,6 +8,8 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.outbound.retries import Retries
 from geartrain.project.repository import Repository
@@ -97,6 +99,11 @@ class ServeOptions:
             msg = "there is a repository of models, not one"
             raise TypeError(msg)
         return self.source
+
+    def limits_of(self, source: ModelSource) -> Limits:
+        """Return what holds for a model: its own `timeout` comes before that of the options. A training has none."""
+        run_timeout = self.limits.run_timeout if source.timeout is None else source.timeout or None
+        return msgspec.structs.replace(self.limits, run_timeout=None if source.mode == "train" else run_timeout)
 
     def variables_of(self, source: ModelSource) -> Variables:
         """Return what counts for a model: what is given here comes before its variables."""

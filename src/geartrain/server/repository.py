@@ -101,7 +101,7 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         replicas=1 if is_training else source.replicas or options.replicas,
         restarts=options.restarts,
         setup_timeout=variables.setup_timeout,
-        limits=options.limits,
+        limits=options.limits_of(source),
         inference_queue=options.inference_queue if source.queue is None else source.queue,
         history=variables.stream_history,
         webhook_interval=variables.webhook_interval,

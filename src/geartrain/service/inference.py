@@ -37,7 +37,7 @@ def create_from_json(
         tensors=tensors,
         parameters=request.parameters or None,
         queue=deployment.settings.inference_queue,
-        patience=request.timeout,
+        schedule=request.schedule,
     )
     return deployment.create(new)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.inference import Parameters
+from geartrain.domain.inference import NO_SCHEDULE, Parameters, SchedulePolicy
 from geartrain.domain.tensors import Tensor
 from geartrain.domain.webhook import Webhook
 from geartrain.service.models.interface import Interface
@@ -32,7 +32,7 @@ class NewPrediction(msgspec.Struct, frozen=True):
     tensors: tuple[Tensor, ...] | None = None  # inputs that have been checked; see `ItemInput`
     parameters: Parameters | None = None
     queue: int | None = None  # how many may wait before it, where that is not the operator's `Limits.queue`
-    patience: float | None = None  # seconds that it may wait for a slot
+    schedule: SchedulePolicy = NO_SCHEDULE
 
 
 class NoInputFiles:

@@ -12,6 +12,7 @@ import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import DEFAULT_CAPACITY, LogSource
+from geartrain.domain.inference import NO_SCHEDULE
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.signature import Signature
@@ -43,6 +44,7 @@ class Limits(msgspec.Struct, frozen=True):
     queue: int = 0
     keep: float = 300.0  # how long a finished prediction can still be looked up
     cancel_grace: float | None = 60.0  # how long a run may ignore a cancel; then its worker is killed. None: no limit
+    run_timeout: float | None = None  # how long a run may take before it is canceled and fails; None: no limit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,6 +124,7 @@ class Deployment:
             input_files=lambda: self.admission.input_files,
             gives_tensors=lambda: self.interface.view.gives_tensors,
             cancel_grace=settings.limits.cancel_grace,
+            run_timeout=settings.limits.run_timeout,
             new_folder=outbound.new_folder,
             clock=clock,
         )
@@ -195,8 +198,8 @@ class Deployment:
         prediction_id = predictions.new_id() if new.id is None else new.id
         prediction = Prediction(prediction_id, echo, created_at, history=history)
         item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters)
-        is_simple = new.patience is None and not scheduler.is_batching
-        ticket = NO_TICKET if is_simple else Ticket(key, new.patience)
+        is_simple = new.schedule is NO_SCHEDULE and not scheduler.is_batching
+        ticket = NO_TICKET if is_simple else Ticket(key, new.schedule)
         execution = Execution(scheduler, prediction, item, ticket=ticket, at=now)
         execution.is_kept = new.keep
         if not new.background:

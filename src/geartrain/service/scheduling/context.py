@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 
@@ -15,29 +16,15 @@ def no_folder() -> FolderPort:
     raise RuntimeError(msg)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """The ports and settings of one deployment. Times in seconds."""
+    """The ports and settings of one deployment. Times in seconds; None disables a limit."""
 
-    def __init__(
-        self,
-        *,
-        outputs: Callable[[], OutputsPort],
-        counts: Counts,
-        input_files: Callable[[], InputFilesPort],
-        gives_tensors: Callable[[], bool],
-        cancel_grace: float | None = None,
-        new_folder: Callable[[], FolderPort] = no_folder,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`gives_tensors`: whether outputs of a request with tensors are packed.
-
-        `cancel_grace`: how long a run may ignore a cancel before its worker is killed; None disables the limit. `clock`
-        gives seconds since the epoch.
-        """
-        self.outputs = outputs
-        self.counts = counts
-        self.input_files = input_files
-        self.gives_tensors = gives_tensors
-        self.cancel_grace = cancel_grace
-        self.new_folder = new_folder
-        self.clock = clock
+    outputs: Callable[[], OutputsPort]
+    counts: Counts
+    input_files: Callable[[], InputFilesPort]
+    gives_tensors: Callable[[], bool]  # whether outputs of a request with tensors are packed
+    cancel_grace: float | None = None  # how long a run may ignore a cancel before its worker is killed
+    run_timeout: float | None = None  # how long a run may take before it is canceled and fails
+    new_folder: Callable[[], FolderPort] = no_folder
+    clock: Callable[[], float] = time.time  # seconds since the epoch

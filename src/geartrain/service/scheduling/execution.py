@@ -11,6 +11,7 @@ import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import LogSource, Metric
+from geartrain.domain.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.lifecycle import EXECUTION_STEPS, ExecutionState, IllegalStepError
 from geartrain.domain.prediction import Prediction
 from geartrain.domain.work import Canceled, Failed, FileRef, ItemInput, Outcome, Succeeded
@@ -45,17 +46,23 @@ class Undelivered(msgspec.Struct, frozen=True):
     message: str
 
 
+class TimedOut(msgspec.Struct, frozen=True):
+    """The outcome of a prediction whose time is up, while it waited or ran; `limit` in seconds is what it had."""
+
+    limit: float
+
+
 _Result = Outcome | Refused | Undelivered
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):
-    """A place in the queue: what has to be equal in predictions that share a call, and how long it may wait."""
+    """A place in the queue: what has to be equal in predictions that share a call, and what the client says of it."""
 
     key: Hashable = ()
-    time_limit: float | None = None  # seconds; None for no limit
+    schedule: SchedulePolicy = NO_SCHEDULE
 
 
-NO_TICKET: Final = Ticket()  # of a prediction that shares a call with nobody, and may wait as long as it takes
+NO_TICKET: Final = Ticket()  # of a prediction that shares a call with nobody, and whose client says nothing
 
 
 class Timing(msgspec.Struct, gc=False):
@@ -129,6 +136,7 @@ class Execution:
         "_delivery",
         "_preparation",
         "_scheduler",
+        "_stopped_as",
         "_timer",
         "is_kept",
         "item",
@@ -154,8 +162,12 @@ class Execution:
         self._call: CallPort = _NO_CALL
         self._preparation: Preparation | NoPreparation = NO_PREPARATION
         self._delivery: Delivery | NoDelivery = NO_DELIVERY
-        self._timer: asyncio.TimerHandle | None = None  # ends its wait
+        self._stopped_as: Canceled | TimedOut = CANCELED  # what its outcome is when it has been told to stop
+        self._timer: asyncio.TimerHandle | None = None  # ends it when its time is up
         scheduler.waiting += 1
+        timeout = ticket.schedule.timeout
+        if timeout is not None:
+            self._bound(timeout)
 
     def _step(self, wanted: ExecutionState) -> None:
         """Go to another state, and count as waiting while there is no slot."""
@@ -187,19 +199,13 @@ class Execution:
         self.end(outcome, at=self._scheduler.context.clock())
 
     def wait(self) -> None:
-        """Wait in the queue, for as long as the ticket allows."""
+        """Wait in the queue."""
         self._step(_WAITING)
-        limit = self.ticket.time_limit
-        if limit is not None and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(limit, self._on_time_limit)
 
     def measured(self, key: Hashable, rows: int) -> None:
         """Note what another worker makes of it; see `Ticket`."""
-        self.ticket = Ticket(key, self.ticket.time_limit)
+        self.ticket = msgspec.structs.replace(self.ticket, key=key)
         self.item = msgspec.structs.replace(self.item, rows=rows)
-
-    def _on_time_limit(self) -> None:
-        self.refuse(GeartrainError(Code.TIMED_OUT, "Request timeout expired"))
 
     def assign(self, call: CallPort, *, prefetched: bool) -> None:
         """Make this prediction a member of a call, which has a slot or is `prefetched`."""
@@ -213,6 +219,8 @@ class Execution:
 
     def cancel(self) -> None:
         """Ask for the end of this prediction. Repeating it is harmless."""
+        if self._timer is not None:
+            self._timer.cancel()
         match self.state:
             case _S.PREPARING:
                 self._preparation.cancel()
@@ -231,15 +239,41 @@ class Execution:
         elif self.state in {_ASSIGNED, _PREFETCHED}:
             self._call.withdraw(self)
 
+    # its time
+
+    def _bound(self, seconds: float) -> None:
+        """End it when so many seconds are over, unless its time is up before."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        if self._timer is not None:
+            if self._timer.when() <= end:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(end, self._on_time_up, seconds)
+
+    def _on_time_up(self, limit: float) -> None:
+        self._stopped_as = TimedOut(limit)
+        self.cancel()
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether its time is up at this moment on the loop's clock, so that its timer is about to end it."""
+        return self._timer is not None and self._timer.when() <= now
+
+    def expire(self) -> None:
+        """End it before its run, because its time is up."""
+        self._stopped_as = TimedOut(self.ticket.schedule.timeout or 0.0)
+        self.end(CANCELED, at=self._scheduler.context.clock())
+
     # its run
 
     def begin(self, at: float) -> None:
         """Note that the call has begun."""
         self._step(_RUNNING)
-        if self._timer is not None:
-            self._timer.cancel()
         self.timing.began = at
         self.prediction.start(at)
+        limit = self._scheduler.context.run_timeout
+        if limit is not None:
+            self._bound(limit)
 
     def begin_cancel(self) -> None:
         """Note that the run has been asked to stop, and that its end is awaited."""
@@ -340,8 +374,17 @@ class Execution:
             self._count_fault("REJECTED", at)
             prediction.fail(outcome.message, at=at, code=outcome.code)
         else:
+            self._finish_stopped(at)
+
+    def _finish_stopped(self, at: float) -> None:
+        """Reach the terminal state of a prediction that was told to stop."""
+        stopped_as = self._stopped_as
+        if type(stopped_as) is TimedOut:
+            self._count_fault("OTHER" if self.timing.began else "REJECTED", at)
+            self.prediction.fail(f"timed out after {stopped_as.limit:g} s", at=at, code=Code.TIMED_OUT)
+        else:
             self._count_fault("CANCELED", at)
-            prediction.cancel(at=at)
+            self.prediction.cancel(at=at)
 
     def _outcome_of_delivery(self, outcome: _Result) -> _Result:
         """What becomes of a prediction whose outputs could not be delivered, or were cut short by a cancel."""

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from geartrain.domain.batch_items import BatchItems
 from geartrain.domain.batching import BatchPolicy
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.inference import NO_SCHEDULE
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.tensors import Tensor
 from geartrain.domain.work import WorkerInfo
@@ -78,6 +79,7 @@ class Scheduler:
         self._prefetched: dict[Permit, Call] = {}
         self._turn = _Turn(self.serve)
         self._can_prefetch = False
+        self._has_timeouts = False  # whether there has been a prediction with a timeout
         self._measure: Callable[[bytes, Sequence[Tensor] | None], tuple[Hashable, int]] = _SingleItems.measure
         self._last_id = 0
 
@@ -146,6 +148,11 @@ class Scheduler:
         if model.health is not _READY and model.health is not _STARTING:
             execution.refuse(model.not_ready())
             return
+        if execution.ticket.schedule is not NO_SCHEDULE:
+            self._has_timeouts = True
+            if execution.is_overdue(time.monotonic()):
+                execution.expire()
+                return
         is_single = self._demand.is_single()
         if (is_single or not self.is_batching) and not self._queue:
             permit = model.permits.acquire()
@@ -182,6 +189,10 @@ class Scheduler:
                 if due is not None:
                     self._turn.after(max(0.0, due - now))
                 return
+            if self._has_timeouts:
+                members = [member for member in members if not member.is_overdue(now)]
+                if not members:
+                    continue
             permit = model.permits.acquire()
             if permit is None:
                 msg = "an idle slot could not be had"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from geartrain.domain.inference import InferRequest
 from geartrain.service import inference
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
@@ -11,7 +12,7 @@ from geartrain.service.readers import completion
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc.errors import Context, abort
 from geartrain.transport.grpc.regions import write_outputs
-from geartrain.transport.grpc.translate import Call, encode, parse, read_call
+from geartrain.transport.grpc.translate import Call, encode, parse, read_call, within
 
 
 class InferCalls:
@@ -32,20 +33,20 @@ class InferCalls:
                 await asyncio.sleep(0)  # those that have come together with it show themselves
             if self._open > 1:
                 deployment.scheduler.expect_others()
-            return await self._run(deployment, call)
+            return await self._run(deployment, call, within(call.request, context.time_remaining()))
         except Exception as error:  # noqa: BLE001 - the border of a call: whatever it is becomes a status
             await abort(context, error)
         finally:
             self._open -= 1
 
-    async def _run(self, deployment: Deployment, call: Call) -> bytes:
-        prediction = inference.create(deployment, call.request)
+    async def _run(self, deployment: Deployment, call: Call, request: InferRequest) -> bytes:
+        prediction = inference.create(deployment, request)
         if not prediction.is_terminal:
             try:
                 await completion(prediction)
             except asyncio.CancelledError:
                 deployment.predictions.abandon(prediction)
                 raise
-        response = inference.response(deployment, prediction, call.request)
+        response = inference.response(deployment, prediction, request)
         write_outputs(self.regions, call.places, response.outputs)
         return b"".join(encode(response, call.places))

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from geartrain.apis.infer_parameters import take_parameters
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.inference import Parameter, Parameters
+from geartrain.domain.inference import NO_SCHEDULE, Parameter, Parameters, SchedulePolicy
 from geartrain.transport.grpc import open_inference_pb2 as pb
 
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"
@@ -21,11 +21,11 @@ class Wishes(NamedTuple):
     """What the parameters of a request come to: those for the model, and those for us."""
 
     parameters: Parameters
-    timeout: float | None  # seconds in the queue
+    schedule: SchedulePolicy
     empty_final: bool  # a stream shall end with a response that holds nothing
 
 
-NO_WISHES: Final = Wishes({}, None, empty_final=False)
+NO_WISHES: Final = Wishes({}, NO_SCHEDULE, empty_final=False)
 
 
 def read_wishes(given: Mapping[str, pb.InferParameter]) -> Wishes:
@@ -36,7 +36,7 @@ def read_wishes(given: Mapping[str, pb.InferParameter]) -> Wishes:
         raise _invalid(f"parameter '{EMPTY_FINAL}' must be a boolean")
     binary = {_BINARY: values.pop(_BINARY)} if _BINARY in values else {}
     taken = take_parameters(values)
-    return Wishes({**taken.own, **binary}, taken.timeout, empty_final=empty_final)
+    return Wishes({**taken.own, **binary}, taken.schedule, empty_final=empty_final)
 
 
 def read(name: str, given: pb.InferParameter) -> Parameter:

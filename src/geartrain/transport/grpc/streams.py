@@ -30,6 +30,7 @@ from geartrain.transport.grpc.translate import (
     encode_in_stream,
     parse,
     read_call,
+    within,
 )
 
 MAX_AT_ONCE: Final = 1024  # requests of one stream; further ones are left in the connection until one is answered
@@ -119,7 +120,8 @@ class _Stream:
         try:
             call = read_call(message, self._owner.regions)
             deployment = self._owner.catalogue.find(call.model, call.version)
-            prediction = inference.create(deployment, call.request)
+            request = within(call.request, self._context.time_remaining())
+            prediction = inference.create(deployment, request)
         except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
             await self._write_error(error, message)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
 from google.protobuf.message import DecodeError
 
 from geartrain.apis.open_inference import Place
@@ -71,8 +72,15 @@ def read_call(message: Message, regions: SharedRegions) -> Call:
     if head.outputs:
         outputs = tuple(output.name for output in head.outputs)
         places = _read_places(head)
-    request = InferRequest(_read_inputs(message, regions), head.id, wishes.parameters, outputs, wishes.timeout)
+    request = InferRequest(_read_inputs(message, regions), head.id, wishes.parameters, outputs, wishes.schedule)
     return Call(head.model_name, read_version(head.model_version), request, places, wishes.empty_final)
+
+
+def within(request: InferRequest, seconds: float | None) -> InferRequest:
+    """Return the request with what is left until the deadline of its call as a limit; None for a call without one."""
+    if seconds is None:
+        return request
+    return msgspec.structs.replace(request, schedule=request.schedule.within(seconds))
 
 
 def _read_inputs(message: Message, regions: SharedRegions) -> tuple[Tensor, ...]:
