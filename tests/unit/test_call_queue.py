@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geartrain.domain.batching import BatchPolicy
-from geartrain.service.scheduling.queue import CallQueue
+from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue
 
 
-def _queue(*rows: int, now: float = 0.0, **policy: Any) -> CallQueue[int]:
-    queue: CallQueue[int] = CallQueue(BatchPolicy(**policy))
+def _queue(*rows: int, now: float = 0.0, **policy: Any) -> BatchQueue[int]:
+    queue: BatchQueue[int] = BatchQueue(BatchPolicy(**policy))
     for index, size in enumerate(rows):
         queue.add(index, "key", size, now=now)
     return queue
@@ -39,7 +39,7 @@ def test_a_request_that_is_larger_than_a_batch_runs_by_itself() -> None:
 
 
 def test_different_kinds_never_share_and_the_oldest_goes_first() -> None:
-    queue: CallQueue[int] = CallQueue(BatchPolicy())
+    queue: BatchQueue[int] = BatchQueue(BatchPolicy())
     for index, kind in enumerate("abacb"):
         queue.add(index, kind, 1, now=float(index))
     assert [queue.take(9.0) for _ in range(4)] == [[0, 2], [1, 4], [3], []]
@@ -55,7 +55,7 @@ def test_who_has_left_is_not_taken() -> None:
     queue = _queue(1, 1, 1)
     assert queue.remove(1)
     assert not queue.remove(1)
-    assert 1 not in queue
+    assert 1 not in list(queue)
     assert queue.take(0.0) == [0, 2]
     assert not queue.remove(0)
     assert len(queue) == 0
@@ -98,13 +98,27 @@ def test_a_full_batch_waits_for_nothing() -> None:
 
 
 def test_a_full_batch_of_one_kind_does_not_wait_for_another_kind() -> None:
-    queue: CallQueue[int] = CallQueue(BatchPolicy(max_size=2, max_delay=1.0, preferred_sizes=(8,)))
+    queue: BatchQueue[int] = BatchQueue(BatchPolicy(max_size=2, max_delay=1.0, preferred_sizes=(8,)))
     queue.end_call(30, now=0.0)
     for index, kind in enumerate("abb"):
         queue.add(index, kind, 1, now=0.0)
     queue.remove(0)
     queue.add(3, "a", 1, now=0.0)
     assert queue.take(0.0) == [1, 2]
+
+
+def test_first_come_is_first_served_each_by_itself() -> None:
+    queue: FirstComeQueue[str] = FirstComeQueue()
+    assert (queue.take(0.0), queue.take_full(), queue.due(), len(queue)) == ([], [], None, 0)
+    for name, rows in (("a", 1), ("b", 0), ("c", 0), ("d", 7)):
+        assert queue.add(name, "key", rows, now=5.0)
+    assert (len(queue), queue.rows, queue.due()) == (4, 4, 5.0)
+    assert queue.remove("b")
+    assert not queue.remove("b")
+    assert queue.take(5.0) == ["a"]
+    assert queue.take_full(only=lambda name: name != "c") == []
+    assert queue.take_full() == ["c"]
+    assert list(queue) == ["d"]
 
 
 class _Model:
@@ -135,10 +149,14 @@ _steps = st.lists(
     max_size=st.integers(1, 8),
     preferred=st.lists(st.integers(1, 8), max_size=3),
     delay=st.sampled_from([0.0, 3.0]),
+    first_come=st.booleans(),
 )
-def test_any_sequence(steps: list[tuple[str, Any, int]], max_size: int, preferred: list[int], delay: float) -> None:
+def test_any_sequence(
+    steps: list[tuple[str, Any, int]], max_size: int, preferred: list[int], *, delay: float, first_come: bool
+) -> None:
+    max_size = 1 if first_come else max_size
     policy = BatchPolicy(max_size=max_size, max_delay=delay, preferred_sizes=tuple(sorted(set(preferred))))
-    queue: CallQueue[int] = CallQueue(policy)
+    queue: CallQueue[int] = FirstComeQueue() if first_come else BatchQueue(policy)
     model = _Model()
     since: dict[int, float] = {}
     now, free_since, count = 0.0, -10.0, 0

@@ -4,11 +4,94 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from math import inf
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from geartrain.domain.batching import BatchPolicy
 
 T = TypeVar("T", bound=Hashable)
+
+
+class CallQueue(Protocol[T]):
+    """What waits. Whoever has a free slot calls `take` and runs together what it gives."""
+
+    @property
+    def rows(self) -> int:
+        """The rows of all that wait."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[T]: ...
+
+    def add(self, item: T, key: Hashable, rows: int, *, now: float) -> bool:
+        """Have an item wait. Only those with equal keys share a call.
+
+        Return whether `take` may give more than it would have before.
+        """
+
+    def remove(self, item: T) -> bool:
+        """Let an item wait no longer; return whether it did."""
+
+    def take(self, now: float) -> list[T]:
+        """Return what is to be run now, if anything: it no longer waits here."""
+
+    def take_full(self, *, only: Callable[[T], bool] = lambda _: True) -> list[T]:
+        """Return a call that nothing could be added to, if it is the next one: it need not wait for its worker.
+
+        `only`: if this holds for the one that has waited longest.
+        """
+
+    def due(self) -> float | None:
+        """When `take` will give something, if nothing comes before; None if nothing waits."""
+
+    def end_call(self, rows: int, *, now: float) -> None:
+        """Note the end of a call of so many rows."""
+
+
+class FirstComeQueue(Generic[T]):
+    """First come, first served, each by itself: a `CallQueue` for calls of one item, of however many rows."""
+
+    def __init__(self) -> None:
+        self._items: dict[T, float] = {}  # when it came
+
+    @property
+    def rows(self) -> int:
+        """How many wait: each fills a call."""
+        return len(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(self._items))
+
+    def add(self, item: T, _key: Hashable, _rows: int, *, now: float) -> bool:
+        """Have an item wait; there is always one more to take."""
+        self._items[item] = now
+        return True
+
+    def remove(self, item: T) -> bool:
+        """Let an item wait no longer; return whether it did."""
+        return self._items.pop(item, None) is not None
+
+    def take(self, _now: float) -> list[T]:
+        """Return the one that has waited longest."""
+        for item in self._items:
+            del self._items[item]
+            return [item]
+        return []
+
+    def take_full(self, *, only: Callable[[T], bool] = lambda _: True) -> list[T]:
+        """Return the one that has waited longest, if `only` holds for it."""
+        for item in self._items:
+            return self.take(0.0) if only(item) else []
+        return []
+
+    def due(self) -> float | None:
+        """When the first one came: `take` makes nobody wait."""
+        return next(iter(self._items.values()), None)
+
+    def end_call(self, rows: int, *, now: float) -> None:
+        """Nothing depends on it."""
 
 
 class _Group(Generic[T]):
@@ -27,11 +110,11 @@ class _Group(Generic[T]):
         return next(iter(self.items.values()))[1]
 
 
-class CallQueue(Generic[T]):
-    """Gathers what can share a call. With a `max_size` of 1 it is first come, first served.
+class BatchQueue(Generic[T]):
+    """Gathers what can share a call: a `CallQueue` for batches.
 
-    Whoever has a free worker calls `take`; it gives the batch of the one that has waited longest, in the order of
-    coming, and never more rows than the policy's `max_size`, except for one request that has more by itself.
+    `take` gives the batch of the one that has waited longest, in the order of coming, and never more rows than the
+    policy's `max_size`, except for one request that has more by itself.
 
     With the policy's `max_delay`, a worker that is free waits at most that long for a batch to become larger. It waits
     no longer than until there is again as much as there was when the last batch ended: clients that ask one thing after
@@ -49,14 +132,11 @@ class CallQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self._group_of)
 
-    def __contains__(self, item: object) -> bool:
-        return item in self._group_of
-
     def __iter__(self) -> Iterator[T]:
         return iter(tuple(self._group_of))
 
     def add(self, item: T, key: Hashable, rows: int, *, now: float) -> bool:
-        """It waits from now on. Only those with equal keys share a batch.
+        """Have an item wait. Only those with equal keys share a batch.
 
         Return whether `take` may give more than it would have before: with a delay, most of those who come change
         nothing.
@@ -72,7 +152,7 @@ class CallQueue(Generic[T]):
         return self._policy.max_delay <= 0 or self.rows >= min(self._crowd, largest) or group.rows >= largest
 
     def remove(self, item: T) -> bool:
-        """It waits no longer; return whether it did."""
+        """Let an item wait no longer; return whether it did."""
         group = self._group_of.pop(item, None)
         if group is None:
             return False
@@ -90,8 +170,6 @@ class CallQueue(Generic[T]):
 
     def take(self, now: float) -> list[T]:
         """Return what is to be run now, if anything: it no longer waits here."""
-        if self._policy.max_size == 1 and self._policy.max_delay <= 0 and self.rows == len(self._group_of):
-            return self._first()  # each by itself, in the order of coming
         group = self._next(now)
         return [] if group is None else self._cut(group)
 
@@ -110,12 +188,6 @@ class CallQueue(Generic[T]):
         if not self._groups:
             return None
         return max(min(map(_since, self._groups.values())), self._ended_at) + self._policy.max_delay
-
-    def _first(self) -> list[T]:
-        for item in self._group_of:
-            self.remove(item)
-            return [item]
-        return []
 
     def _next(self, now: float) -> _Group[T] | None:
         groups = list(self._groups.values())

@@ -19,7 +19,7 @@ from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.demand import Demand
 from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.permits import Permit, PermitPool, SharedPermits
-from geartrain.service.scheduling.queue import CallQueue
+from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue
 
 DEFAULT_QUEUE: Final = 1024  # requests that may wait, where requests do
 _LIGHT: Final = 128 * 1024  # bytes of a batch that may be prefetched into its worker's socket
@@ -54,8 +54,7 @@ class _SingleItems:
 class Scheduler:
     """Has one queue for the predictions of one model, and gives calls to free slots.
 
-    How many predictions a call takes says the model's `BatchPolicy`; of a model without batches it is one, so the queue
-    is first come, first served.
+    How many predictions a call takes says the model's `BatchPolicy`; of a model without batches it is one.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Scheduler:
         self._model = model
         self._size = self._room = queue
         self._policy = _ONE_BY_ONE
-        self._queue: CallQueue[Execution] = CallQueue(_ONE_BY_ONE)
+        self._queue = _new_queue(_ONE_BY_ONE)
         self._demand = Demand()
         self._running: dict[Permit, Call] = {}
         self._prefetched: dict[Permit, Call] = {}
@@ -97,7 +96,7 @@ class Scheduler:
             self._measure = BatchItems(info.signature, batching).measure
         # With replicas another worker might be free before; and an async run would begin at once.
         self._can_prefetch = self.is_batching and len(self._model.replicas) == 1 and not info.is_async
-        waiting, self._queue = self._queue, CallQueue(self._policy)
+        waiting, self._queue = self._queue, _new_queue(self._policy)
         for execution in waiting:
             self._wait_again(execution)
 
@@ -256,6 +255,10 @@ class Scheduler:
             else:
                 member.refuse(self._model.not_ready())
         self._turn.at_end()
+
+
+def _new_queue(policy: BatchPolicy) -> CallQueue[Execution]:
+    return FirstComeQueue() if policy.max_size == 1 else BatchQueue(policy)
 
 
 class _Turn:
