@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -35,6 +36,9 @@ class Code(StrEnum):
     INTERNAL = "internal"
 
 
+RETRY_SOON: Final = 1  # seconds, where nothing is known of how long it will take
+
+
 class FieldError(msgspec.Struct, frozen=True):
     """One wrong field: where it stands, what is wrong, and the kind of fault."""
 
@@ -44,10 +48,16 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 class GeartrainError(Exception):
-    """A refused request: a code of the closed set, a sentence for the client, and the wrong fields if any."""
+    """A refused request: a code of the closed set, a sentence for the client, and the wrong fields if any.
 
-    def __init__(self, code: Code, message: str, *, fields: tuple[FieldError, ...] = ()) -> None:
+    `retry_after`: in how many seconds the same request may be taken, for codes of which time is the cure.
+    """
+
+    def __init__(
+        self, code: Code, message: str, *, fields: tuple[FieldError, ...] = (), retry_after: int = RETRY_SOON
+    ) -> None:
         super().__init__(message)
+        self.retry_after = retry_after
         self.code = code
         self.message = message
         self.fields = fields

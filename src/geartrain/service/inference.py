@@ -44,7 +44,7 @@ def create_from_json(
 
 def response(deployment: Deployment, prediction: Prediction, request: InferRequest) -> InferResponse:
     """Return the answer of a run that is over; raise `GeartrainError` if it failed or was canceled."""
-    check_success(prediction)
+    check_success(deployment, prediction)
     outputs = deployment.interface.view.whole(prediction.output or b"null", prediction.chunks)
     return _response(deployment, outputs, request, parameters=_recorded(prediction))
 
@@ -54,12 +54,13 @@ def response_of(deployment: Deployment, chunk: bytes, request: InferRequest) -> 
     return _response(deployment, deployment.interface.view.one(chunk), request, parameters={})
 
 
-def check_success(prediction: Prediction) -> None:
+def check_success(deployment: Deployment, prediction: Prediction) -> None:
     """Raise `GeartrainError` unless the run ended well."""
     if prediction.status is _CANCELED:
         raise GeartrainError(Code.RUN_CANCELED, "The prediction was canceled.")
     if prediction.status is _FAILED:
-        raise GeartrainError(prediction.error_code or Code.RUN_FAILED, prediction.error or "The prediction failed.")
+        code, message = prediction.error_code or Code.RUN_FAILED, prediction.error or "The prediction failed."
+        raise GeartrainError(code, message, retry_after=deployment.retry_after())
 
 
 def _response(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
-from geartrain.domain.errors import Code
+from geartrain.domain.errors import Code, GeartrainError
 
 HTTP_STATUS: Final[dict[Code, HTTPStatus]] = {
     Code.UNPARSABLE: HTTPStatus.BAD_REQUEST,
@@ -53,6 +53,14 @@ GRPC_STATUS: Final[dict[Code, str]] = {
     Code.RUN_CANCELED: "CANCELLED",
     Code.INTERNAL: "INTERNAL",
 }
+
+_OVER_SOON: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+
+
+def retry_headers(status: HTTPStatus, error: GeartrainError) -> tuple[tuple[bytes, bytes], ...]:
+    """Return `Retry-After` for an answer that may be another one later; no header for any other."""
+    return ((b"retry-after", b"%d" % error.retry_after),) if status in _OVER_SOON else ()
+
 
 # The Open Inference Protocol knows a client's mistakes as one status, whatever is wrong with the body.
 OPEN_INFERENCE_HTTP_STATUS: Final[dict[Code, HTTPStatus]] = {

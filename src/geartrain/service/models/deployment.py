@@ -176,7 +176,7 @@ class Deployment:
         admission = self.admission
         values = admission.check(new)
         if new.id is not None:
-            self.predictions.check_id(new.id, self.settings.noun)
+            self.predictions.check_id(new.id, self.settings.noun, self.retry_after)
         if self.executions.is_closed:
             noun = self.settings.noun
             raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
@@ -220,6 +220,10 @@ class Deployment:
         return self._outbound.webhooks(self.settings.webhook_token, self.settings.webhook_interval)
 
     # what is asked
+
+    def retry_after(self) -> int:
+        """Return in how many seconds one more prediction is likely to have a slot."""
+        return self.scheduler.retry_after(self.scheduler.waiting)
 
     @property
     def slots(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Callable
 from typing import Final
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
@@ -58,8 +59,11 @@ class Predictions:
             pass
         return prediction_id
 
-    def check_id(self, prediction_id: str, noun: str) -> None:
-        """Raise `INVALID_INPUT` for an id that is too long, `CONFLICT` for that of a live prediction."""
+    def check_id(self, prediction_id: str, noun: str, retry_after: Callable[[], int]) -> None:
+        """Raise `INVALID_INPUT` for an id that is too long, `CONFLICT` for that of a live prediction.
+
+        `retry_after` gives the seconds after which the client of a conflict may ask again.
+        """
         if len(prediction_id) > MAX_ID:
             msg = f"{noun} ID is {len(prediction_id)} characters long; at most {MAX_ID} are accepted"
             raise GeartrainError(
@@ -71,7 +75,7 @@ class Predictions:
             msg = (
                 f"{noun.capitalize()} {prediction_id!r} is still running. Use another id, or PUT to retry the same one."
             )
-            raise GeartrainError(Code.CONFLICT, msg)
+            raise GeartrainError(Code.CONFLICT, msg, retry_after=retry_after())
 
     def add(self, execution: Execution) -> None:
         """Make a prediction live."""

@@ -11,6 +11,7 @@ from geartrain.domain.lifecycle import CALL_STEPS, CallState, ExecutionState, Il
 from geartrain.domain.work import ALL, CallInput, FileRef, ItemEnd, Outcome, Succeeded
 from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.execution import CANCELED, Execution
+from geartrain.service.scheduling.pace import Pace
 from geartrain.service.scheduling.permits import Permit
 
 SIZE_METRIC = "batch_size"
@@ -27,6 +28,7 @@ class CallOwner(Protocol):
 
     context: RunContext
     is_batching: bool  # whether the model takes several predictions in one call
+    pace: Pace
 
     def release(self, call: Call) -> None:
         """The slot of a call may take the next one."""
@@ -254,6 +256,7 @@ class Call:
             return
         self._is_counted = True
         rows = self.rows if self._owner.is_batching else 0
+        self._owner.pace.note((at - self._began_at) / self.size)
         self._owner.context.counts.add_call(rows, at - self._began_at, predict_time=self._predict_time)
 
 

@@ -18,6 +18,7 @@ from geartrain.service.scheduling.call import Call
 from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.demand import Demand
 from geartrain.service.scheduling.execution import Execution
+from geartrain.service.scheduling.pace import Pace
 from geartrain.service.scheduling.permits import Permit, PermitPool, SharedPermits
 from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue
 
@@ -69,6 +70,7 @@ class Scheduler:
         self.on_over = on_over
         self.waiting = 0  # predictions that are admitted and have not begun
         self.is_batching = False
+        self.pace = Pace()
         self._model = model
         self._size = self._room = queue
         self._policy = _ONE_BY_ONE
@@ -131,9 +133,14 @@ class Scheduler:
             return
         self.context.counts.add_fault("REJECTED", 0.0, ran=False, at=0.0)
         self.expect_others()
+        retry_after = self.retry_after(self.waiting)
         if size is None:
-            raise GeartrainError(Code.AT_CAPACITY, "At capacity - all prediction slots busy")
-        raise GeartrainError(Code.QUEUE_FULL, "Exceeds maximum queue size")
+            raise GeartrainError(Code.AT_CAPACITY, "At capacity - all prediction slots busy", retry_after=retry_after)
+        raise GeartrainError(Code.QUEUE_FULL, "Exceeds maximum queue size", retry_after=retry_after)
+
+    def retry_after(self, ahead: int) -> int:
+        """Return in how many seconds there is likely to be a slot for one that has so many predictions before it."""
+        return self.pace.retry_after(ahead, self._model.permits.size)
 
     def expect_others(self) -> None:
         """Note that several clients ask at the same time."""

@@ -161,7 +161,7 @@ class _Stream:
                         write_outputs(self._owner.regions, call.places, response.outputs)
                         await self._write(encode_in_stream(response, call.places, final=False))
                     elif type(event) is Completed:
-                        inference.check_success(prediction)
+                        inference.check_success(deployment, prediction)
                         if call.empty_final:
                             await self._write(encode_end(call))
                         return

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from geartrain.apis import cog
 from geartrain.domain.errors import GeartrainError
-from geartrain.transport.errors import HTTP_STATUS
+from geartrain.transport.errors import HTTP_STATUS, retry_headers
 from geartrain.transport.http.predictions import PredictionEndpoints
 from geartrain.transport.http.wire import INTERNAL_ERROR, send_json
 
@@ -116,7 +116,9 @@ async def _on_http_error(_request: Request, error: Exception) -> Response:
 async def _on_error(_request: Request, error: Exception) -> Response:
     if not isinstance(error, GeartrainError):  # pragma: no cover - registered for this type alone
         raise error
-    return Response(cog.encode_error(error), status_code=HTTP_STATUS[error.code], media_type="application/json")
+    status = HTTP_STATUS[error.code]
+    headers = {name.decode(): value.decode() for name, value in retry_headers(status, error)}
+    return Response(cog.encode_error(error), status_code=status, headers=headers, media_type="application/json")
 
 
 async def _on_bug(_request: Request, _error: Exception) -> Response:

@@ -126,7 +126,7 @@ class _Generation:
 
     def answer(self) -> Answer:
         """The one response of a run that is over; raises `GeartrainError` if it failed."""
-        inference.check_success(self.prediction)
+        inference.check_success(self._deployment, self.prediction)
         outputs = self._view.whole(self.prediction)
         return Answer(HTTPStatus.OK, (generate.encode_response(self._model, self._id, outputs),))
 
@@ -137,7 +137,7 @@ class _Generation:
                 response = generate.encode_response(self._model, self._id, self._view.one(event.chunk))
                 yield generate.encode_event(response)
             elif type(event) is Completed:
-                inference.check_success(self.prediction)
+                inference.check_success(self._deployment, self.prediction)
 
     def abandon(self) -> None:
         """Nobody waits for it any more."""

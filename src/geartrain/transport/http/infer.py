@@ -19,7 +19,7 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import completion
 from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.errors import OPEN_INFERENCE_HTTP_STATUS
+from geartrain.transport.errors import OPEN_INFERENCE_HTTP_STATUS, retry_headers
 from geartrain.transport.http import compression
 from geartrain.transport.http.hangup import HangupWatch
 from geartrain.transport.http.lanes import EXPRESS_LIMIT, JSON, Answer, Headers, NewCall
@@ -228,7 +228,8 @@ def refuse(error: GeartrainError) -> Answer:
     headers: tuple[tuple[bytes, bytes], ...] = JSON
     if error.code is Code.UNSUPPORTED_MEDIA_TYPE:
         headers = (*JSON, (b"accept-encoding", compression.ACCEPTED))
-    return Answer(OPEN_INFERENCE_HTTP_STATUS[error.code], (open_inference.encode_error(error),), headers)
+    status = OPEN_INFERENCE_HTTP_STATUS[error.code]
+    return Answer(status, (open_inference.encode_error(error),), (*headers, *retry_headers(status, error)))
 
 
 def _encoded(answer: Answer, body: bytes, encoding: compression.Encoding) -> Answer:

@@ -19,9 +19,8 @@ from geartrain.domain.lifecycle import Health
 from geartrain.domain.versions import COG_VERSION
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.trainings import Trainings
-from geartrain.transport.errors import HTTP_STATUS
 from geartrain.transport.http.app import make_app
-from geartrain.transport.http.predictions import PredictionEndpoints
+from geartrain.transport.http.predictions import PredictionEndpoints, send_error
 from geartrain.transport.http.system import SystemEndpoints, health_fields, shutdown_route
 from geartrain.transport.http.trainings import TrainingEndpoints
 from geartrain.transport.http.wire import send_json
@@ -114,7 +113,7 @@ class _Models:
         try:
             app = self._app(name, version, prefix)
         except GeartrainError as error:
-            await send_json(send, HTTP_STATUS[error.code], cog.encode_error(error))
+            await send_error(send, error)
             return
         raw = "/" + "/".join(rest)
         await app({**scope, "path": unquote(raw), "raw_path": raw.encode("latin-1")}, receive, send)

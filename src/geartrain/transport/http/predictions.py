@@ -16,9 +16,9 @@ from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.predictions import Predictions
 from geartrain.service.readers import completion
-from geartrain.transport.errors import HTTP_STATUS
+from geartrain.transport.errors import HTTP_STATUS, retry_headers
 from geartrain.transport.http.hangup import HangupWatch
-from geartrain.transport.http.lanes import EXPRESS_LIMIT, Answer, Headers, NewCall
+from geartrain.transport.http.lanes import EXPRESS_LIMIT, JSON, Answer, Headers, NewCall
 from geartrain.transport.http.streams import QUIET, EventStreams
 from geartrain.transport.http.wire import INTERNAL_ERROR, ClientGoneError, read_body, send_json, send_parts, too_large
 
@@ -134,7 +134,7 @@ class PredictionEndpoints:
         try:
             await self._respond(scope, receive, send, url_id=url_id)
         except GeartrainError as error:
-            await send_json(send, HTTP_STATUS[error.code], cog.encode_error(error))
+            await send_error(send, error)
         except ClientGoneError:
             logger.debug("a client hung up before its request was whole")
         except Exception:
@@ -211,10 +211,17 @@ class _PlainCall:
 
     @staticmethod
     def refuse(error: GeartrainError) -> Answer:
-        return Answer(HTTP_STATUS[error.code], (cog.encode_error(error),))
+        status = HTTP_STATUS[error.code]
+        return Answer(status, (cog.encode_error(error),), (*JSON, *retry_headers(status, error)))
 
     def abandon(self) -> None:
         self._predictions.abandon(self._prediction)
+
+
+async def send_error(send: Send, error: GeartrainError) -> None:
+    """Answer a request of Cog's API that is refused."""
+    status = HTTP_STATUS[error.code]
+    await send_json(send, status, cog.encode_error(error), headers=retry_headers(status, error))
 
 
 def _new(

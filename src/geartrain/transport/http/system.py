@@ -22,6 +22,7 @@ from geartrain.service.models.interface import Interface
 from geartrain.service.models.replicas import SetupReport
 from geartrain.service.models.trainings import Trainings
 from geartrain.service.models.workers import HealthReport
+from geartrain.transport.errors import retry_headers
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -104,8 +105,10 @@ class SystemEndpoints:
             if interface not in self._openapi:
                 training = await self._training_signature()
                 self._openapi = {interface: self._document(interface, training)}
-        except GeartrainError:
-            return _json(b'{"error":"OpenAPI schema not available"}', HTTPStatus.SERVICE_UNAVAILABLE)
+        except GeartrainError as error:
+            answer = _json(b'{"error":"OpenAPI schema not available"}', HTTPStatus.SERVICE_UNAVAILABLE)
+            answer.raw_headers += retry_headers(HTTPStatus.SERVICE_UNAVAILABLE, error)
+            return answer
         return _json(self._openapi[interface])
 
     def _document(self, interface: Interface | None, training: Signature | None) -> bytes:
