@@ -91,7 +91,7 @@ class Bench:
     async def start(self) -> Bench:
         await self.deployment.start()
         if not self.by_turns:
-            turn = self.scheduler._turn
+            turn = self.scheduler.pending.turn
             turn.at_end = turn._serve  # type: ignore[method-assign]
         return self
 

@@ -156,7 +156,9 @@ def test_any_sequence(
 ) -> None:
     max_size = 1 if first_come else max_size
     policy = BatchPolicy(max_size=max_size, max_delay=delay, preferred_sizes=tuple(sorted(set(preferred))))
-    queue: CallQueue[int] = FirstComeQueue() if first_come else BatchQueue(policy)
+    queue: CallQueue[int] = BatchQueue(policy)
+    if first_come:
+        queue = FirstComeQueue()
     model = _Model()
     since: dict[int, float] = {}
     now, free_since, count = 0.0, -10.0, 0

@@ -159,7 +159,7 @@ def test_execution(current: ExecutionState, wanted: ExecutionState) -> None:
 def test_call(current: CallState, wanted: CallState) -> None:
     scheduler: Any = types.SimpleNamespace(waiting=0)
     member = Execution(scheduler, Prediction("id", b"{}", 0.0), ItemInput("id", b"{}"), ticket=NO_TICKET, at=0.0)
-    call = Call("id", scheduler, scheduler, members=[member])
+    call = Call(scheduler, scheduler, members=[member])
     call.state = current
     if (current, wanted) in CALL_STEPS:
         call._step(wanted)

@@ -14,7 +14,7 @@ import pytest
 from geartrain.apis import open_inference, tensor_json
 from geartrain.apis.open_inference import Answer, Place, Reply
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.inference import InferRequest, InferResponse
+from geartrain.domain.inference import NO_SCHEDULE, InferRequest, InferResponse, SchedulePolicy
 from geartrain.domain.tensors import Buffer, Tensor, join_bytes
 from geartrain.domain.tensorview import TensorView
 from tests.unit.tensor_models import IDENT, SCALAR, TWO, one, optional, record, signature, tensor
@@ -522,7 +522,8 @@ def test_parameters_that_the_server_takes() -> None:
             own=1,
         )
     )
-    assert (request.parameters, request.schedule.timeout, reply.binary) == ({"own": 1}, 1.5, True)
+    assert (request.parameters, request.schedule, reply.binary) == ({"own": 1}, SchedulePolicy(1.5, 1), True)
+    assert read(with_parameters(priority=0))[0].schedule is NO_SCHEDULE
     assert read(with_parameters(timeout=0, sequence_id=7))[0].schedule.timeout is None
 
 

@@ -19,7 +19,7 @@ from geartrain.service.models.deployment import Deployment, DeploymentSettings, 
 from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.readers import completion
-from geartrain.service.scheduling.scheduler import DEFAULT_QUEUE
+from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from tests.deployments import deploy
 from tests.fakes import FakeWorker
 

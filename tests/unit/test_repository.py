@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from geartrain.domain.priorities import Level, Priorities
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository, find_repository
 from geartrain.project.settings import Settings, read_settings
@@ -176,6 +177,13 @@ def test_a_folder_that_goes_is_gone(tmp_path: Path) -> None:
         ("# nothing\n", Settings()),
         ("replicas: 2\nslots: 4\nqueue: 0\n", Settings(replicas=2, slots=4, queue=0)),
         ("timeout: 90", Settings(timeout=90.0)),
+        ("priority_levels: 3", Settings(priorities=Priorities((Level(), Level(), Level()), 3))),
+        ("priority_levels: 3\ndefault_priority: 2", Settings(priorities=Priorities((Level(), Level(), Level()), 2))),
+        (
+            "priority_levels:\n- timeout: 2s\n-\n- {max_queue: 7, timeout: 1.5m, on_timeout: continue}\n",
+            Settings(priorities=Priorities((Level(timeout=2.0), Level(), Level(7, 90.0, "continue")), 3)),
+        ),
+        ("priority_levels: [{timeout: 0, max_queue: 0}]", Settings(priorities=Priorities((Level(max_queue=0),), 1))),
         ("timeout: 0", Settings(timeout=0.0)),
         ("timeout: 2.5", Settings(timeout=2.5)),
         ("timeout: 90s", Settings(timeout=90.0)),
@@ -199,6 +207,22 @@ def test_settings(tmp_path: Path, text: str, settings: Settings) -> None:
         ("slots: true", "`slots` is true; write a whole number of at least 1"),
         ("slots: 1.5", "`slots` is the number 1.5; write a whole number of at least 1"),
         ("queue: -1", "`queue` is the number -1; write a whole number, 0 for no queue"),
+        ("priority_levels: 0", "`priority_levels` has to be a number of levels from 1 to 100, or a list with keys"),
+        ("priority_levels: 1000000000000", "`priority_levels` has to be a number of levels from 1 to 100"),
+        ("priority_levels: true", "`priority_levels` has to be a number of levels from 1 to 100"),
+        ("priority_levels: []", "`priority_levels` has to be a number of levels from 1 to 100"),
+        ("priority_levels: [2s]", "`priority_levels[1]` is '2s'; write keys such as `timeout: 2s`, or leave it empty"),
+        ("priority_levels: [{}, {time: 1}]", "there is no key `priority_levels[2].time`; there are max_queue, timeout"),
+        ("priority_levels: [{max_queue: -1}]", "`priority_levels[1].max_queue` is -1; write a whole number, 0 for"),
+        ("priority_levels: [{timeout: soon}]", "`priority_levels[1].timeout` is 'soon'; write seconds, or a time such"),
+        (
+            "priority_levels: [{on_timeout: wait}]",
+            "`priority_levels[1].on_timeout` is 'wait'; write reject or continue",
+        ),
+        ("priority_levels: [{on_timeout: continue}]", "the level has no timeout; write `timeout`, too"),
+        ("default_priority: 2", "`default_priority` is 2, and there are no levels; write `priority_levels`, too"),
+        ("priority_levels: 2\ndefault_priority: 3", "`default_priority` is 3; write a level from 1, the highest, to 2"),
+        ("default_priority: 0", "`default_priority` is the number 0; write the number of a level, 1 for the highest"),
         ("timeout: -1", "`timeout` is the number -1; write seconds, or a time such as 90s, 5m or 1h; 0 for no limit"),
         ("timeout: soon", "`timeout` is the text 'soon'; write seconds, or a time such as 90s"),
         ("timeout: true", "`timeout` is true; write seconds"),
@@ -231,11 +255,13 @@ def test_settings_are_those_of_the_source(tmp_path: Path) -> None:
         **{
             "run.py": RUNNER,
             "cog.yaml": "run: run.py:Runner\nconcurrency: {max: 2}\nenvironment: [A=cog, B=cog]\n",
-            "geartrain.yaml": "replicas: 3\nslots: 4\nqueue: 5\ntimeout: 2m\nenvironment: [B=own, C=own]\n",
+            "geartrain.yaml": "replicas: 3\nslots: 4\nqueue: 5\ntimeout: 2m\npriority_levels: 1\n"
+            "environment: [B=own, C=own]\n",
         },
     )
     source = find_model(str(tmp_path), environ={})
     assert (source.replicas, source.max_concurrency, source.queue, source.timeout) == (3, 4, 5, 120.0)
+    assert source.priorities == Priorities((Level(),), 1)
     assert source.environment == {"A": "cog", "B": "own", "C": "own"}
     assert find_model(str(tmp_path), environ={"COG_MAX_CONCURRENCY": "7"}).max_concurrency == 7
 

@@ -155,10 +155,10 @@ def test_c1_options_come_before_cog_yaml(tmp_path: Path) -> None:
 def test_limit_of_a_run_is_the_models_own_or_that_of_the_option(
     tmp_path: Path, given: float | None, own: str, expected: float | None
 ) -> None:
-    folder = write(tmp_path, "run: run.py:Runner\ntrain: run.py:Runner", own)
+    folder = write(tmp_path, "run: run.py:Runner\ntrain: run.py:Runner", f"priority_levels: 2\n{own}")
     source = found(folder)
     options = ServeOptions(source=source, limits=Limits(queue=3, run_timeout=given))
-    assert options.limits_of(source) == Limits(queue=3, run_timeout=expected)
+    assert options.limits_of(source) == Limits(queue=3, run_timeout=expected, priorities=source.priorities)
     training = source.training()
     assert training is not None
     assert options.limits_of(training) == Limits(queue=3)

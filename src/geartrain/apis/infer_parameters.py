@@ -28,11 +28,10 @@ class TakenParameters(msgspec.Struct, frozen=True):
 
 NO_PARAMETERS: Final = TakenParameters()
 
-# What the server takes for itself. Sequences and priorities mean nothing to a model without a state and a queue that
-# keeps its order, so they are only checked.
+# What the server takes for itself. Sequences mean nothing to a model without a state, so they are only checked.
 _TAKEN: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "timeout": ((int,), "an integer: microseconds"),
-    "priority": ((int,), "an integer"),
+    "priority": ((int,), "an integer: 1 is the highest level"),
     "sequence_id": ((int, str), "an integer or a string"),
     "sequence_start": ((bool,), "true or false"),
     "sequence_end": ((bool,), "true or false"),
@@ -62,8 +61,9 @@ def take_parameters(given: Mapping[str, Any]) -> TakenParameters:
 
 
 def _schedule(taken: Mapping[str, Any]) -> SchedulePolicy:
-    timeout = taken.get("timeout", 0) / _MICROSECONDS
-    return NO_SCHEDULE.within(timeout) if timeout else NO_SCHEDULE
+    timeout, priority = taken.get("timeout", 0) / _MICROSECONDS, taken.get("priority", 0)
+    schedule = SchedulePolicy(priority=priority) if priority else NO_SCHEDULE
+    return schedule.within(timeout) if timeout else schedule
 
 
 def check_parameter(name: str, value: object) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 import typer
 from typer.core import TyperCommand
 
-from geartrain.project.variables import read_duration, read_seconds
+from geartrain.project.durations import read_duration, read_seconds
 
 DEFAULT_MAX_BYTES: Final = 100 * 1024**2
 

@@ -26,6 +26,7 @@ class Code(StrEnum):
     AT_CAPACITY = "at_capacity"  # every slot is in use
     QUEUE_FULL = "queue_full"  # of those who are ready to wait for a slot
     TIMED_OUT = "timed_out"  # its time was up while it waited or ran
+    QUEUE_TIMED_OUT = "queue_timed_out"  # it has waited as long as the policy of the queue allows
     TOO_MANY_READERS = "too_many_readers"  # of one prediction
     NOT_READY = "not_ready"  # setup has not finished, or failed, or the worker is gone
     SHUTTING_DOWN = "shutting_down"

@@ -18,10 +18,12 @@ LONGEST_TIMEOUT: Final = 366 * 24 * 3600.0  # seconds; timers take no more than 
 class SchedulePolicy(msgspec.Struct, frozen=True):
     """What a client says of how its request is to be scheduled.
 
-    `timeout`: seconds that queue and run may take together; None for no limit.
+    `timeout`: seconds that queue and run may take together; None for no limit. `priority`: the number of a level, 1 is
+    the highest; 0 for the model's default.
     """
 
     timeout: float | None = None
+    priority: int = 0
 
     def within(self, seconds: float) -> SchedulePolicy:
         """Return the policy with a timeout of at most so many seconds."""

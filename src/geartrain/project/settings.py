@@ -8,11 +8,13 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from geartrain.domain.priorities import NO_PRIORITIES, Priorities
 from geartrain.project.batching_settings import read_batching
 from geartrain.project.config import kind_of, parse, read_environment, read_text
+from geartrain.project.durations import read_any_duration
 from geartrain.project.errors import ProjectError
 from geartrain.project.formats import backend_of_platform, known_backends
-from geartrain.project.variables import read_duration, read_seconds
+from geartrain.project.priority_settings import make_priorities, read_levels
 
 SETTINGS_NAME: Final = "geartrain.yaml"
 
@@ -28,6 +30,8 @@ _FIXES: Final = {
     "file": "write the name of a file in the model's folder, such as `model.onnx`",
     "parameters": "write keys and values indented below it",
     "timeout": "write seconds, or a time such as 90s, 5m or 1h; 0 for no limit",
+    "priority_levels": "write a number of levels, or a list with keys such as `timeout: 2s` for each",
+    "default_priority": "write the number of a level, 1 for the highest",
     "batching": "write `off`, or keys such as `max_size: 64` indented below it",
 }
 SETTINGS_KEYS: Final = frozenset(_FIXES)
@@ -41,6 +45,7 @@ class Settings:
     the one that a request without a version gets; None for the latest. `replicas` is the number of equal workers,
     `slots` how many predictions each of them runs at once, `queue` how many requests of the Open Inference Protocol may
     wait for a slot. `timeout` is how long a run may take, in seconds; 0 for as long as it needs.
+    `priorities` are those of its queue.
 
     Of a model that is a file: `file` names it where its folder has several, `backend` is what runs it, `platform` says
     the same in the words of the Open Inference Protocol, and `parameters` are options of the backend. `batching` has
@@ -53,6 +58,7 @@ class Settings:
     slots: int | None = None
     queue: int | None = None
     timeout: float | None = None
+    priorities: Priorities = NO_PRIORITIES
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     platform: str | None = None
     backend: str | None = None
@@ -99,7 +105,8 @@ def read_settings(folder: pathlib.Path) -> Settings:
         replicas=_value(path, document, "replicas", read=_positive),
         slots=_value(path, document, "slots", read=_positive),
         queue=_value(path, document, "queue", read=_natural),
-        timeout=_value(path, document, "timeout", read=_duration),
+        timeout=_value(path, document, "timeout", read=read_any_duration),
+        priorities=_priorities(path, document),
         environment=read_environment(path, document),
         platform=_value(path, document, "platform", read=_text),
         backend=_value(path, document, "backend", read=_text),
@@ -144,6 +151,15 @@ def _value(path: pathlib.Path, document: Mapping[object, object], key: str, *, r
         raise ProjectError(f"{path}: `{key}` is {kind_of(found)}; {_FIXES[key]}") from None
 
 
+def _priorities(path: pathlib.Path, document: Mapping[object, object]) -> Priorities:
+    levels = _value(path, document, "priority_levels", read=read_levels)
+    default = _value(path, document, "default_priority", read=_positive)
+    try:
+        return make_priorities(levels, default)
+    except ProjectError as error:
+        raise ProjectError(f"{path}: {error.message}") from None
+
+
 def _natural(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError
@@ -154,14 +170,6 @@ def _positive(value: object) -> int:
     if _natural(value) == 0:
         raise ValueError
     return _natural(value)
-
-
-def _duration(value: object) -> float:
-    return read_duration(value) if isinstance(value, str) else read_seconds(_as_text(value))
-
-
-def _as_text(number: object) -> str:
-    return "" if isinstance(number, bool) else str(number)
 
 
 def _text(value: object) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from geartrain.domain.priorities import NO_PRIORITIES, Priorities
 from geartrain.project import formats
 from geartrain.project.config import CONFIG_NAME, CogConfig, read_config
 from geartrain.project.errors import ProjectError
@@ -44,7 +45,7 @@ class ModelSource:
 
     In `mode` "train" the runner is what trains the model: its `train()` is called, once at a time.
 
-    `replicas`, `queue`, `timeout` and `batching` are what its `geartrain.yaml` says of them.
+    `replicas`, `queue`, `timeout`, `priorities` and `batching` are what its `geartrain.yaml` says of them.
 
     A model that is a file has a `backend` that runs it, with `options`; `file` is where it lies, and `runner` the same
     relative to `root`.
@@ -61,6 +62,7 @@ class ModelSource:
     replicas: int | None = None
     queue: int | None = None
     timeout: float | None = None
+    priorities: Priorities = NO_PRIORITIES
     backend: str | None = None
     file: pathlib.Path | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -136,6 +138,7 @@ def find_model(
         replicas=settings.replicas,
         queue=settings.queue,
         timeout=settings.timeout,
+        priorities=settings.priorities,
         batching=settings.batching,
         **_from_variables(config, settings, environ),
     )
@@ -180,6 +183,7 @@ def _file_source(
         replicas=settings.replicas,
         queue=settings.queue,
         timeout=settings.timeout,
+        priorities=settings.priorities,
         backend=backend,
         file=path,
         options=settings.parameters,

@@ -20,6 +20,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from geartrain.project.durations import read_seconds
+
 PREDICT_STUB: Final = "COG_PREDICT_TYPE_STUB"
 TRAIN_STUB: Final = "COG_TRAIN_TYPE_STUB"
 CONCURRENCY: Final = "COG_MAX_CONCURRENCY"
@@ -43,7 +45,6 @@ LOG_FORMATS: Final = ("json", "console")
 
 _DEFAULT: Final = "default"
 _ENVIRONMENT: Final = "environment"
-_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?([smh]?)", re.IGNORECASE | re.ASCII)
 _COUNT: Final = re.compile(r"0*[1-9]\d{0,5}", re.ASCII)
 _EVENTS: Final = re.compile(r"\d{1,9}", re.ASCII)
 _PORT: Final = re.compile(r"\d{1,5}", re.ASCII)
@@ -116,22 +117,6 @@ class _Variable:
         value = getattr(variables, self.field)
         shown = "set" if self.is_secret and value is not None else self.show(value)
         return f"{self.name}: {shown} ({variables.origins.get(self.name, _DEFAULT)})"
-
-
-def read_seconds(text: str) -> float:
-    """Return a number of seconds, 0 or more; raises ValueError for anything else."""
-    seconds = float(text)
-    if not 0 <= seconds < float("inf"):
-        raise ValueError
-    return seconds
-
-
-def read_duration(text: str) -> float:
-    """Return a span of time as seconds: `90`, `90s`, `5m`, `1h`; raises ValueError for anything else."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2].lower()]
 
 
 def _read_limit(text: str) -> float | None:

@@ -17,7 +17,7 @@ from geartrain.project.source import ModelSource
 from geartrain.project.variables import Variables
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
-from geartrain.service.scheduling.scheduler import DEFAULT_QUEUE
+from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.transport.grpc.options import GrpcOptions
 
 logger = logging.getLogger("geartrain.server")
@@ -101,9 +101,14 @@ class ServeOptions:
         return self.source
 
     def limits_of(self, source: ModelSource) -> Limits:
-        """Return what holds for a model: its own `timeout` comes before that of the options. A training has none."""
+        """Return what holds for a model: its own `timeout` comes before that of the options, and it has `priorities`.
+
+        A training has neither.
+        """
+        if source.mode == "train":
+            return msgspec.structs.replace(self.limits, run_timeout=None)
         run_timeout = self.limits.run_timeout if source.timeout is None else source.timeout or None
-        return msgspec.structs.replace(self.limits, run_timeout=None if source.mode == "train" else run_timeout)
+        return msgspec.structs.replace(self.limits, run_timeout=run_timeout, priorities=source.priorities)
 
     def variables_of(self, source: ModelSource) -> Variables:
         """Return what counts for a model: what is given here comes before its variables."""

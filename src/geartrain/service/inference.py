@@ -60,7 +60,7 @@ def check_success(deployment: Deployment, prediction: Prediction) -> None:
         raise GeartrainError(Code.RUN_CANCELED, "The prediction was canceled.")
     if prediction.status is _FAILED:
         code, message = prediction.error_code or Code.RUN_FAILED, prediction.error or "The prediction failed."
-        raise GeartrainError(code, message, retry_after=deployment.retry_after())
+        raise GeartrainError(code, message, retry_after=deployment.scheduler.retry_after())
 
 
 def _response(

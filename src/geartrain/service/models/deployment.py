@@ -12,9 +12,9 @@ import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.events import DEFAULT_CAPACITY, LogSource
-from geartrain.domain.inference import NO_SCHEDULE
 from geartrain.domain.lifecycle import Health
 from geartrain.domain.prediction import Prediction
+from geartrain.domain.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.signature import Signature
 from geartrain.domain.work import ItemInput, WorkerInfo
 from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
@@ -24,9 +24,10 @@ from geartrain.service.models.replicas import Spawn
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.models.workers import HealthReport, Workers
 from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
+from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.service.scheduling.context import RunContext
-from geartrain.service.scheduling.execution import NO_TICKET, Execution, Ticket
-from geartrain.service.scheduling.scheduler import DEFAULT_QUEUE, Scheduler
+from geartrain.service.scheduling.execution import Execution
+from geartrain.service.scheduling.scheduler import Scheduler
 from geartrain.service.statistics import Counts
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
@@ -45,6 +46,7 @@ class Limits(msgspec.Struct, frozen=True):
     keep: float = 300.0  # how long a finished prediction can still be looked up
     cancel_grace: float | None = 60.0  # how long a run may ignore a cancel; then its worker is killed. None: no limit
     run_timeout: float | None = None  # how long a run may take before it is canceled and fails; None: no limit
+    priorities: Priorities = NO_PRIORITIES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,10 @@ class Deployment:
             new_folder=outbound.new_folder,
             clock=clock,
         )
-        self.scheduler = Scheduler(self.workers, context, queue=settings.limits.queue, on_over=self._on_over)
+        limits = settings.limits
+        self.scheduler = Scheduler(
+            self.workers, context, queue=limits.queue, on_over=self._on_over, priorities=limits.priorities
+        )
 
     # life
 
@@ -176,7 +181,7 @@ class Deployment:
         admission = self.admission
         values = admission.check(new)
         if new.id is not None:
-            self.predictions.check_id(new.id, self.settings.noun, self.retry_after)
+            self.predictions.check_id(new.id, self.settings.noun, self.scheduler.retry_after)
         if self.executions.is_closed:
             noun = self.settings.noun
             raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
@@ -191,15 +196,13 @@ class Deployment:
         `values`: the decoded input if it has files that are to be fetched first.
         """
         scheduler, predictions, history = self.scheduler, self.predictions, self.settings.history
-        key, rows = scheduler.measure(new.input, new.tensors) if scheduler.is_batching else _UNMEASURED
-        scheduler.check_room(new.queue)
+        key, rows = scheduler.pending.measure(new.input, new.tensors) if scheduler.is_batching else _UNMEASURED
+        ticket = scheduler.admit(key, new.schedule, size=new.queue)
         now = scheduler.context.clock()
         created_at = now if new.created_at is None else new.created_at
         prediction_id = predictions.new_id() if new.id is None else new.id
         prediction = Prediction(prediction_id, echo, created_at, history=history)
         item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters)
-        is_simple = new.schedule is NO_SCHEDULE and not scheduler.is_batching
-        ticket = NO_TICKET if is_simple else Ticket(key, new.schedule)
         execution = Execution(scheduler, prediction, item, ticket=ticket, at=now)
         execution.is_kept = new.keep
         if not new.background:
@@ -220,10 +223,6 @@ class Deployment:
         return self._outbound.webhooks(self.settings.webhook_token, self.settings.webhook_interval)
 
     # what is asked
-
-    def retry_after(self) -> int:
-        """Return in how many seconds one more prediction is likely to have a slot."""
-        return self.scheduler.retry_after(self.scheduler.waiting)
 
     @property
     def slots(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -18,6 +19,8 @@ SIZE_METRIC = "batch_size"
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _ASSIGNED, _RUNNING, _ENDED, _OVER = CallState.ASSIGNED, CallState.RUNNING, CallState.ENDED, CallState.OVER
 
+
+_numbers = itertools.count(1)  # of batches
 
 _Part = tuple[Execution, Outcome, Sequence[FileRef]]
 """A member that is over, how, and the files of its output."""
@@ -67,7 +70,6 @@ class Call:
 
     def __init__(
         self,
-        call_id: str,
         owner: CallOwner,
         permit: Permit,
         *,
@@ -79,9 +81,9 @@ class Call:
 
         `at`: the moment at which the call begins, if that is known; otherwise the clock says it.
         """
-        self.call_id = call_id
         self.permit = permit
         self.size = len(members)
+        self.call_id = members[0].prediction.id if self.size == 1 else f"batch-{next(_numbers)}"
         self.rows = members[0].item.rows if self.size == 1 else sum([member.item.rows for member in members])
         self.state = _ASSIGNED
         self._owner = owner

@@ -56,10 +56,14 @@ _Result = Outcome | Refused | Undelivered
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):
-    """A place in the queue: what has to be equal in predictions that share a call, and what the client says of it."""
+    """A place in the queue: what has to be equal in predictions that share a call, and what the client says of it.
+
+    `level` is the index of its priority level.
+    """
 
     key: Hashable = ()
     schedule: SchedulePolicy = NO_SCHEDULE
+    level: int = 0
 
 
 NO_TICKET: Final = Ticket()  # of a prediction that shares a call with nobody, and whose client says nothing

@@ -22,8 +22,8 @@ class CallQueue(Protocol[T]):
 
     def __iter__(self) -> Iterator[T]: ...
 
-    def add(self, item: T, key: Hashable, rows: int, *, now: float) -> bool:
-        """Have an item wait. Only those with equal keys share a call.
+    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:
+        """Have an item wait. Only those with equal keys share a call. `level` is that of its priority, 0 the highest.
 
         Return whether `take` may give more than it would have before.
         """
@@ -46,8 +46,43 @@ class CallQueue(Protocol[T]):
     def end_call(self, rows: int, *, now: float) -> None:
         """Note the end of a call of so many rows."""
 
+    def expire(self, now: float) -> list[T]:
+        """Return those that have waited too long, each once; they no longer wait."""
 
-class FirstComeQueue(Generic[T]):
+    def next_expiry(self) -> float:
+        """Return when `expire` is to be called next; infinity for not at all."""
+
+    def size_of(self, level: int) -> int:
+        """Return how many wait in a level."""
+
+    def ahead_of(self, level: int) -> int:
+        """Return how many would be served before one that comes to this level now."""
+
+
+class _OneLevel(Generic[T]):
+    """What is the same in all queues without levels: everybody may wait as long as it takes."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def expire(self, _now: float) -> list[T]:
+        """Return nobody."""
+        return []
+
+    def next_expiry(self) -> float:
+        """Return infinity."""
+        return inf
+
+    def size_of(self, _level: int) -> int:
+        """Return how many wait."""
+        return len(self)
+
+    def ahead_of(self, _level: int) -> int:
+        """Return how many wait."""
+        return len(self)
+
+
+class FirstComeQueue(_OneLevel[T]):
     """First come, first served, each by itself: a `CallQueue` for calls of one item, of however many rows."""
 
     def __init__(self) -> None:
@@ -64,7 +99,7 @@ class FirstComeQueue(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(tuple(self._items))
 
-    def add(self, item: T, _key: Hashable, _rows: int, *, now: float) -> bool:
+    def add(self, item: T, _key: Hashable, _rows: int, *, now: float, level: int = 0) -> bool:  # noqa: ARG002
         """Have an item wait; there is always one more to take."""
         self._items[item] = now
         return True
@@ -110,7 +145,7 @@ class _Group(Generic[T]):
         return next(iter(self.items.values()))[1]
 
 
-class BatchQueue(Generic[T]):
+class BatchQueue(_OneLevel[T]):
     """Gathers what can share a call: a `CallQueue` for batches.
 
     `take` gives the batch of the one that has waited longest, in the order of coming, and never more rows than the
@@ -135,7 +170,7 @@ class BatchQueue(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(tuple(self._group_of))
 
-    def add(self, item: T, key: Hashable, rows: int, *, now: float) -> bool:
+    def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:  # noqa: ARG002
         """Have an item wait. Only those with equal keys share a batch.
 
         Return whether `take` may give more than it would have before: with a delay, most of those who come change

@@ -1,0 +1,32 @@
+"""Spans of time as people write them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_SPAN: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?([smh]?)", re.IGNORECASE | re.ASCII)
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def read_seconds(text: str) -> float:
+    """Return a number of seconds, 0 or more; raises ValueError for anything else."""
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise ValueError
+    return seconds
+
+
+def read_duration(text: str) -> float:
+    """Return a span of time as seconds: `90`, `90s`, `5m`, `1h`; raises ValueError for anything else."""
+    match = _SPAN.fullmatch(text.strip())
+    if match is None:
+        raise ValueError
+    return float(match[1]) * _UNITS[match[2].lower()]
+
+
+def read_any_duration(value: object) -> float:
+    """Return a value of a YAML file as seconds: a number of them, or a text with a unit; raises ValueError."""
+    if isinstance(value, str):
+        return read_duration(value)
+    return read_seconds("" if isinstance(value, bool) else str(value))

@@ -1,0 +1,166 @@
+"""The predictions that wait for a call: their queue, how they share calls, and when it is looked at again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Sequence
+from math import inf
+from typing import Final
+
+from geartrain.domain.batch_items import BatchItems
+from geartrain.domain.batching import BatchPolicy
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.priorities import Priorities
+from geartrain.domain.tensors import Tensor
+from geartrain.domain.work import WorkerInfo
+from geartrain.service.scheduling.execution import Execution
+from geartrain.service.scheduling.levels import LevelledQueue
+from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue
+
+_LIGHT: Final = 128 * 1024  # bytes of a batch that may be prefetched into its worker's socket
+_ONE_BY_ONE: Final = BatchPolicy(max_size=1)
+
+Measure = Callable[[bytes, Sequence[Tensor] | None], tuple[Hashable, int]]
+"""Tells what has to be equal in requests that share a call, and the rows of one; see `BatchItems`."""
+
+
+def _measure_single(_json: bytes, _tensors: Sequence[Tensor] | None) -> tuple[Hashable, int]:
+    """Measure a request that shares its call with nobody."""
+    return (), 1
+
+
+class Pending:
+    """The queue of one scheduler. It asks the scheduler to serve when a delay or the time limit of a level is over."""
+
+    def __init__(self, serve: Callable[[], None], priorities: Priorities) -> None:
+        """`serve` starts what can be started."""
+        self.queue: CallQueue[Execution] = _new_queue(_ONE_BY_ONE, priorities)
+        self.measure: Measure = _measure_single
+        self.max_size = 1  # rows of a call
+        self.has_levels = bool(priorities.levels)
+        self.turn = Turn(serve)
+        self._priorities = priorities
+        self._expiry = Turn(serve)
+        self._has_timeouts = False  # whether there has been a prediction with a timeout
+
+    def configure(self, info: WorkerInfo) -> None:
+        """Learn how the model takes its predictions, which may change when another worker follows.
+
+        Those that wait go on waiting.
+        """
+        batching = info.batching
+        policy = _ONE_BY_ONE if batching is None else batching.policy
+        self.measure = _measure_single if batching is None else BatchItems(info.signature, batching).measure
+        self.max_size = policy.max_size
+        waiting, self.queue = self.queue, _new_queue(policy, self._priorities)
+        for execution in waiting:
+            try:
+                key, rows = self.measure(execution.item.input, execution.item.tensors)
+            except GeartrainError as error:
+                execution.refuse(error)
+            else:
+                execution.measured(key, rows)
+                self._put(execution)
+
+    def add(self, execution: Execution) -> bool:
+        """Have an execution wait; return whether `take` may give more than it would have before."""
+        execution.wait()
+        return self._put(execution)
+
+    def _put(self, execution: Execution) -> bool:
+        ticket, now = execution.ticket, time.monotonic()
+        may_run = self.queue.add(execution, ticket.key, execution.item.rows, now=now, level=ticket.level)
+        if self.has_levels:
+            self._expiry.at(self.queue.next_expiry(), now)
+        return may_run
+
+    def note_timeout(self, execution: Execution) -> bool:
+        """Take note of a prediction that has a timeout; return whether its time is up."""
+        self._has_timeouts = True
+        return execution.is_overdue(time.monotonic())
+
+    def take(self) -> list[Execution]:
+        """Return what is to be run together now, if anything; otherwise the scheduler is asked again when it is due."""
+        while self.queue:
+            now = time.monotonic()
+            members = self.queue.take(now)
+            if not members:
+                due = self.queue.due()
+                if due is not None:
+                    self.turn.at(due, now)
+                return []
+            if self._has_timeouts:
+                members = [member for member in members if not member.is_overdue(now)]
+            if members:
+                return members
+        return []
+
+    def take_full(self) -> list[Execution]:
+        """Return a call that nothing could be added to, and that is light enough to be handed to a busy worker."""
+        return self.queue.take_full(only=self._is_light)
+
+    def _is_light(self, execution: Execution) -> bool:
+        """Whether a batch of its like may go through a socket. What is heavier travels in memory that is in use."""
+        item = execution.item
+        size = len(item.input) + sum([len(tensor.data) for tensor in item.tensors or ()])
+        return size * self.max_size <= _LIGHT * item.rows
+
+    def expire(self) -> None:
+        """End those that have waited as long as their level allows."""
+        now = time.monotonic()
+        for execution in self.queue.expire(now):
+            execution.refuse(GeartrainError(Code.QUEUE_TIMED_OUT, "Request timeout expired"))
+        self._expiry.at(self.queue.next_expiry(), now)
+
+    def end_call(self, rows: int) -> None:
+        """Note the end of a call of so many rows."""
+        self.queue.end_call(rows, now=time.monotonic())
+
+
+def _new_queue(policy: BatchPolicy, priorities: Priorities) -> CallQueue[Execution]:
+    if priorities.levels:
+        return LevelledQueue(policy, priorities.levels)
+    if policy.max_size == 1:
+        return FirstComeQueue()
+    return BatchQueue(policy)
+
+
+class Turn:
+    """Calls the scheduler at the end of this turn of the loop, or when a delay is over: once, however often asked."""
+
+    def __init__(self, serve: Callable[[], None]) -> None:
+        self._serve = serve
+        self._is_set = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def has_timer(self) -> bool:
+        """Whether a delay is running."""
+        return self._timer is not None
+
+    def at_end(self) -> None:
+        """Serve at the end of this turn of the loop."""
+        if not self._is_set:
+            self._is_set = True
+            asyncio.get_running_loop().call_soon(self._on_end)
+
+    def at(self, moment: float, now: float) -> None:
+        """Serve at a moment, if not before; both on any one clock, and infinity for never."""
+        if moment == inf:
+            return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(0.0, moment - now)
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._on_timer)
+
+    def _on_end(self) -> None:
+        self._is_set = False
+        self._serve()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._serve()
