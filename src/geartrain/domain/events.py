@@ -7,15 +7,12 @@ it has dropped.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any, Literal, final
 
 import msgspec
 
 from geartrain.domain.lifecycle import Status
-
-logger = logging.getLogger(__name__)
 
 LogSource = Literal["stdout", "stderr"]
 MetricMode = Literal["replace", "increment", "append", "delete"]
@@ -97,8 +94,8 @@ class EventLog:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:
-                logger.exception("a reader of a prediction has failed")
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
+                _log_failure(error)
 
     def end(self, event: Completed) -> None:
         """Add the last event of all, and tell everybody."""
@@ -109,8 +106,8 @@ class EventLog:
         for ender in enders:
             try:
                 ender()
-            except Exception:
-                logger.exception("a reader of a prediction has failed")
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
+                _log_failure(error)
 
     def read(self, start: int) -> list[Event]:
         """Return the events from index `start` on; raise `EventsDroppedError` if some are no longer held."""
@@ -130,3 +127,9 @@ class EventLog:
     def unlisten(self, listener: Callable[[Event], None]) -> None:
         """Stop calling `listener`; one that is not listening is ignored."""
         self._listeners = tuple(other for other in self._listeners if other != listener)
+
+
+def _log_failure(error: Exception) -> None:
+    import logging  # the worker, which has no log, imports this module too
+
+    logging.getLogger(__name__).error("a reader of a prediction has failed", exc_info=error)

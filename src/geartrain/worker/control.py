@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import signal
@@ -96,6 +95,8 @@ class ControlThread:
 
 def run_async(function: Callable[[], Any]) -> Any:
     """Run an async function to its end on a loop of its own."""
+    import asyncio  # no other sync model needs it, and to load it takes a sixth of a worker's start
+
     return asyncio.run(function())
 
 
