@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from geartrain.project.errors import ProjectError
 from geartrain.project.variables import check
@@ -15,14 +16,13 @@ if TYPE_CHECKING:
 CONFIG_NAME = "cog.yaml"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CogConfig:
+class CogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a `cog.yaml` that says how to run a model; None and empty where the file is silent."""
 
     run: str | None = None
     train: str | None = None
     max_concurrency: int | None = None
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, str] = {}
 
 
 def read_config(folder: pathlib.Path) -> CogConfig:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from geartrain.project import sniffing
 from geartrain.project.errors import ProjectError
@@ -15,8 +16,7 @@ _BACKENDS_GROUP: Final = "geartrain.backends"
 _SUFFIXES_GROUP: Final = "geartrain.suffixes"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Format:
+class Format(msgspec.Struct, frozen=True, kw_only=True):
     """A format: the backend that runs it, the Open Inference Protocol's names for it, and how it is recognised.
 
     `suffixes` are those of its files, in lower case. `is_one` tells its files from others that have such a suffix too;

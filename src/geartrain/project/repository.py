@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping
 from typing import Final
+
+import msgspec
 
 from geartrain.project.alone import unresolved
 from geartrain.project.digest import Digests
@@ -19,8 +20,7 @@ from geartrain.project.source import ModelSource, code_file, find_model
 _DIGITS: Final = 18  # of a version at most
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelFolder:
+class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     """A model as it lies on disk: the versions that are to be served, by number, or what is wrong with one.
 
     `default_version` is the one that a request without a version gets; None for the latest.
@@ -114,7 +114,7 @@ class Repository:
             precheck(source)
         except ProjectError as error:
             return error
-        return dataclasses.replace(source, name=name)
+        return msgspec.structs.replace(source, name=name)
 
 
 def find_repository(

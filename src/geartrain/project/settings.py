@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
+
+import msgspec
 
 from geartrain.domain.priorities import NO_PRIORITIES, Priorities
 from geartrain.project.batching_settings import read_batching
@@ -37,8 +38,7 @@ _FIXES: Final = {
 SETTINGS_KEYS: Final = frozenset(_FIXES)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a `geartrain.yaml` says; None and empty where it is silent.
 
     `versions` are those that are served: numbers, or how many of the latest; None for all of them. `default_version` is
@@ -59,11 +59,11 @@ class Settings:
     queue: int | None = None
     timeout: float | None = None
     priorities: Priorities = NO_PRIORITIES
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     platform: str | None = None
     backend: str | None = None
     file: str | None = None
-    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    parameters: Mapping[str, Any] = {}
     batching: Mapping[str, Any] | None = None
 
     @property

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
+
+import msgspec
 
 from geartrain.domain.priorities import NO_PRIORITIES, Priorities
 from geartrain.project import formats
@@ -34,8 +35,7 @@ Mode = Literal["predict", "train"]
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelSource:
+class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where a model lies and how it wants to be run; nothing of it has been imported.
 
     `runner` and `train` are references for the worker's loader, relative to `root`: `run.py:Runner`, `run.py` or
@@ -55,8 +55,8 @@ class ModelSource:
     root: pathlib.Path
     runner: str
     train: str | None = None
-    variables: Variables = dataclasses.field(default_factory=Variables)
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    variables: Variables = msgspec.field(default_factory=Variables)
+    environment: Mapping[str, str] = {}
     warnings: tuple[str, ...] = ()
     mode: Mode = "predict"
     replicas: int | None = None
@@ -65,7 +65,7 @@ class ModelSource:
     priorities: Priorities = NO_PRIORITIES
     backend: str | None = None
     file: pathlib.Path | None = None
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     batching: Mapping[str, Any] | None = None
 
     @property
@@ -79,7 +79,7 @@ class ModelSource:
         """Return the same model with its training as the runner, or None if it cannot be trained."""
         if self.train is None:
             return None
-        return dataclasses.replace(self, runner=self.train, train=None, mode="train")
+        return msgspec.structs.replace(self, runner=self.train, train=None, mode="train")
 
 
 def find_model(
@@ -114,7 +114,7 @@ def find_model(
         if mode == "train":
             raise ProjectError(f"{found.path}: a model file cannot be trained; a training is written in Python")
         source = _file_source(root, found, settings, named=named is not None, no_pickle=no_pickle)
-        return dataclasses.replace(source, **_from_variables(config, settings, environ))
+        return msgspec.structs.replace(source, **_from_variables(config, settings, environ))
     _check_code_settings(root, settings)
     train, train_origin = _trained_by(root, config, stubs)
     if named is not None:

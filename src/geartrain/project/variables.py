@@ -20,6 +20,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+import msgspec
+
 from geartrain.project.durations import read_seconds
 
 PREDICT_STUB: Final = "COG_PREDICT_TYPE_STUB"
@@ -77,17 +79,15 @@ class Variables:
         return [variable.describe(self) for variable in _VARIABLES]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FileLayer:
+class FileLayer(msgspec.Struct, frozen=True, kw_only=True):
     """What one file of a model says: the file's name, its `environment`, and its own keys for variables, by name."""
 
     file: str
     environment: Mapping[str, str]
-    keys: Mapping[str, tuple[str, Any]] = dataclasses.field(default_factory=dict)
+    keys: Mapping[str, tuple[str, Any]] = {}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Variable:
+class _Variable(msgspec.Struct, frozen=True, kw_only=True):
     """One variable. `read` raises ValueError for a text of which `fault` is true; `fix` says what to write."""
 
     name: str

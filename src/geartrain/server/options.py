@@ -23,8 +23,7 @@ from geartrain.transport.grpc.options import GrpcOptions
 logger = logging.getLogger("geartrain.server")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """A step of the start, or of a model's life after it, for whoever shows it."""
 
     # "listening", "listening-grpc", "watching", "setup-output", "ready", "setup-failed", "reload-failed", "unloaded",
@@ -39,7 +38,7 @@ class Progress:
 
 def log_progress(progress: Progress) -> None:
     """Log a step: the stage as the message, the rest as fields."""
-    fields = {name: value for name, value in dataclasses.asdict(progress).items() if value and name != "stage"}
+    fields = {name: value for name, value in msgspec.structs.asdict(progress).items() if value and name != "stage"}
     logger.log(logging.ERROR if progress.stage.endswith("failed") else logging.INFO, progress.stage, extra=fields)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
+
+import msgspec
 
 from geartrain.project.alone import ModelAlone
 from geartrain.project.changes import Attempt, Attempts
@@ -85,7 +86,7 @@ class ServedModels:
         else:
             again = source
             if name in self._found and self._options.find_again is not None:
-                again = dataclasses.replace(self._options.find_again(), name=name)
+                again = msgspec.structs.replace(self._options.find_again(), name=name)
                 precheck(again)
             found = ModelFolder(name=name, versions={"1": again})
         self._found[name] = found

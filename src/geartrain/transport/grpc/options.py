@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 DEFAULT_PORT: Final = 8081  # as KServe's
 
@@ -14,8 +15,7 @@ class GrpcOptionsError(Exception):
     """gRPC cannot be served as it was asked for; the text says why and what to do."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TlsFiles:
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     """PEM files. With `ca`, only clients that show a certificate signed by it are let in."""
 
     cert: Path
@@ -23,8 +23,7 @@ class TlsFiles:
     ca: Path | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GrpcOptions:
+class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How gRPC is served."""
 
     port: int | None = DEFAULT_PORT  # 0 for any free one, None for no gRPC
