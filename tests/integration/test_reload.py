@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import subprocess
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import tritonclient.grpc as triton
-from sklearn.dummy import DummyClassifier
+from onnx import TensorProto, helper
 
 from tests.integration.conftest import ServerProcess, write_model
 
@@ -27,6 +26,16 @@ Versions = dict[tuple[str, str], str]
 def write(folder: Path, answer: str) -> Path:
     """Write a model that gives this answer."""
     return write_model(folder, f"def run() -> str:\n    return {answer!r}\n")
+
+
+def model_file(number: float) -> bytes:
+    """Make an ONNX file that adds a number: of all libraries that run files, this one is loaded fastest."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    added = helper.make_tensor("added", TensorProto.FLOAT, [1], [number])
+    graph = helper.make_graph([helper.make_node("Add", ["x", "added"], ["y"])], "add", [x], [y], [added])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    content: bytes = made.SerializeToString()
+    return content
 
 
 def replace(path: Path, text: str) -> None:
@@ -57,6 +66,12 @@ class Reloading:
         response = self.client.post(f"{path}/predictions", json={"input": {}})
         body = response.json()
         return str(body["output"] if response.status_code == 200 else body)
+
+    def add(self, name: str) -> Any:
+        """What a `model_file` makes of zero."""
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [0.0]}
+        response = self.client.post(f"/v2/models/{name}/infer", json={"inputs": [tensor]})
+        return response.json()["outputs"][0]["data"]
 
     def control(self, name: str, what: str) -> None:
         """Load or unload a model."""
@@ -255,26 +270,18 @@ def test_reload_of_a_half_written_file_waits_for_the_whole_one(start: Start, roo
 
 @pytest.mark.timeout(180)  # scikit-learn is imported four times
 def test_reload_of_a_cut_model_file_waits_for_the_whole_one(start: Start, root: Path) -> None:
-    def model(answer: int) -> bytes:
-        return pickle.dumps(DummyClassifier(strategy="constant", constant=answer).fit([[0.0], [1.0]], [1, 2]))
-
-    def ask() -> Any:
-        tensor = {"name": "input", "datatype": "FP64", "shape": [1, 1], "data": [0.0]}
-        response = server.client.post("/v2/models/dummy/infer", json={"inputs": [tensor]})
-        return response.json()["outputs"][0]["data"]
-
-    (root / "dummy").mkdir()
-    path = root / "dummy" / "model.pkl"
-    path.write_bytes(model(1))
+    (root / "adder").mkdir()
+    path = root / "adder" / "model.onnx"
+    path.write_bytes(model_file(1))
     server = start(root, loaded=3)
-    assert ask() == [1]
-    whole = model(2)
+    assert server.add("adder") == [1]
+    whole = model_file(2)
     path.write_bytes(whole[: len(whole) // 2])
     server.process.wait_for("reload-failed")
-    assert ask() == [1]
+    assert server.add("adder") == [1]
     with path.open("ab") as file:
         file.write(whole[len(whole) // 2 :])
-    until(ask, [2])
+    until(lambda: server.add("adder"), [2])
 
 
 def test_reload_of_versions_that_come_and_go(start: Start, root: Path) -> None:
@@ -481,17 +488,12 @@ def test_reload_of_a_model_alone_behind_a_link(start: Start, tmp_path: Path) -> 
 
 @pytest.mark.timeout(180)
 def test_reload_of_a_model_file_alone(start: Start, tmp_path: Path) -> None:
-    def dump(answer: int) -> None:
-        model = DummyClassifier(strategy="constant", constant=answer).fit([[0.0], [1.0]], [1, 2])
-        (tmp_path / "new~").write_bytes(pickle.dumps(model))
-        (tmp_path / "new~").rename(tmp_path / "model.pkl")
+    def write_number(number: float) -> None:
+        (tmp_path / "new~").write_bytes(model_file(number))
+        (tmp_path / "new~").rename(tmp_path / "model.onnx")
 
-    def ask() -> Any:
-        tensor = {"name": "input", "datatype": "FP64", "shape": [1, 1], "data": [0.0]}
-        return server.client.post("/v2/models/model/infer", json={"inputs": [tensor]}).json()["outputs"][0]["data"]
-
-    dump(1)
-    server = start(tmp_path / "model.pkl")
-    assert ask() == [1]
-    dump(2)
-    until(ask, [2])
+    write_number(1)
+    server = start(tmp_path / "model.onnx")
+    assert server.add("model") == [1]
+    write_number(2)
+    until(lambda: server.add("model"), [2])
