@@ -65,14 +65,13 @@ class DeploymentSettings:
     user_agent: str | None = None  # of the requests for input files
 
 
-@dataclasses.dataclass(frozen=True)
-class VersionRecord:
+class VersionRecord(msgspec.Struct, frozen=True, eq=False):
     """What stays of a version of a model when another deployment serves it."""
 
     name: str  # of the model
     number: str
-    predictions: Predictions = dataclasses.field(default_factory=Predictions)  # those of all versions of the model
-    counts: Counts = dataclasses.field(default_factory=Counts)
+    predictions: Predictions = msgspec.field(default_factory=Predictions)  # those of all versions of the model
+    counts: Counts = msgspec.field(default_factory=Counts)
 
 
 class OutboundPort(Protocol):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable
+
+import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.service.models.deployment import Deployment
@@ -17,16 +18,14 @@ from geartrain.service.models.version import Version
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True, eq=False):
     """A version whose new workers are on their way."""
 
     version: Version
     deployment: Deployment
 
 
-@dataclasses.dataclass(frozen=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, eq=False):
     """A version of which no worker could be spawned."""
 
     version: Version

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
+
+import msgspec
 
 from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
 from geartrain.service.statistics import Counts
@@ -16,8 +17,7 @@ def no_folder() -> FolderPort:
     raise RuntimeError(msg)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunContext:
+class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     """The ports and settings of one deployment. Times in seconds; None disables a limit."""
 
     outputs: Callable[[], OutputsPort]
