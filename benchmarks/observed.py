@@ -16,8 +16,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from geartrain.domain.events import Completed, Event
-from geartrain.domain.prediction import Prediction
+from geartrain.domain.predictions.events import Completed, Event
+from geartrain.domain.predictions.prediction import Prediction
 from geartrain.outbound.retries import Retries
 from geartrain.project.source import find_model
 from geartrain.server import Progress, ServeOptions, WebhookOptions, run_server

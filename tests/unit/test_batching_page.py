@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from geartrain.domain.batching import BatchPolicy
-from geartrain.worker.loader import LoadedRunner, load
-from tests.unit.batch_worker import Answers, Item, Worker, models_loaded, nested, rows
+from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.worker.loading.loader import LoadedRunner, load
+from tests.support.batch_worker import Answers, Item, Worker, models_loaded, nested, rows
 
 PAGE = (Path(__file__).parents[2] / "docs/batching.md").read_text(encoding="utf-8")
 MODELS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
+from geartrain.domain.cog_version import COG_VERSION
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.lifecycle import Status
-from geartrain.domain.prediction import Prediction, json_array
-from geartrain.domain.versions import COG_VERSION
-from geartrain.domain.webhook import WebhookEvent
+from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.prediction import Prediction, json_array
+from geartrain.domain.predictions.webhook import WebhookEvent
 
 _FIELDS: Final = (b'"input"', b'"id"', b'"context"', b'"webhook"', b'"webhook_events_filter"')
 _EMPTY_INPUT: Final = msgspec.Raw(b"{}")

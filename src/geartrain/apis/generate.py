@@ -18,10 +18,11 @@ from geartrain.apis import tensor_json
 from geartrain.apis.infer_json import check_utf8, guard, unparsable
 from geartrain.apis.infer_parameters import check_parameter
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.inference import InferRequest, Parameter, Parameters
-from geartrain.domain.prediction import Prediction, json_array
-from geartrain.domain.signature import InputField, Signature, TypeSpec
-from geartrain.domain.tensors import (
+from geartrain.domain.predictions.inference import InferRequest, Parameter, Parameters
+from geartrain.domain.predictions.prediction import Prediction, json_array
+from geartrain.domain.signature.tensor_view import OUTPUT, TensorView
+from geartrain.domain.signature.types import InputField, Signature, TypeSpec
+from geartrain.domain.tensors.tensor import (
     VARIABLE,
     Tensor,
     TensorSpec,
@@ -32,7 +33,6 @@ from geartrain.domain.tensors import (
     tensor_error,
     unpack,
 )
-from geartrain.domain.tensorview import OUTPUT, TensorView
 
 _TEXT_INPUT: Final = "text_input"
 _TEXT_OUTPUT: Final = "text_output"

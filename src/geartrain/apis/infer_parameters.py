@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.inference import NO_SCHEDULE, Parameters, SchedulePolicy
+from geartrain.domain.predictions.inference import NO_SCHEDULE, Parameters, SchedulePolicy
 
 _RESERVED: Final = "triton_"
 _INT64: Final = range(-(2**63), 2**64)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from geartrain.domain.statistics import Duration, ModelStatistics
+from geartrain.domain.predictions.statistics import Duration, ModelStatistics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -23,8 +23,9 @@ from geartrain.apis.infer_json import (
 )
 from geartrain.apis.infer_parameters import NO_PARAMETERS, take_parameters
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.inference import InferRequest, InferResponse, Parameter
-from geartrain.domain.tensors import (
+from geartrain.domain.predictions.inference import InferRequest, InferResponse, Parameter
+from geartrain.domain.signature.tensor_view import TensorView
+from geartrain.domain.tensors.tensor import (
     DATATYPES,
     SIZES,
     VARIABLE,
@@ -37,7 +38,6 @@ from geartrain.domain.tensors import (
     split_bytes,
     tensor_error,
 )
-from geartrain.domain.tensorview import TensorView
 
 Fetch = Callable[[str, int, int], Buffer]  # region, offset, size; raises `GeartrainError`
 Store = Callable[[str, int, Buffer], None]  # region, offset, contents; raises `GeartrainError`

@@ -11,12 +11,12 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.infer_json import check_utf8, guard
-from geartrain.domain.batching import Batching, BatchPolicy
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.statistics import Duration, ModelStatistics
-from geartrain.domain.tensors import VARIABLE, TensorSpec
-from geartrain.domain.tensorview import TensorView
-from geartrain.domain.work import PYTHON
+from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.predictions.calls import PYTHON
+from geartrain.domain.predictions.statistics import Duration, ModelStatistics
+from geartrain.domain.signature.tensor_view import TensorView
+from geartrain.domain.tensors.tensor import VARIABLE, TensorSpec
 
 SERVER: Final = "geartrain"
 _SHARED_MEMORY: Final = "system_shared_memory"

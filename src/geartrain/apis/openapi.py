@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from geartrain.domain.lifecycle import Health, Status
-from geartrain.domain.schema import JsonObject, input_schema, output_schema, title_case
+from geartrain.domain.predictions.lifecycle import Health, Status
+from geartrain.domain.signature.json_schema import JsonObject, input_schema, output_schema, title_case
 
 if TYPE_CHECKING:
-    from geartrain.domain.signature import Signature
+    from geartrain.domain.signature.types import Signature
 
 _TEXT: Final = {"type": "string"}
 _FAILURES: Final = {

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from geartrain.apis.cog import encode_prediction
-from geartrain.domain.events import Completed, Event, Log, Metric, Output, Start
-from geartrain.domain.prediction import Prediction
+from geartrain.domain.predictions.events import Completed, Event, Log, Metric, Output, Start
+from geartrain.domain.predictions.prediction import Prediction
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 TRUNCATED: Final = "SSE stream replay truncated; events were dropped"

@@ -10,7 +10,7 @@ import simdjson
 from msgspec import UNSET
 
 from geartrain.apis import tensor_json
-from geartrain.domain.tensors import Tensor
+from geartrain.domain.tensors.tensor import Tensor
 
 _DTYPES: Final[dict[str, str]] = {
     "INT8": "<i1",

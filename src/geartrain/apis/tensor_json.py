@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from geartrain.domain.tensors import SIZES, Tensor, count_of, join_bytes, split_bytes, tensor_error
+from geartrain.domain.tensors.tensor import SIZES, Tensor, count_of, join_bytes, split_bytes, tensor_error
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from geartrain.backends.interface import BackendError
-from geartrain.domain.tensors import ARRAY_NAMES
+from geartrain.domain.tensors.tensor import ARRAY_NAMES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from typing import Any, Final
 from geartrain.backends.interface import BackendError, TensorSpec
 from geartrain.backends.libraries import require
 from geartrain.backends.tabular import Method, TabularBackend, one_column
-from geartrain.domain.tensors import VARIABLE
+from geartrain.domain.tensors.tensor import VARIABLE
 
 _MAGIC: Final = b"CBM1"
 

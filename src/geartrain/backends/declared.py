@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from geartrain.backends.interface import BackendError, TensorSpec
 from geartrain.backends.options import Options, wrong
-from geartrain.domain.tensors import DATATYPES, MAX_RANK, VARIABLE
+from geartrain.domain.tensors.tensor import DATATYPES, MAX_RANK, VARIABLE
 
 _KEYS: Final = frozenset({"name", "datatype", "shape"})
 _FORM: Final = "write a list with `name`, `datatype` and `shape` of each"

@@ -14,7 +14,7 @@ from geartrain.backends.libraries import require
 from geartrain.backends.notes import note
 from geartrain.backends.onnx_options import OPTIONS, providers, session_options
 from geartrain.backends.texts import decoded
-from geartrain.domain.tensors import VARIABLE
+from geartrain.domain.tensors.tensor import VARIABLE
 
 if TYPE_CHECKING:
     import numpy as np

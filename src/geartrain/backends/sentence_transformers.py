@@ -12,7 +12,7 @@ from geartrain.backends.notes import note
 from geartrain.backends.options import flag, text, whole_number, wrong
 from geartrain.backends.texts import decoded
 from geartrain.backends.torch_device import choose_device, set_threads
-from geartrain.domain.tensors import VARIABLE
+from geartrain.domain.tensors.tensor import VARIABLE
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from geartrain.backends.interface import Backend, BackendError, TensorSpec
 from geartrain.backends.libraries import require
 from geartrain.backends.notes import note
 from geartrain.backends.options import text, whole_number
-from geartrain.domain.tensors import VARIABLE
+from geartrain.domain.tensors.tensor import VARIABLE
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from geartrain.backends.arrays import numpy_type
 from geartrain.backends.cpus import usable_cpus
 from geartrain.backends.interface import BackendError
 from geartrain.backends.options import Options, text, whole_number, wrong
-from geartrain.domain.tensors import ARRAY_NAMES
+from geartrain.domain.tensors.tensor import ARRAY_NAMES
 
 if TYPE_CHECKING:
     import numpy as np

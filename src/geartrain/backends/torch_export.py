@@ -11,7 +11,7 @@ from geartrain.backends.interface import BackendError, TensorSpec
 from geartrain.backends.notes import note
 from geartrain.backends.options import Options
 from geartrain.backends.torch_device import datatype_of
-from geartrain.domain.tensors import VARIABLE
+from geartrain.domain.tensors.tensor import VARIABLE
 
 _SUFFIX: Final = ".pt2"  # PyTorch opens no file of another name, and reads any that is open
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from geartrain.bridge.messages import CallItem, Payload, Predict, SlotMemory
-from geartrain.domain.tensors import Buffer, pack, stack
-from geartrain.domain.work import CallInput, ItemInput
+from geartrain.domain.predictions.calls import CallInput, ItemInput
+from geartrain.domain.tensors.tensor import Buffer, pack, stack
+from geartrain.ipc.messages import CallItem, Payload, Predict, SlotMemory
 
 
 def has_tensors(call: CallInput) -> bool:

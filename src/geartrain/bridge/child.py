@@ -12,11 +12,17 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from geartrain.bridge.capture import OutputPipes
 from geartrain.bridge.control import ControlChannel
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.healthchecks import HealthChecks, gone
-from geartrain.bridge.messages import (
+from geartrain.bridge.process import WorkerProcess, describe_exit
+from geartrain.bridge.slot_server import SlotServer
+from geartrain.bridge.stdio import OutputPipes
+from geartrain.bridge.wakeup import WakeupMode
+from geartrain.domain.predictions import calls
+from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.predictions.lifecycle import StateMachine
+from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
     BackendChoice,
     Cancel,
@@ -34,12 +40,6 @@ from geartrain.bridge.messages import (
     SlotFailed,
     WorkerLog,
 )
-from geartrain.bridge.process import WorkerProcess, describe_exit
-from geartrain.bridge.slot_server import SlotServer
-from geartrain.bridge.wakeup import WakeupMode
-from geartrain.domain import work
-from geartrain.domain.events import LogSource
-from geartrain.domain.lifecycle import StateMachine
 
 logger = logging.getLogger(__name__)
 model_logger = logging.getLogger("geartrain.model")
@@ -96,7 +96,7 @@ class _Setup:
         """`inspects`: the worker only says what it is, and runs no setup."""
         self.inspects = inspects
         self.is_served = False  # whether what is printed now is of a call
-        self.infos: list[work.WorkerInfo] = []  # what the worker has said of itself when it had loaded its model
+        self.infos: list[calls.WorkerInfo] = []  # what the worker has said of itself when it had loaded its model
         self._is_over = asyncio.Event()
         self._faults: list[str] = []
 
@@ -111,7 +111,7 @@ class _Setup:
             self._faults.append(reason)
             self._is_over.set()
 
-    async def result(self) -> work.WorkerInfo:
+    async def result(self) -> calls.WorkerInfo:
         """Wait until it is over; raise `SetupError` if it has failed."""
         await self._is_over.wait()
         for reason in self._faults:
@@ -122,7 +122,7 @@ class _Setup:
 class ChildWorker:
     """A worker in a child process. The child is spawned at once, so that it starts while the parent imports."""
 
-    def __init__(self, launch: Launch, observer: work.WorkerObserver) -> None:
+    def __init__(self, launch: Launch, observer: calls.WorkerObserver) -> None:
         self._life = StateMachine("the process of a worker", CHILD_STEPS, ChildState.SPAWNED)
         self._observer = observer
         folder = WorkerFolder()
@@ -138,7 +138,7 @@ class ChildWorker:
 
     # the port
 
-    async def start(self) -> work.WorkerInfo:
+    async def start(self) -> calls.WorkerInfo:
         """Wait until setup is done and every slot is attached; raise `SetupError` with the reason if it fails.
 
         The observer has heard before what the model takes and gives. A worker that only inspects has neither setup nor
@@ -164,14 +164,14 @@ class ChildWorker:
         self._slots.begin_service(one_by_one=not info.is_async)
         return info
 
-    def run(self, slot: int, call: work.CallInput, listener: work.CallListener) -> None:
+    def run(self, slot: int, call: calls.CallInput, listener: calls.CallListener) -> None:
         """Run a call on an idle slot; `listener` hears of it until its end."""
         if self._life.state is _DEAD:
             listener.on_unstarted()
         else:
             self._slots.run(slot, call, listener)
 
-    def discard(self, files: Sequence[work.FileRef]) -> None:
+    def discard(self, files: Sequence[calls.FileRef]) -> None:
         """Remove the files of an output: they have been read, or nobody wants them."""
         self._slots.folder.discard(files)
 
@@ -186,7 +186,7 @@ class ChildWorker:
         self._reason = reason
         self._process.kill()
 
-    async def healthcheck(self) -> work.HealthVerdict:
+    async def healthcheck(self) -> calls.HealthVerdict:
         """Run the author's healthcheck; wait for it as long as it takes."""
         return gone(self._reason) if self._life.state is _DEAD else await self._checks.ask()
 
@@ -241,13 +241,13 @@ class ChildWorker:
                 logger.debug("worker is shutting down", extra={"pid": self._process.pid})
 
     def _on_loaded(self, message: Loaded) -> None:
-        info = work.WorkerInfo(
+        info = calls.WorkerInfo(
             signature=message.signature,
             slots=len(message.slots),
             is_async=message.is_async,
             has_healthcheck=message.has_healthcheck,
             batching=message.batching,
-            platform=message.platform or work.PYTHON,
+            platform=message.platform or calls.PYTHON,
         )
         self._setup.infos.append(info)
         self._observer.on_loaded(info)
@@ -264,7 +264,7 @@ class ChildWorker:
             return
         running = self._slots.running()
         if len(running) == 1:
-            running[0].listener.on_log(work.ALL, source, data)
+            running[0].listener.on_log(calls.ALL, source, data)
         else:
             for line in data.splitlines():
                 model_logger.info(line, extra={"source": source})

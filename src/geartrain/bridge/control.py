@@ -8,8 +8,8 @@ import logging
 import socket
 from collections.abc import Callable
 
-from geartrain.bridge.framing import FrameError, FrameReader, frame
-from geartrain.bridge.messages import ControlToParent, ControlToWorker, decode_control_to_parent, encode
+from geartrain.ipc.framing import FrameError, FrameReader, frame
+from geartrain.ipc.messages import ControlToParent, ControlToWorker, decode_control_to_parent, encode
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from geartrain.domain.work import FileRef
+from geartrain.domain.predictions.calls import FileRef
 
 _MAX_SOCKET_PATH = 100  # bytes; the kernel takes 108, with its end
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from geartrain.bridge.control import ControlChannel
-from geartrain.bridge.messages import Healthcheck, HealthcheckResult
-from geartrain.domain.work import HealthVerdict
+from geartrain.domain.predictions.calls import HealthVerdict
+from geartrain.ipc.messages import Healthcheck, HealthcheckResult
 
 
 class HealthChecks:

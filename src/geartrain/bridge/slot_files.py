@@ -7,11 +7,11 @@ from typing import Final
 
 from geartrain.bridge.call_messages import has_tensors, parts_of, predict_of
 from geartrain.bridge.folder import WorkerFolder, delete_originals
-from geartrain.bridge.framing import FrameError, frame
-from geartrain.bridge.messages import Done, FileOutput, InFile, Inline, Output, Payload, Report, encode
-from geartrain.bridge.payload import PayloadReader, PayloadWriter
 from geartrain.bridge.slot_memory import SharedSlotMemory
-from geartrain.domain import work
+from geartrain.domain.predictions import calls
+from geartrain.ipc.framing import FrameError, frame
+from geartrain.ipc.messages import Done, FileOutput, InFile, Inline, Output, Payload, Report, encode
+from geartrain.ipc.payload import PayloadReader, PayloadWriter
 
 _JSON: Final = "application/json"
 
@@ -26,28 +26,28 @@ class SlotFiles:
         self._folder = folder
         self._originals: list[str] = []  # the author's own temporary files, as `FileOutput` has them
 
-    def place(self, call: work.CallInput, *, fresh: bool) -> Payload | None:
+    def place(self, call: calls.CallInput, *, fresh: bool) -> Payload | None:
         """Put the input of a call where it travels best; None if it has to go into a file.
 
         `fresh`: no call is on the slot, so the one before has read its input, or never will.
         """
         return self._writer.place(parts_of(call), may_share=fresh and has_tensors(call), is_stale=True)
 
-    def to_file(self, call: work.CallInput) -> Payload:
+    def to_file(self, call: calls.CallInput) -> Payload:
         """Write the input of a call into a file. Raises `OSError`."""
         return self._writer.to_file(parts_of(call))
 
-    def message(self, call: work.CallInput, serial: int, payload: Payload) -> bytes:
+    def message(self, call: calls.CallInput, serial: int, payload: Payload) -> bytes:
         """Return the frame that tells the worker of a call, whose input is `payload`."""
         memory = self._memory.message() if has_tensors(call) else None
         return frame(encode(predict_of(call, serial, payload, output_dir=self._folder.outputs, memory=memory)))
 
-    def read(self, payload: Payload, item: int, files: dict[int, list[work.FileRef]]) -> bytes:
+    def read(self, payload: Payload, item: int, files: dict[int, list[calls.FileRef]]) -> bytes:
         """Return an output; one in a file is empty, and the file is among those of its item."""
         if type(payload) is Inline:
             return payload.data
         if type(payload) is InFile:
-            reference = work.FileRef(payload.path, payload.path, _JSON, is_output=True)
+            reference = calls.FileRef(payload.path, payload.path, _JSON, is_output=True)
             self._folder.lend(reference)
             files.setdefault(item, []).append(reference)
             return b""
@@ -56,9 +56,9 @@ class SlotFiles:
         except OSError as error:
             raise FrameError(str(error)) from error
 
-    def take(self, report: FileOutput) -> work.FileRef:
+    def take(self, report: FileOutput) -> calls.FileRef:
         """Take over a file of an output."""
-        reference = work.FileRef(report.token, report.filename, report.mime_type)
+        reference = calls.FileRef(report.token, report.filename, report.mime_type)
         self._folder.lend(reference)
         self._originals += report.originals
         return reference
@@ -67,10 +67,10 @@ class SlotFiles:
         """Let go of the files and the memory of outputs that nobody waits for."""
         for report in reports:
             if isinstance(report, FileOutput):
-                self._folder.discard((work.FileRef(report.token, report.filename, report.mime_type),))
+                self._folder.discard((calls.FileRef(report.token, report.filename, report.mime_type),))
             elif isinstance(report, (Output, Done)) and report.output is not None:
                 if isinstance(report.output, InFile):
-                    self._folder.discard((work.FileRef("", report.output.path, _JSON, is_output=True),))
+                    self._folder.discard((calls.FileRef("", report.output.path, _JSON, is_output=True),))
                 else:
                     self.reader.discard(report.output)
 

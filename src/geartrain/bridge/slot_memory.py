@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from geartrain.bridge.arena import Arena
-from geartrain.bridge.messages import SlotMemory
+from geartrain.ipc.messages import SlotMemory
+from geartrain.ipc.shared_memory import Arena
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from geartrain.bridge.messages import Cancelled, Done, Failed, FileOutput, Inline, InMemory, Log, Metric, Output, Report
 from geartrain.bridge.slot_files import SlotFiles
-from geartrain.domain import events, work
+from geartrain.domain.predictions import calls, events
+from geartrain.ipc.messages import Cancelled, Done, Failed, FileOutput, Inline, InMemory, Log, Metric, Output, Report
 
 logger = logging.getLogger(__name__)
 
-_CANCELED = work.Canceled()
+_CANCELED = calls.Canceled()
 _LISTENER_FAILED: Final = "the listener of a call has failed"
 
 
@@ -24,7 +24,7 @@ class NoListener:
 
     on_unstarted = on_idle = on_begin
 
-    def on_output(self, _item: int, _chunk: bytes, _files: tuple[work.FileRef, ...]) -> None:
+    def on_output(self, _item: int, _chunk: bytes, _files: tuple[calls.FileRef, ...]) -> None:
         """Nobody reads it."""
 
     def on_log(self, _item: int, _source: object, _data: str) -> None:
@@ -37,15 +37,15 @@ class NoListener:
         """Nobody waits for it."""
 
 
-def tell_reports(reports: Iterable[Report], listener: work.CallListener, outputs: SlotFiles) -> list[work.ItemEnd]:
+def tell_reports(reports: Iterable[Report], listener: calls.CallListener, outputs: SlotFiles) -> list[calls.ItemEnd]:
     """Tell a listener of all reports but the ends, which are returned.
 
     `outputs` reads what does not lie in the messages.
     """
-    ends: list[work.ItemEnd] = []
-    files: dict[int, list[work.FileRef]] = {}  # by the item whose output follows
+    ends: list[calls.ItemEnd] = []
+    files: dict[int, list[calls.FileRef]] = {}  # by the item whose output follows
     in_memory = False
-    own: tuple[work.FileRef, ...]
+    own: tuple[calls.FileRef, ...]
     for report in reports:
         if type(report) is Output:
             payload = report.output
@@ -62,9 +62,9 @@ def tell_reports(reports: Iterable[Report], listener: work.CallListener, outputs
         elif type(report) is Done:
             given = b"" if report.output is None else outputs.read(report.output, report.item, files)
             in_memory = in_memory or type(report.output) is InMemory
-            outcome = work.Succeeded(None if report.is_stream else given, report.predict_time)
+            outcome = calls.Succeeded(None if report.is_stream else given, report.predict_time)
             own = tuple(files.pop(report.item, ())) if files else ()
-            ends.append(work.ItemEnd(report.item, outcome, own))
+            ends.append(calls.ItemEnd(report.item, outcome, own))
         else:
             _tell_other(report, listener, ends, files=files, outputs=outputs)
     if in_memory:
@@ -74,10 +74,10 @@ def tell_reports(reports: Iterable[Report], listener: work.CallListener, outputs
 
 def _tell_other(
     report: Report,
-    listener: work.CallListener,
-    ends: list[work.ItemEnd],
+    listener: calls.CallListener,
+    ends: list[calls.ItemEnd],
     *,
-    files: dict[int, list[work.FileRef]],
+    files: dict[int, list[calls.FileRef]],
     outputs: SlotFiles,
 ) -> None:
     """Tell the listener of a report that has no output, or add it to the ends or to the files."""
@@ -89,9 +89,9 @@ def _tell_other(
         case FileOutput():
             files.setdefault(report.item, []).append(outputs.take(report))
         case Failed(item, error):
-            ends.append(work.ItemEnd(item, work.Failed(error)))
+            ends.append(calls.ItemEnd(item, calls.Failed(error)))
         case Cancelled(item):
-            ends.append(work.ItemEnd(item, _CANCELED))
+            ends.append(calls.ItemEnd(item, _CANCELED))
 
 
 def tell(listener: Callable[..., None], *arguments: object) -> None:
@@ -102,7 +102,7 @@ def tell(listener: Callable[..., None], *arguments: object) -> None:
         logger.exception(_LISTENER_FAILED)
 
 
-def tell_end(listener: work.CallListener, ends: Iterable[work.ItemEnd], *, idle: bool) -> None:
+def tell_end(listener: calls.CallListener, ends: Iterable[calls.ItemEnd], *, idle: bool) -> None:
     """Tell a listener that items have ended; as `tell`."""
     try:
         listener.on_end(tuple(ends), idle=idle)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from geartrain.bridge.folder import WorkerFolder
-from geartrain.bridge.messages import SlotCancelled, SlotFailed
 from geartrain.bridge.slot_memory import new_probe
 from geartrain.bridge.slot_socket import SlotSocket
 from geartrain.bridge.slot_state import SlotState
 from geartrain.bridge.slots import SlotCall, SlotChannel
 from geartrain.bridge.wakeup import WakeupMode, effective_mode, new_policy
-from geartrain.domain import work
+from geartrain.domain.predictions import calls
+from geartrain.ipc.messages import SlotCancelled, SlotFailed
 
 _FEW: Final = 4  # slots
 
@@ -78,7 +78,7 @@ class SlotServer:
         for channel in self.channels.values():
             channel.wakeup = new_policy(self.wakeup, loop, one_by_one=one_by_one)
 
-    def run(self, slot: int, call: work.CallInput, listener: work.CallListener) -> None:
+    def run(self, slot: int, call: calls.CallInput, listener: calls.CallListener) -> None:
         """Run a call on an idle slot, or lay it behind the one that runs if it is prefetched."""
         loading = self.channels[slot].run(call, listener, alone=call.lone and _are_free(self.channels))
         if loading is not None:
@@ -94,10 +94,10 @@ class SlotServer:
         channel = self.channels[message.slot]
         if isinstance(message, SlotFailed):
             self._before_end()
-            channel.detach(work.Failed(message.error))
+            channel.detach(calls.Failed(message.error))
         elif channel.call.call_id == message.id:
             self._before_end()
-            channel.detach(work.Canceled())
+            channel.detach(calls.Canceled())
 
     # at the end
 

@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable
 from typing import Final, cast
 
-from geartrain.bridge.framing import FrameError, FrameReader
-from geartrain.bridge.messages import Attach, Reports, decode_slot_to_parent
+from geartrain.ipc.framing import FrameError, FrameReader
+from geartrain.ipc.messages import Attach, Reports, decode_slot_to_parent
 
 logger = logging.getLogger(__name__)
 

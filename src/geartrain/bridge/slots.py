@@ -10,26 +10,26 @@ from typing import Final
 import msgspec
 
 from geartrain.bridge.folder import WorkerFolder
-from geartrain.bridge.messages import (
-    PROTOCOL_VERSION,
-    Attach,
-    Payload,
-    Reports,
-)
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.bridge.slot_memory import SharedSlotMemory
 from geartrain.bridge.slot_reports import NoListener, tell, tell_end, tell_reports
 from geartrain.bridge.slot_socket import SlotSocket
 from geartrain.bridge.slot_state import SLOT_STEPS, SlotState
 from geartrain.bridge.wakeup import Blocking, WakeupPolicy
-from geartrain.domain import work
-from geartrain.domain.lifecycle import IllegalStepError
+from geartrain.domain.predictions import calls
+from geartrain.domain.predictions.lifecycle import IllegalStepError
+from geartrain.ipc.messages import (
+    PROTOCOL_VERSION,
+    Attach,
+    Payload,
+    Reports,
+)
 
 logger = logging.getLogger(__name__)
 
 _CHUNK = 65_536  # bytes
 _JSON = "application/json"
-_CANCELED = work.Canceled()
+_CANCELED = calls.Canceled()
 
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
@@ -41,7 +41,7 @@ class SlotCall(msgspec.Struct, frozen=True, eq=False):
 
     serial: int
     call_id: str
-    listener: work.CallListener
+    listener: calls.CallListener
 
 
 _NO_CALL: Final = SlotCall(0, "", NoListener())
@@ -81,7 +81,7 @@ class SlotChannel:
 
     # towards the worker
 
-    def run(self, call: work.CallInput, listener: work.CallListener, *, alone: bool) -> asyncio.Task[None] | None:
+    def run(self, call: calls.CallInput, listener: calls.CallListener, *, alone: bool) -> asyncio.Task[None] | None:
         """Run a call on a slot that is free, or lay it behind the one that runs if it is prefetched.
 
         `alone`: it may be awaited on the spot. Returns the task that writes its input to a file, if that is too large
@@ -102,15 +102,15 @@ class SlotChannel:
         self._begin(call, slot_call, payload, alone=alone)
         return None
 
-    async def _load(self, call: work.CallInput, slot_call: SlotCall) -> None:
+    async def _load(self, call: calls.CallInput, slot_call: SlotCall) -> None:
         try:
             payload: Payload = await asyncio.to_thread(self._files.to_file, call)
         except OSError as error:
             if self.state is SlotState.LOADING:
                 self._step(_FREE)
                 self.call = _NO_CALL
-                failure = work.Failed(f"the input could not be handed to the worker: {error}")
-                tell_end(slot_call.listener, (work.ItemEnd(work.ALL, failure),), idle=True)
+                failure = calls.Failed(f"the input could not be handed to the worker: {error}")
+                tell_end(slot_call.listener, (calls.ItemEnd(calls.ALL, failure),), idle=True)
             return
         if self.state is SlotState.LOADING:
             self._step(_RUNNING)
@@ -118,7 +118,7 @@ class SlotChannel:
         else:
             self._files.reader.discard(payload)
 
-    def _begin(self, call: work.CallInput, slot_call: SlotCall, payload: Payload, *, alone: bool) -> None:
+    def _begin(self, call: calls.CallInput, slot_call: SlotCall, payload: Payload, *, alone: bool) -> None:
         self.wakeup.before_send(lone=alone)
         self.socket.write(self._files.message(call, slot_call.serial, payload))
         tell(slot_call.listener.on_begin)
@@ -131,11 +131,11 @@ class SlotChannel:
 
     # an end from outside
 
-    def detach(self, outcome: work.Outcome) -> None:
+    def detach(self, outcome: calls.Outcome) -> None:
         """End the call while the worker is still busy with it: `on_idle` follows, or never comes."""
         if self.state is _RUNNING:
             self._step(SlotState.DETACHED)
-            tell_end(self.call.listener, (work.ItemEnd(work.ALL, outcome),), idle=False)
+            tell_end(self.call.listener, (calls.ItemEnd(calls.ALL, outcome),), idle=False)
 
     def on_idle(self) -> None:
         """Free the slot: the worker is done with a call that was ended from outside."""
@@ -151,7 +151,7 @@ class SlotChannel:
         self.call = self._next = _NO_CALL
         self.close()
         if state is _RUNNING:
-            tell_end(call.listener, (work.ItemEnd(work.ALL, work.Failed(reason)),), idle=False)
+            tell_end(call.listener, (calls.ItemEnd(calls.ALL, calls.Failed(reason)),), idle=False)
         elif state is SlotState.LOADING:
             tell(call.listener.on_unstarted)
         tell(following.listener.on_unstarted)
@@ -194,10 +194,10 @@ class SlotChannel:
             self._before_end()
             tell_end(listener, ends, idle=False)
 
-    def _end_call(self, ends: list[work.ItemEnd]) -> None:
+    def _end_call(self, ends: list[calls.ItemEnd]) -> None:
         took = None
         for end in ends:
-            if type(end.outcome) is work.Succeeded:
+            if type(end.outcome) is calls.Succeeded:
                 took = end.outcome.predict_time
                 break
         self.wakeup.on_end(took)
@@ -208,7 +208,7 @@ class SlotChannel:
         if self.is_last and self.state is _FREE:
             self.close()
 
-    def _free(self) -> work.CallListener:
+    def _free(self) -> calls.CallListener:
         """Begin what was prefetched, or be free. Returns the listener of the call that is over."""
         listener = self.call.listener
         self._step(_FREE)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from geartrain.cli.files import OutputFileError, OutputFiles, SavedFile
-from geartrain.domain.signature import OutputSpec
+from geartrain.domain.signature.types import OutputSpec
 
 
 class AnswerWriter:

@@ -23,7 +23,7 @@ from geartrain.project.source import ModelSource, ProjectError, find_model, mode
 from geartrain.project.variables import resolve
 
 if TYPE_CHECKING:
-    from geartrain.domain.signature import Signature
+    from geartrain.domain.signature.types import Signature
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -12,7 +12,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, Final
 
-from geartrain.domain.signature import TypeSpec
+from geartrain.domain.signature.types import TypeSpec
 
 _FILE_KINDS: Final = frozenset({"path", "file"})
 # Types whose inside the signature does not tell: a data URL with base64 in it is taken for a file there.

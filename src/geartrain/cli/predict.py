@@ -19,9 +19,9 @@ from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain
 from geartrain.cli.files import OutputFileError
 from geartrain.cli.startup import RunObserver
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.events import Event, EventsDroppedError, Log, Output, Start
-from geartrain.domain.lifecycle import Status
-from geartrain.domain.prediction import Prediction
+from geartrain.domain.predictions.events import Event, EventsDroppedError, Log, Output, Start
+from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.prediction import Prediction
 from geartrain.project.source import ModelSource
 from geartrain.server import ServeOptions, build
 from geartrain.service.models.admission import NewPrediction

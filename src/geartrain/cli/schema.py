@@ -15,7 +15,7 @@ from geartrain.project.precheck import precheck
 from geartrain.project.source import ProjectError, find_model
 
 if TYPE_CHECKING:
-    from geartrain.domain.signature import Signature
+    from geartrain.domain.signature.types import Signature
     from geartrain.project.source import ModelSource
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from geartrain.cli.options import parse_boolean
 from geartrain.domain.errors import FieldError
-from geartrain.domain.signature import InputField, Signature, TypeSpec
+from geartrain.domain.signature.types import InputField, Signature, TypeSpec
 
 _URL_SCHEMES = ("http://", "https://", "data:")
 _KIND_NAMES = {

@@ -24,7 +24,7 @@ from geartrain.outbound.urls import http_fault
 if TYPE_CHECKING:
     import httpx
 
-    from geartrain.domain.signature import Signature
+    from geartrain.domain.signature.types import Signature
     from geartrain.outbound.policy import UrlPolicy
 
 __all__ = ["DownloadError", "InputFiles"]

@@ -16,7 +16,7 @@ from geartrain.outbound.concurrency import for_each, off_loop
 from geartrain.outbound.errors import OutputFileError
 
 if TYPE_CHECKING:
-    from geartrain.domain.work import FileRef
+    from geartrain.domain.predictions.calls import FileRef
 
 __all__ = ["InlineSink", "OutputFileError", "OutputFiles", "OutputSink", "open_output"]
 

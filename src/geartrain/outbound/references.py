@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from geartrain.domain.signature import Signature, TypeSpec
+    from geartrain.domain.signature.types import Signature, TypeSpec
 
 _FILE_KINDS = frozenset({"path", "file"})
 _URL_SCHEMES = ("http:", "https:", "data:")

@@ -21,9 +21,9 @@ from geartrain.outbound.outputs import OutputFiles, media_type
 from geartrain.outbound.urls import target_fault
 
 if TYPE_CHECKING:
-    from geartrain.domain.work import FileRef
+    from geartrain.domain.predictions.calls import FileRef
     from geartrain.outbound.policy import UrlPolicy
-    from geartrain.outbound.putter import Putter
+    from geartrain.outbound.upload_client import Putter
 
 _SYNCHRONOUS = (
     "it is for predictions that are created synchronously; those created with `Prefer: respond-async` or as an event"
@@ -166,6 +166,6 @@ def _as_text(url: str) -> bytes:
 
 def _load() -> tuple[type[Putter], ssl.SSLContext]:
     from geartrain.outbound.network import tls_context
-    from geartrain.outbound.putter import Putter  # late: it imports httpx and stamina, which cost 200 ms
+    from geartrain.outbound.upload_client import Putter  # late: it imports httpx and stamina, which cost 200 ms
 
     return Putter, tls_context()

@@ -12,9 +12,9 @@ from geartrain.outbound.retries import Retries
 from geartrain.outbound.urls import target_fault
 
 if TYPE_CHECKING:
-    from geartrain.domain.webhook import Webhook
+    from geartrain.domain.predictions.webhook import Webhook
     from geartrain.outbound.policy import UrlPolicy
-    from geartrain.outbound.poster import Poster
+    from geartrain.outbound.webhook_client import Poster
 
 
 class WebhookSender:
@@ -75,6 +75,6 @@ class WebhookSender:
 
 def _load() -> tuple[type[Poster], ssl.SSLContext]:
     from geartrain.outbound.network import tls_context
-    from geartrain.outbound.poster import Poster  # late: it imports httpx and stamina, which cost 200 ms
+    from geartrain.outbound.webhook_client import Poster  # late: it imports httpx and stamina, which cost 200 ms
 
     return Poster, tls_context()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from geartrain.domain.priorities import MAX_LEVELS, Level, Priorities
+from geartrain.domain.predictions.priorities import MAX_LEVELS, Level, Priorities
 from geartrain.project.durations import read_any_duration
 from geartrain.project.errors import ProjectError
 

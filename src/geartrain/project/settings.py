@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from geartrain.domain.priorities import NO_PRIORITIES, Priorities
+from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.project.batching_settings import read_batching
 from geartrain.project.config import kind_of, parse, read_environment, read_text
 from geartrain.project.durations import read_any_duration

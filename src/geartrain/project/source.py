@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from geartrain.domain.priorities import NO_PRIORITIES, Priorities
+from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.project import formats
 from geartrain.project.config import CONFIG_NAME, CogConfig, read_config
 from geartrain.project.errors import ProjectError

@@ -8,9 +8,9 @@ import functools
 from collections.abc import Callable, Iterator
 
 from geartrain.bridge.child import SetupError
-from geartrain.domain.events import LogSource
-from geartrain.domain.signature import Signature
-from geartrain.domain.work import WorkerInfo, WorkerObserver
+from geartrain.domain.predictions.calls import WorkerInfo, WorkerObserver
+from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.signature.types import Signature
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 from geartrain.server.options import Progress, ServeOptions

@@ -12,7 +12,7 @@ from geartrain.apis import cog
 from geartrain.service.webhooks import Webhooks
 
 if TYPE_CHECKING:
-    from geartrain.domain.signature import Signature
+    from geartrain.domain.signature.types import Signature
     from geartrain.outbound.policy import UrlPolicy
     from geartrain.outbound.uploads import OutputDestinations
     from geartrain.outbound.workspace import Workspace

@@ -17,7 +17,7 @@ from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.reloading import watching
 from geartrain.server.tuning import tune_collector, tune_memory
 from geartrain.service.models.deployment import STOP_GRACE
-from geartrain.transport.grpc.door import GrpcDoor
+from geartrain.transport.grpc.listener import GrpcDoor
 
 if TYPE_CHECKING:
     from geartrain.transport.http.server import HttpServer

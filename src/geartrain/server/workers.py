@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from geartrain.bridge.child import ChildWorker, Launch
-from geartrain.bridge.messages import BackendChoice
 from geartrain.bridge.wakeup import WakeupMode
-from geartrain.domain.work import WorkerObserver
+from geartrain.domain.predictions.calls import WorkerObserver
+from geartrain.ipc.messages import BackendChoice
 from geartrain.project.source import ModelSource
 
 

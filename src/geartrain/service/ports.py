@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from geartrain.domain.errors import FieldError
-from geartrain.domain.webhook import Webhook
-from geartrain.domain.work import CallInput, CallListener, FileRef, HealthVerdict, WorkerInfo
+from geartrain.domain.predictions.calls import CallInput, CallListener, FileRef, HealthVerdict, WorkerInfo
+from geartrain.domain.predictions.webhook import Webhook
 
 
 class WorkerPort(Protocol):

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from geartrain.domain.events import Completed, Event, EventsDroppedError
+from geartrain.domain.predictions.events import Completed, Event, EventsDroppedError
 
 if TYPE_CHECKING:
-    from geartrain.domain.prediction import Prediction
+    from geartrain.domain.predictions.prediction import Prediction
 
 DEFAULT_BACKLOG: Final = 16_384  # events a reader may lie behind; they are the prediction's own, not copies
 

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.tensors import Buffer
+from geartrain.domain.tensors.tensor import Buffer
 
 _FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory objects are on Linux
 _LONGEST: Final = 255  # bytes of a name

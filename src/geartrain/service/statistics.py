@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from geartrain.domain.statistics import BatchStatistics, Duration, ModelStatistics
+from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
 
 Fault = Literal["CANCELED", "REJECTED", "BACKEND", "OTHER"]
 

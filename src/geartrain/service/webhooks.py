@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from geartrain.domain.errors import FieldError
-from geartrain.domain.events import Event, Log, Output
-from geartrain.domain.prediction import Prediction
-from geartrain.domain.webhook import Webhook, WebhookEvent
+from geartrain.domain.predictions.events import Event, Log, Output
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.webhook import Webhook, WebhookEvent
 from geartrain.service.ports import WebhookSenderPort
 from geartrain.service.readers import ChangeReader
 

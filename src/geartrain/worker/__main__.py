@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from geartrain.worker.session import main
+from geartrain.worker.runtime.session import main
 
 if __name__ == "__main__":
     sys.exit(main())

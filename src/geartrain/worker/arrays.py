@@ -12,7 +12,16 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from geartrain.domain.tensors import ARRAY_NAMES, Buffer, Shaped, Tensor, describe_shape, fits, join_bytes, split_bytes
+from geartrain.domain.tensors.tensor import (
+    ARRAY_NAMES,
+    Buffer,
+    Shaped,
+    Tensor,
+    describe_shape,
+    fits,
+    join_bytes,
+    split_bytes,
+)
 
 BFLOAT: Final = "BF16"
 NAMES: Final[dict[str, str]] = {name: datatype for datatype, name in ARRAY_NAMES.items()}

@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.inference import NO_SCHEDULE, Parameters, SchedulePolicy
-from geartrain.domain.tensors import Tensor
-from geartrain.domain.webhook import Webhook
+from geartrain.domain.predictions.inference import NO_SCHEDULE, Parameters, SchedulePolicy
+from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.models.interface import Interface
 from geartrain.service.ports import InputFilesPort, OutputsPort
 

@@ -11,12 +11,12 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.events import DEFAULT_CAPACITY, LogSource
-from geartrain.domain.lifecycle import Health
-from geartrain.domain.prediction import Prediction
-from geartrain.domain.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.signature import Signature
-from geartrain.domain.work import ItemInput, WorkerInfo
+from geartrain.domain.predictions.calls import ItemInput, WorkerInfo
+from geartrain.domain.predictions.events import DEFAULT_CAPACITY, LogSource
+from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
+from geartrain.domain.signature.types import Signature
 from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
 from geartrain.service.models.interface import Interface
 from geartrain.service.models.predictions import Executions, Predictions

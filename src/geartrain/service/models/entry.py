@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.lifecycle import Health
-from geartrain.domain.statistics import ModelStatistics
+from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.statistics import ModelStatistics
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.predictions import Predictions
 from geartrain.service.models.replicas import SetupReport

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.lifecycle import Health
-from geartrain.domain.statistics import ModelStatistics
+from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.statistics import ModelStatistics
 from geartrain.service.models.catalogue import Catalogue, normal, not_available
 from geartrain.service.models.deployment import Deployment
 

@@ -6,9 +6,9 @@ from functools import cached_property
 
 import msgspec
 
-from geartrain.domain.tensorview import TensorView
-from geartrain.domain.validation import InputValidator
-from geartrain.domain.work import WorkerInfo
+from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.signature.tensor_view import TensorView
+from geartrain.domain.signature.validation import InputValidator
 
 
 class Interface:

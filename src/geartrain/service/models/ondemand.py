@@ -9,8 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from geartrain.domain.events import LogSource, Metric
-from geartrain.domain.work import (
+from geartrain.domain.predictions.calls import (
     ALL,
     CallInput,
     CallListener,
@@ -23,6 +22,7 @@ from geartrain.domain.work import (
     WorkerInfo,
     WorkerObserver,
 )
+from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.service.ports import WorkerPort
 
 logger = logging.getLogger(__name__)

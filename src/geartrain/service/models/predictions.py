@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.prediction import Prediction
+from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.models.recent import RecentPredictions
 from geartrain.service.scheduling.execution import Execution
 

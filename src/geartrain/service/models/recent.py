@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from geartrain.domain.prediction import Prediction
+    from geartrain.domain.predictions.prediction import Prediction
 
 MAX_RECENT: Final = 1_000
 MAX_BYTES: Final = 64 * 1024**2  # of outputs and inputs, in all

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import msgspec
 
-from geartrain.domain.events import LogSource
-from geartrain.domain.lifecycle import Health, next_health
-from geartrain.domain.work import WorkerInfo, WorkerObserver
+from geartrain.domain.predictions.calls import WorkerInfo, WorkerObserver
+from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.predictions.lifecycle import Health, next_health
 from geartrain.service.models.restarts import RestartPolicy, Restarts
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.permits import PermitPool

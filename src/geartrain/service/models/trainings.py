@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.signature import Signature
+from geartrain.domain.signature.types import Signature
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.replicas import ModelSetupError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from geartrain.domain.lifecycle import VERSION_STEPS, Health, IllegalStepError, VersionState
+from geartrain.domain.predictions.lifecycle import VERSION_STEPS, Health, IllegalStepError, VersionState
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.repository import IndexEntry, State
 

@@ -10,9 +10,9 @@ from typing import Protocol
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.events import LogSource
-from geartrain.domain.lifecycle import Health
-from geartrain.domain.work import WorkerInfo
+from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.predictions.lifecycle import Health
 from geartrain.service.models.healthcheck import HealthCheck
 from geartrain.service.models.replicas import ModelSetupError, Replica, ReplicaReport, SetupReport, Spawn
 from geartrain.service.models.restarts import RestartPolicy

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
-from geartrain.domain.events import LogSource, Metric
-from geartrain.domain.lifecycle import CALL_STEPS, CallState, ExecutionState, IllegalStepError
-from geartrain.domain.work import ALL, CallInput, FileRef, ItemEnd, Outcome, Succeeded
+from geartrain.domain.predictions.calls import ALL, CallInput, FileRef, ItemEnd, Outcome, Succeeded
+from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.lifecycle import CALL_STEPS, CallState, ExecutionState, IllegalStepError
 from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.execution import CANCELED, Execution
 from geartrain.service.scheduling.pace import Pace

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.lifecycle import Health
-from geartrain.domain.priorities import Priorities
+from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.priorities import Priorities
 from geartrain.service.scheduling.pace import Pace
 from geartrain.service.scheduling.permits import PermitPool, SharedPermits
 

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from geartrain.domain.tensors import pack, unpack
-from geartrain.domain.work import FileRef
+from geartrain.domain.predictions.calls import FileRef
+from geartrain.domain.tensors.tensor import pack, unpack
 from geartrain.service.ports import OutputFilesPort
 
 Step = Callable[[], Coroutine[Any, Any, None] | None]

@@ -10,11 +10,11 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.events import LogSource, Metric
-from geartrain.domain.inference import NO_SCHEDULE, SchedulePolicy
-from geartrain.domain.lifecycle import EXECUTION_STEPS, ExecutionState, IllegalStepError
-from geartrain.domain.prediction import Prediction
-from geartrain.domain.work import Canceled, Failed, FileRef, ItemInput, Outcome, Succeeded
+from geartrain.domain.predictions.calls import Canceled, Failed, FileRef, ItemInput, Outcome, Succeeded
+from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
+from geartrain.domain.predictions.lifecycle import EXECUTION_STEPS, ExecutionState, IllegalStepError
+from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.delivery import NO_DELIVERY, Delivery, NoDelivery
 from geartrain.service.scheduling.preparation import NO_PREPARATION, NoPreparation, Preparation

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from math import inf
 from typing import Final, Generic
 
-from geartrain.domain.batching import BatchPolicy
-from geartrain.domain.priorities import Level
+from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.domain.predictions.priorities import Level
 from geartrain.service.scheduling.queue import T
 
 _STALE: Final = 64  # deadlines of those that wait no longer, before they are cleared away

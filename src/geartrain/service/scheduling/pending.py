@@ -8,12 +8,12 @@ from collections.abc import Callable, Hashable, Sequence
 from math import inf
 from typing import Final
 
-from geartrain.domain.batch_items import BatchItems
-from geartrain.domain.batching import BatchPolicy
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.priorities import Priorities
-from geartrain.domain.tensors import Tensor
-from geartrain.domain.work import WorkerInfo
+from geartrain.domain.predictions.batch_items import BatchItems
+from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.predictions.priorities import Priorities
+from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.levels import LevelledQueue
 from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue

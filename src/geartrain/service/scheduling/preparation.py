@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from geartrain.domain.work import Canceled, Failed
+from geartrain.domain.predictions.calls import Canceled, Failed
 from geartrain.service.ports import FolderPort, InputFilesPort
 
 

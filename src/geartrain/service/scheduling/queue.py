@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-from geartrain.domain.batching import BatchPolicy
+from geartrain.domain.predictions.batching import BatchPolicy
 
 T = TypeVar("T", bound=Hashable)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from geartrain.domain.inference import NO_SCHEDULE, SchedulePolicy
-from geartrain.domain.lifecycle import Health
-from geartrain.domain.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.work import WorkerInfo
+from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
+from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.service.scheduling.call import Call
 from geartrain.service.scheduling.capacity import Capacity, ModelPort
 from geartrain.service.scheduling.context import RunContext

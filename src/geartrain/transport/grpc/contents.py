@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-from geartrain.domain.tensors import DATATYPES, Buffer, join_bytes, tensor_error
+from geartrain.domain.tensors.tensor import DATATYPES, Buffer, join_bytes, tensor_error
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.wire import varint
 

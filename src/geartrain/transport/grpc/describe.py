@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from geartrain.apis.open_inference_info import backend_of, config_type, max_batch, properties
-from geartrain.domain.batching import BatchPolicy
-from geartrain.domain.statistics import Duration, ModelStatistics
-from geartrain.domain.tensors import TensorSpec
+from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.domain.predictions.statistics import Duration, ModelStatistics
+from geartrain.domain.tensors.tensor import TensorSpec
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.repository import IndexEntry
 from geartrain.transport.grpc import open_inference_pb2 as pb

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from geartrain.domain.inference import InferRequest
-from geartrain.service import inference
+from geartrain.domain.predictions.inference import InferRequest
+from geartrain.service.models import inference
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import completion

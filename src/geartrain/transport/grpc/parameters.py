@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from geartrain.apis.infer_parameters import take_parameters
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.inference import NO_SCHEDULE, Parameter, Parameters, SchedulePolicy
+from geartrain.domain.predictions.inference import NO_SCHEDULE, Parameter, Parameters, SchedulePolicy
 from geartrain.transport.grpc import open_inference_pb2 as pb
 
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"

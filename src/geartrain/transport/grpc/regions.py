@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from geartrain.apis.open_inference import Place, put
-from geartrain.domain.tensors import Tensor, tensor_error
+from geartrain.domain.tensors.tensor import Tensor, tensor_error
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.parameters import read

@@ -13,9 +13,9 @@ from typing import Final
 import grpc
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.events import Completed, Output
-from geartrain.domain.prediction import Prediction
-from geartrain.service import inference
+from geartrain.domain.predictions.events import Completed, Output
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.service.models import inference
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import EventReader, LaggedError, completion

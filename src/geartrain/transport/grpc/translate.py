@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 
 from geartrain.apis.open_inference import Place
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.inference import InferRequest, InferResponse
-from geartrain.domain.tensors import Buffer, Tensor, tensor_error
+from geartrain.domain.predictions.inference import InferRequest, InferResponse
+from geartrain.domain.tensors.tensor import Buffer, Tensor, tensor_error
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import contents
 from geartrain.transport.grpc import open_inference_pb2 as pb

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from geartrain.domain.tensors import Buffer
+from geartrain.domain.tensors.tensor import Buffer
 
 RAW_INPUT_TAG: Final = 7 << 3 | 2  # ModelInferRequest.raw_input_contents
 RAW_OUTPUT_TAG: Final = b"\x32"  # ModelInferResponse.raw_output_contents: 6 << 3 | 2

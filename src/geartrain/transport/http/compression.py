@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.tensors import Buffer
+from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.http.wire import too_large
 
 Encoding = Literal["gzip", "deflate"]

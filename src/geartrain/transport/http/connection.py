@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.http.heads import AnswerHeads, KnownHead
-from geartrain.transport.http.lanes import JSON, Answer, Call, Lane, NewCall
+from geartrain.transport.http.handlers import JSON, Answer, Call, Lane, NewCall
+from geartrain.transport.http.head_cache import AnswerHeads, KnownHead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from geartrain.domain.tensors import Buffer
-    from geartrain.transport.http.heads import KnownHeads
+    from geartrain.domain.tensors.tensor import Buffer
+    from geartrain.transport.http.head_cache import KnownHeads
 
 logger = logging.getLogger(__name__)
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 from geartrain.apis import generate, open_inference
 from geartrain.apis.generate import GenerateView
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.events import Completed, Event, Output
-from geartrain.domain.prediction import Prediction
-from geartrain.service import inference
+from geartrain.domain.predictions.events import Completed, Event, Output
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.service.models import inference
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import EventReader, LaggedError, completion
 from geartrain.transport.http import compression
-from geartrain.transport.http.hangup import HangupWatch
+from geartrain.transport.http.disconnect import HangupWatch
+from geartrain.transport.http.handlers import Answer
 from geartrain.transport.http.infer import refuse
-from geartrain.transport.http.lanes import Answer
 from geartrain.transport.http.wire import ClientGoneError, read_body, send_answer
 
 if TYPE_CHECKING:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Final
 from geartrain.apis import open_inference, tensor_json
 from geartrain.apis.open_inference import Reply
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.inference import InferRequest, InferResponse
-from geartrain.domain.prediction import Prediction
-from geartrain.service import inference
+from geartrain.domain.predictions.inference import InferRequest, InferResponse
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.service.models import inference
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import completion
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.errors import OPEN_INFERENCE_HTTP_STATUS, retry_headers
 from geartrain.transport.http import compression
-from geartrain.transport.http.hangup import HangupWatch
-from geartrain.transport.http.lanes import EXPRESS_LIMIT, JSON, Answer, Headers, NewCall
+from geartrain.transport.http.disconnect import HangupWatch
+from geartrain.transport.http.handlers import EXPRESS_LIMIT, JSON, Answer, Headers, NewCall
 from geartrain.transport.http.wire import ClientGoneError, read_body, send_answer, too_large
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from geartrain.domain.lifecycle import Health
+from geartrain.domain.predictions.lifecycle import Health
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -14,9 +14,9 @@ from starlette.routing import BaseRoute, Route
 
 from geartrain import __version__
 from geartrain.apis import cog
+from geartrain.domain.cog_version import COG_VERSION
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.lifecycle import Health
-from geartrain.domain.versions import COG_VERSION
+from geartrain.domain.predictions.lifecycle import Health
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.http.app import make_app

@@ -18,8 +18,8 @@ from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.http.generate import GenerateEndpoint
+from geartrain.transport.http.handlers import Answer
 from geartrain.transport.http.infer import InferEndpoint, read_version, refuse
-from geartrain.transport.http.lanes import Answer
 from geartrain.transport.http.open_inference_control import EMPTY, ControlEndpoints, Request, Route, json_answer
 from geartrain.transport.http.wire import ClientGoneError, send_answer
 

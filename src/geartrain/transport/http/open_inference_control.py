@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from geartrain.apis import open_inference_info
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.http.lanes import Answer
+from geartrain.transport.http.handlers import Answer
 from geartrain.transport.http.wire import read_body
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from geartrain.apis import cog
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.prediction import Prediction
-from geartrain.domain.webhook import Webhook
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.webhook import Webhook
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.predictions import Predictions
 from geartrain.service.readers import completion
 from geartrain.transport.errors import HTTP_STATUS, retry_headers
-from geartrain.transport.http.hangup import HangupWatch
-from geartrain.transport.http.lanes import EXPRESS_LIMIT, JSON, Answer, Headers, NewCall
+from geartrain.transport.http.disconnect import HangupWatch
+from geartrain.transport.http.handlers import EXPRESS_LIMIT, JSON, Answer, Headers, NewCall
 from geartrain.transport.http.streams import QUIET, EventStreams
 from geartrain.transport.http.wire import INTERNAL_ERROR, ClientGoneError, read_body, send_json, send_parts, too_large
 

@@ -16,8 +16,8 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.http.app import make_app
 from geartrain.transport.http.connection import Connection, IdleSweep
-from geartrain.transport.http.heads import AnswerHeads, KnownHeads
-from geartrain.transport.http.lanes import Lane
+from geartrain.transport.http.handlers import Lane
+from geartrain.transport.http.head_cache import AnswerHeads, KnownHeads
 from geartrain.transport.http.metrics import MetricsEndpoint
 from geartrain.transport.http.models import CogEndpoints
 from geartrain.transport.http.open_inference import OpenInferenceEndpoints, OpenInferenceOptions

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from geartrain.apis import sse
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.events import Completed, EventsDroppedError
+from geartrain.domain.predictions.events import Completed, EventsDroppedError
 from geartrain.service.readers import EventReader, LaggedError, replay_start
-from geartrain.transport.http.hangup import HangupWatch
+from geartrain.transport.http.disconnect import HangupWatch
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Send
 
-    from geartrain.domain.prediction import Prediction
+    from geartrain.domain.predictions.prediction import Prediction
     from geartrain.service.models.predictions import Predictions
 
 QUIET: Final = 15.0  # seconds without an event until a comment keeps the connection alive

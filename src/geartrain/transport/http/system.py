@@ -15,8 +15,8 @@ from starlette.staticfiles import StaticFiles
 from geartrain import __version__
 from geartrain.apis import cog, openapi
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.lifecycle import Health
-from geartrain.domain.signature import Signature
+from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.signature.types import Signature
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.interface import Interface
 from geartrain.service.models.replicas import SetupReport

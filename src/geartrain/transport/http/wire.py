@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.http.lanes import Answer
+from geartrain.transport.http.handlers import Answer
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Send

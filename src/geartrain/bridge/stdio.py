@@ -1,0 +1,113 @@
+"""What a worker writes to its descriptors 1 and 2 past Python: C libraries, subprocesses, a dying interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import fcntl
+import os
+import select
+import struct
+import termios
+from collections.abc import Callable
+from typing import IO
+
+from geartrain.domain.predictions.events import LogSource
+
+_CHUNK = 65536  # bytes
+_MAX_LINE = 4 * 1024 * 1024  # characters kept of a line that does not end
+
+
+class _Pipe:
+    """One pipe: bytes in, whole lines out."""
+
+    def __init__(self, source: LogSource, pipe: IO[bytes], deliver: Callable[[LogSource, str], None]) -> None:
+        self.fd = pipe.fileno()
+        os.set_blocking(self.fd, False)
+        self._pipe = pipe  # keeps the descriptor open
+        self._source = source
+        self._deliver = deliver
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._partial = ""
+        self._dangles = False  # a line, or a character, that has no end yet
+        self.closed = False
+
+    def read(self, size: int = _CHUNK) -> int:
+        """Take one piece of at most `size` bytes; return its size, 0 when there is nothing or never will be."""
+        try:
+            data = os.read(self.fd, size)
+        except BlockingIOError:
+            return 0
+        self.closed = not data
+        self._dangles = not data.endswith(b"\n")
+        text = self._partial + self._decoder.decode(data)
+        end = len(text) if len(text) > _MAX_LINE else text.rfind("\n") + 1
+        self._partial = text[end:]
+        if end:
+            self._deliver(self._source, text[:end])
+        return len(data)
+
+    def read_present(self) -> None:
+        """Take what is there now, and nothing of what a flood adds meanwhile."""
+        present = _unread(self.fd)
+        while present > 0 and (size := self.read(min(present, _CHUNK))):
+            present -= size
+
+    def flush(self) -> None:
+        """Deliver a last line that has no end."""
+        if self._dangles:
+            self._dangles = False
+            text, self._partial = self._partial + self._decoder.decode(b"", final=True), ""
+            if text:
+                self._deliver(self._source, text)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._pipe.close()
+
+
+def _unread(fd: int) -> int:
+    size: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0]
+    return size
+
+
+class OutputPipes:
+    """Both pipes of a worker, read on the loop and, at the end of a prediction, to the last byte."""
+
+    def __init__(self, stdout: IO[bytes], stderr: IO[bytes], deliver: Callable[[LogSource, str], None]) -> None:
+        self._pipes = [_Pipe("stdout", stdout, deliver), _Pipe("stderr", stderr, deliver)]
+        self._poll = select.poll()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Read whenever something comes."""
+        self._loop = loop
+        for pipe in self._pipes:
+            self._poll.register(pipe.fd, select.POLLIN)
+            loop.add_reader(pipe.fd, self._on_readable, pipe)
+
+    def drain(self) -> None:
+        """Deliver all that has been written so far. Costs one system call when there is nothing."""
+        if self._poll.poll(0):
+            for pipe in self._pipes:
+                pipe.read_present()
+        for pipe in self._pipes:
+            pipe.flush()
+
+    def close(self) -> None:
+        """Stop reading."""
+        for pipe in tuple(self._pipes):
+            self._forget(pipe)
+
+    def _on_readable(self, pipe: _Pipe) -> None:
+        pipe.read()
+        if pipe.closed:
+            self._forget(pipe)
+
+    def _forget(self, pipe: _Pipe) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(pipe.fd)
+            self._poll.unregister(pipe.fd)
+        self._pipes.remove(pipe)
+        pipe.flush()
+        pipe.close()

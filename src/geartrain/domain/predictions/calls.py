@@ -1,0 +1,156 @@
+"""What passes between the service and a worker: a call, what becomes of it, and who hears of it.
+
+The service and the bridge both speak these words, so neither needs to know the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.inference import Parameters
+from geartrain.domain.signature.types import Signature
+from geartrain.domain.tensors.tensor import Tensor
+
+PYTHON: Final = "python"
+"""The platform of a model that is code: the document lists none for it, and Triton says this of its Python models."""
+
+
+ALL: Final = -1
+"""In place of the index of an item: every item of the call that has not ended."""
+
+
+class ItemInput(msgspec.Struct, frozen=True):
+    """One prediction's part of a call. `input` is a JSON object in UTF-8 whose file values are local paths.
+
+    With `tensors`, which may be an empty tuple, these are inputs beside it, and outputs that hold tensors come packed
+    (`domain.tensors.pack`) instead of as JSON. `rows` is its size in a batch (`domain.batching`). `parameters` are
+    those of the Open Inference Protocol.
+    """
+
+    id: str
+    input: bytes
+    rows: int = 1
+    context: dict[str, str] | None = None
+    tensors: tuple[Tensor, ...] | None = None
+    parameters: Parameters | None = None
+
+
+class CallInput(msgspec.Struct, frozen=True):
+    """One invocation of `run()`, for one prediction or, where the model takes batches, for several.
+
+    `prefetch`: the slot is still busy; the call begins when the one before it is over. `lone`: no other client seems
+    to ask at present, so the server has nothing else to do while the call runs.
+    """
+
+    id: str
+    items: tuple[ItemInput, ...]
+    prefetch: bool = False
+    lone: bool = False
+
+
+class FileRef(msgspec.Struct, frozen=True):
+    """A file that an output refers to: the output's JSON has the string `token` where its URL belongs.
+
+    With `is_output` it is the JSON itself: too large for a message, it is empty there.
+    """
+
+    token: str
+    filename: str
+    mime_type: str
+    is_output: bool = False
+
+
+class Succeeded(msgspec.Struct, frozen=True):
+    """The run ended well. `output` is JSON text, empty if a file holds it; None when the run gave it as chunks.
+
+    For an item with tensors it is packed, if it holds any; so are its chunks.
+    """
+
+    output: bytes | None
+    predict_time: float
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The run raised, or its worker died."""
+
+    error: str
+
+
+class Canceled(msgspec.Struct, frozen=True):
+    """The run was stopped on request."""
+
+
+Outcome = Succeeded | Failed | Canceled
+
+
+class ItemEnd(msgspec.Struct, frozen=True):
+    """How an item of a call ended; `item` may be `ALL`. The `files` are those that the output of a success names."""
+
+    item: int
+    outcome: Outcome
+    files: tuple[FileRef, ...] = ()
+
+
+class CallListener(Protocol):
+    """Hears what a worker reports of one call, whose items are named by their index, or by `ALL`.
+
+    First `on_begin`, then any number of outputs, logs and metrics, and exactly one end for each item; or only
+    `on_unstarted`.
+    """
+
+    def on_begin(self) -> None:
+        """The call is run now: at once, or when the one before it on its slot is over."""
+
+    def on_unstarted(self) -> None:
+        """The worker has died before the call began: nothing of it has run."""
+
+    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
+        """The run gave a chunk of JSON text, empty if one of the files holds it."""
+
+    def on_log(self, item: int, source: LogSource, data: str) -> None:
+        """The run wrote to a stream."""
+
+    def on_metric(self, item: int, metric: Metric) -> None:
+        """The run recorded a metric."""
+
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
+        """Items are over, perhaps none. With `idle` the call is, too, and its slot may take the next one."""
+
+    def on_idle(self) -> None:
+        """The slot, which was still occupied when all items had ended, may take the next call."""
+
+
+class WorkerObserver(Protocol):
+    """Hears what concerns a worker as a whole."""
+
+    def on_setup_log(self, source: LogSource, data: str) -> None:
+        """Load or setup wrote to a stream."""
+
+    def on_loaded(self, info: WorkerInfo) -> None:
+        """The model is loaded, and its setup begins."""
+
+    def on_lost(self, reason: str) -> None:
+        """The worker is gone without having been told to go; the calls it had have been ended before."""
+
+
+class WorkerInfo(msgspec.Struct, frozen=True):
+    """What a worker says of itself when it has loaded its model, before setup."""
+
+    signature: Signature
+    slots: int
+    is_async: bool
+    has_healthcheck: bool
+    batching: Batching | None = None
+    platform: str = PYTHON  # what runs it, as the Open Inference Protocol calls it
+
+
+class HealthVerdict(msgspec.Struct, frozen=True):
+    """The result of the author's `healthcheck()`; `error` says why it is not healthy."""
+
+    healthy: bool
+    error: str | None = None

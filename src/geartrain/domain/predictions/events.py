@@ -1,0 +1,135 @@
+"""What can happen to a prediction, and the append-only log that keeps it.
+
+Every way of answering is a reader of this log. A reader holds no queue of its own: it remembers the index it has read
+up to, so a slow one costs nothing and stalls nobody. The log keeps the newest `capacity` events and knows how many
+it has dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, final
+
+import msgspec
+
+from geartrain.domain.predictions.lifecycle import Status
+
+LogSource = Literal["stdout", "stderr"]
+MetricMode = Literal["replace", "increment", "append", "delete"]
+
+DEFAULT_CAPACITY = 1024
+
+
+class Start(msgspec.Struct, frozen=True, gc=False):
+    """The run began."""
+
+
+@final
+class Output(msgspec.Struct, frozen=True, gc=False):
+    """The run gave a chunk of output: JSON text in UTF-8, and its 0-based position."""
+
+    chunk: bytes
+    index: int
+
+
+class Log(msgspec.Struct, frozen=True, gc=False):
+    """The run wrote to a stream."""
+
+    source: LogSource
+    data: str
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """The run recorded a metric; `value` is the value given, not what it has added up to."""
+
+    name: str
+    value: Any
+    mode: MetricMode
+
+
+class Completed(msgspec.Struct, frozen=True, gc=False):
+    """The prediction reached a terminal state. Always the last event, exactly once."""
+
+    status: Status
+
+
+Event = Start | Output | Log | Metric | Completed
+
+
+class EventsDroppedError(LookupError):
+    """A reader asked for events that the ring no longer holds."""
+
+    def __init__(self, skipped: int) -> None:
+        super().__init__(f"{skipped} events were dropped")
+        self.skipped = skipped
+
+
+class EventLog:
+    """The events of one prediction, in order. Indices count from 0 over the whole life of the prediction."""
+
+    __slots__ = ("_capacity", "_enders", "_events", "_listeners", "history", "next_index")
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY, *, history: int = DEFAULT_CAPACITY) -> None:
+        """`capacity`: how many events are held at least; `history`: how many of them are for late readers."""
+        self.history = history
+        self._capacity = capacity
+        # A list that is cut now and then: of the many predictions with three events none pays for a ring.
+        self._events: list[Event] = []
+        self._listeners: tuple[Callable[[Event], None], ...] = ()  # replaced, so that one may go while all are told
+        self._enders: tuple[Callable[[], None], ...] = ()
+        self.next_index = 0
+
+    @property
+    def first_index(self) -> int:
+        """The index of the oldest event still held."""
+        return max(0, self.next_index - self._capacity)
+
+    def append(self, event: Event) -> None:
+        """Add an event and tell the listeners, which must not block. What one of them raises is logged and no more."""
+        events = self._events
+        events.append(event)
+        self.next_index += 1
+        if len(events) > 2 * self._capacity:
+            del events[: len(events) - self._capacity]
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
+                _log_failure(error)
+
+    def end(self, event: Completed) -> None:
+        """Add the last event of all, and tell everybody."""
+        self.append(event)
+        enders = self._enders
+        # Who listens often knows the prediction: kept, they would hold each other.
+        self._listeners = self._enders = ()
+        for ender in enders:
+            try:
+                ender()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
+                _log_failure(error)
+
+    def read(self, start: int) -> list[Event]:
+        """Return the events from index `start` on; raise `EventsDroppedError` if some are no longer held."""
+        first = self.first_index
+        if start < first:
+            raise EventsDroppedError(first - start)
+        return self._events[start - self.next_index :] if start < self.next_index else []
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Call `listener` with each event appended from now on."""
+        self._listeners = (*self._listeners, listener)
+
+    def listen_for_end(self, ender: Callable[[], None]) -> None:
+        """Call `ender` after the last event: most who wait for a prediction want to know no more."""
+        self._enders = (*self._enders, ender)
+
+    def unlisten(self, listener: Callable[[Event], None]) -> None:
+        """Stop calling `listener`; one that is not listening is ignored."""
+        self._listeners = tuple(other for other in self._listeners if other != listener)
+
+
+def _log_failure(error: Exception) -> None:
+    import logging  # the worker, which has no log, imports this module too
+
+    logging.getLogger(__name__).error("a reader of a prediction has failed", exc_info=error)

@@ -1,0 +1,54 @@
+"""A request and a response of the Open Inference Protocol, without a word of HTTP or gRPC."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from geartrain.domain.tensors.tensor import Tensor
+
+Parameter = str | int | float | bool
+Parameters = dict[str, Parameter]
+
+
+LONGEST_TIMEOUT: Final = 366 * 24 * 3600.0  # seconds; timers take no more than some years
+
+
+class SchedulePolicy(msgspec.Struct, frozen=True):
+    """What a client says of how its request is to be scheduled.
+
+    `timeout`: seconds that queue and run may take together; None for no limit. `priority`: the number of a level, 1 is
+    the highest; 0 for the model's default.
+    """
+
+    timeout: float | None = None
+    priority: int = 0
+
+    def within(self, seconds: float) -> SchedulePolicy:
+        """Return the policy with a timeout of at most so many seconds."""
+        limits = (seconds, LONGEST_TIMEOUT) if self.timeout is None else (seconds, self.timeout, LONGEST_TIMEOUT)
+        return msgspec.structs.replace(self, timeout=min(limits))
+
+
+NO_SCHEDULE: Final = SchedulePolicy()  # of a request that says nothing of it
+
+
+class InferRequest(msgspec.Struct, frozen=True):
+    """What a client wants of a model. `outputs` None means all of them."""
+
+    inputs: tuple[Tensor, ...]
+    id: str = ""
+    parameters: Parameters = {}
+    outputs: tuple[str, ...] | None = None
+    schedule: SchedulePolicy = NO_SCHEDULE
+
+
+class InferResponse(msgspec.Struct, frozen=True):
+    """What it gets: the tensors, in the model's order, and the parameters that the run has recorded."""
+
+    model_name: str
+    model_version: str
+    id: str
+    outputs: tuple[Tensor, ...]
+    parameters: Parameters = {}

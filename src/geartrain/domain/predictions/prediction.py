@@ -1,0 +1,150 @@
+"""A prediction: one call of a runner, from request to terminal state, as an event log with its state added up.
+
+No clock, loop or socket: times are given by the caller, in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from geartrain.domain.errors import Code
+from geartrain.domain.predictions.events import (
+    DEFAULT_CAPACITY,
+    Completed,
+    EventLog,
+    Log,
+    LogSource,
+    Metric,
+    MetricMode,
+    Output,
+    Start,
+)
+from geartrain.domain.predictions.lifecycle import Status, next_status
+from geartrain.domain.predictions.metrics import apply_metric
+
+# To read a member of an enumeration from its class takes several times as long as a global name.
+_STARTING, _PROCESSING, _SUCCEEDED = Status.STARTING, Status.PROCESSING, Status.SUCCEEDED
+_TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
+_START = Start()
+_COMPLETED = {status: Completed(status) for status in _TERMINAL}
+
+
+class Prediction:
+    """The state of one prediction and the log of how it came about.
+
+    `input` is the JSON text to echo, with secrets masked. `chunks` are the outputs given so far, each JSON text;
+    `output` is the JSON text of the whole, once it is known.
+    """
+
+    __slots__ = (
+        "chunks",
+        "completed_at",
+        "created_at",
+        "error",
+        "error_code",
+        "id",
+        "input",
+        "log",
+        "log_parts",
+        "metrics",
+        "output",
+        "predict_time",
+        "started_at",
+        "status",
+    )
+
+    def __init__(self, prediction_id: str, echo: bytes, created_at: float, *, history: int = DEFAULT_CAPACITY) -> None:
+        """`history`: how many events are kept for late readers; 0 for none, they get what comes live."""
+        self.id = prediction_id
+        self.input = echo
+        self.created_at = created_at
+        self.started_at: float | None = None
+        self.completed_at: float | None = None
+        self.predict_time: float | None = None
+        self.status = _STARTING
+        self.error: str | None = None
+        self.error_code: Code | None = None  # why it failed, if it was not the run
+        self.output: bytes | None = None
+        self.chunks: list[bytes] = []
+        self.log_parts: list[str] = []
+        self.metrics: dict[str, Any] = {}
+        self.log = EventLog(max(history, DEFAULT_CAPACITY), history=history)  # the first reader gets all
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing can happen to it any more."""
+        return self.status in _TERMINAL
+
+    @property
+    def logs(self) -> str:
+        """All that the run has written, in the order of writing."""
+        return "".join(self.log_parts)
+
+    def start(self, at: float) -> None:
+        """The runner is about to be called."""
+        self.status = next_status(self.status, _PROCESSING)
+        self.started_at = at
+        self.log.append(_START)
+
+    def add_output(self, chunk: bytes) -> None:
+        """The runner gave one chunk (JSON text)."""
+        self.chunks.append(chunk)
+        self.log.append(Output(chunk, len(self.chunks) - 1))
+
+    def add_log(self, source: LogSource, data: str) -> None:
+        """The runner wrote `data` to `source`."""
+        self.log_parts.append(data)
+        self.log.append(Log(source, data))
+
+    def add_metric(self, name: str, value: Any, mode: MetricMode) -> None:
+        """The runner recorded a metric under a dotted `name`."""
+        self.record(Metric(name, value, mode))
+
+    def record(self, metric: Metric) -> None:
+        """As `add_metric`, of an event that is made already."""
+        apply_metric(self.metrics, metric.name, metric.value, mode=metric.mode)
+        self.log.append(metric)
+
+    def succeed(
+        self, output: bytes | None, *, at: float, predict_time: float | None = None, packed: bool = False
+    ) -> None:
+        """The run ended well. `output` is the JSON text of the value it returned, None for a stream of chunks.
+
+        `packed`: they are no JSON text (see `Succeeded`), and a stream of such is not joined.
+        """
+        if output is None:
+            output = None if packed else json_array(self.chunks)
+        else:
+            # The one output of a run that streams nothing is a chunk too, for readers that follow chunks.
+            self.chunks.append(output)
+            self.log.append(Output(output, len(self.chunks) - 1))
+        self.output = output
+        self._complete(_SUCCEEDED, at, predict_time)
+
+    def fail(self, error: str, *, at: float, code: Code | None = None) -> None:
+        """The run, or what had to come before it, went wrong. The chunks given so far stay."""
+        self.error = error
+        self.error_code = code
+        self._complete(Status.FAILED, at, None)
+
+    def cancel(self, *, at: float) -> None:
+        """The run was stopped on request. The chunks given so far stay."""
+        self._complete(Status.CANCELED, at, None)
+
+    def _complete(self, status: Status, at: float, predict_time: float | None) -> None:
+        self.status = next_status(self.status, status)
+        self.completed_at = at
+        if predict_time is None:
+            predict_time = at - (self.started_at or self.created_at)
+        self.predict_time = predict_time
+        self.log.end(_COMPLETED[status])
+
+
+def json_array(items: Sequence[bytes]) -> bytes:
+    """Return the JSON text of an array of JSON texts, made in one copy: they may be large, or many."""
+    parts = [b","] * (2 * len(items) + 1)
+    parts[1::2] = items
+    parts[0] = b"["
+    parts[-1] = b"]" if items else b"[]"
+    return b"".join(parts)

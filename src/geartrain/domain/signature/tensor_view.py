@@ -1,0 +1,320 @@
+"""A model's inputs and outputs as tensors: how the Open Inference Protocol sees any signature.
+
+A tensor is itself. Everything else has a tensor by rule:
+
+    str, a choice of texts, Secret      BYTES [1], UTF-8
+    Path, File                          BYTES [1]: a URL, base64, or the file's own bytes
+    int, float, bool                    INT64, FP64, BOOL [1]
+    list[T] of these                    the datatype of T, [-1]
+    anything else                       BYTES [1]: JSON
+
+An output that is a record of named fields is one tensor for each of them; any other is called `output`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
+from geartrain.domain.tensors.tensor import (
+    VARIABLE,
+    Tensor,
+    TensorSpec,
+    check,
+    check_type,
+    count_of,
+    join_bytes,
+    split_bytes,
+    tensor_error,
+    unpack,
+)
+
+OUTPUT: Final = "output"  # the name of an output without one
+
+_NUMBERS: Final = {"integer": ("INT64", "q"), "number": ("FP64", "d"), "boolean": ("BOOL", "?")}
+_TEXTS: Final = frozenset({"string", "secret", "path", "file"})
+_FILES: Final = frozenset({"path", "file"})
+_URLS: Final = ("data:", "http:", "https:")
+_NO_INPUT: Final = b"{}"
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """An input of the model: a JSON object of what is no tensor for it, and the tensors."""
+
+    json: bytes
+    tensors: tuple[Tensor, ...]
+
+
+class _Element(msgspec.Struct, frozen=True):
+    """How values of one JSON type lie in a tensor."""
+
+    datatype: str
+    read: Callable[[str, Tensor], list[Any]]  # of the input's name
+    write: Callable[[Sequence[Any]], bytes]
+
+
+class _Port(msgspec.Struct, frozen=True):
+    """One tensor that is none to the model."""
+
+    spec: TensorSpec
+    element: _Element
+    is_list: bool
+
+    def value(self, tensor: Tensor) -> Any:
+        values = self.element.read(self.spec.name, tensor)
+        return values if self.is_list else values[0]
+
+    def tensor(self, value: Any) -> Tensor:
+        values = value if self.is_list else (value,)
+        try:
+            data = self.element.write(values)
+        except (struct.error, AttributeError, TypeError, ValueError, OverflowError):
+            what = f"output '{self.spec.name}' is declared as {self.spec.datatype}, and the model gave something else"
+            raise GeartrainError(Code.RUN_FAILED, what) from None
+        return Tensor(self.spec.name, self.spec.datatype, (len(values),), data)
+
+
+class TensorView:
+    """Made once for each signature. `inputs` and `outputs` are what metadata says of them."""
+
+    def __init__(self, signature: Signature) -> None:
+        self._ports = {field.name: _port(field) for field in signature.inputs if field.type.kind != "tensor"}
+        self._out = _outputs(signature.output)
+        self.inputs = tuple(_input_spec(field) for field in signature.inputs)
+        self._texts = {field.name for field in signature.inputs if field.type.text}
+        self._specs = {spec.name: spec for spec in self.inputs}
+        self._required = tuple(spec.name for spec in self.inputs if not spec.optional)
+        mode = signature.output.mode
+        self.streams = mode != "value"
+        self._joins_text = mode == "concatenate"
+        # Of a stream, all that was yielded is one tensor: its first dimension grows.
+        self.outputs = tuple(map(_of_stream, self._out.specs)) if mode == "iterator" else self._out.specs
+        self.names = tuple(spec.name for spec in self.outputs)
+        self.gives_tensors = self._out.has_tensors
+        self.has_tensors = self.gives_tensors or any(field.type.kind == "tensor" for field in signature.inputs)
+
+    # in
+
+    def bind(self, tensors: Sequence[Tensor]) -> Bound:
+        """Check the tensors of a request and return the model's input.
+
+        Raises `INVALID_TENSOR`, which names the tensor: unknown, missing, given twice, of another datatype or shape, or
+        with contents that do not fit them.
+        """
+        values: dict[str, Any] = {}
+        passed: list[Tensor] = []
+        seen: set[str] = set()
+        for tensor in tensors:
+            name = tensor.name
+            spec = self._specs.get(name)
+            if spec is None:
+                raise tensor_error(f"unexpected inference input '{name}'; the inputs are: {_listed(self._specs)}")
+            if name in seen:
+                raise tensor_error(f"input '{name}' already exists in request")
+            seen.add(name)
+            port = self._ports.get(name)
+            if port is None:
+                check(spec, tensor)
+                if name in self._texts:
+                    _read_texts(name, tensor)
+                passed.append(tensor)
+            else:
+                check_type(spec, tensor.datatype, tensor.shape)
+                values[name] = port.value(tensor)
+        if len(seen) < len(self._specs):
+            self._check_required(seen)
+        return Bound(_encode(values) if values else _NO_INPUT, tuple(passed))
+
+    def _check_required(self, seen: set[str]) -> None:
+        missing = [name for name in self._required if name not in seen]
+        if missing:
+            msg = (
+                f"expected {self._expected()} but got {len(seen)}: missing required input(s) {_listed(missing)}. "
+                "Please provide all required inputs."
+            )
+            raise tensor_error(msg)
+
+    def _expected(self) -> str:
+        least, most = len(self._required), len(self._specs)
+        return f"{least} input(s)" if least == most else f"between {least} and {most} inputs"
+
+    # out
+
+    def check_requested(self, names: Sequence[str]) -> None:
+        """Raise `INVALID_TENSOR` if one of these is no output of the model."""
+        for name in names:
+            if name not in self.names:
+                msg = f"unexpected inference output '{name}'; the outputs are: {_listed(self.names)}"
+                raise tensor_error(msg)
+
+    def whole(self, output: bytes, chunks: Sequence[bytes]) -> list[Tensor]:
+        """Return the outputs of a run that is over: `output` and `chunks` as its prediction has them.
+
+        What a stream has yielded is one tensor: of one more dimension, or along the first one; text is joined.
+        """
+        if not self.streams:
+            return self.one(output)
+        if self._joins_text:
+            return self._out.tensors(_encode("".join(map(_decode, chunks))))
+        parts = [self.one(chunk) for chunk in chunks]
+        return [self._join(spec, [t for part in parts for t in part if t.name == spec.name]) for spec in self.outputs]
+
+    def one(self, chunk: bytes) -> list[Tensor]:
+        """Return the outputs of one yield, or those of a run that yields nothing."""
+        return self._out.tensors(chunk)
+
+    @staticmethod
+    def _join(spec: TensorSpec, tensors: list[Tensor]) -> Tensor:
+        """Lay the tensors of the yields one behind the other."""
+        inner = [tensor.shape[1:] for tensor in tensors]
+        if any(shape != inner[0] for shape in inner):
+            msg = f"output '{spec.name}' was yielded in shapes that cannot be joined; read it as a stream"
+            raise tensor_error(msg)
+        rest = inner[0] if inner else tuple(max(size, 0) for size in spec.shape[1:])
+        length = sum(tensor.shape[0] if tensor.shape else 1 for tensor in tensors)
+        return Tensor(spec.name, spec.datatype, (length, *rest), b"".join(tensor.data for tensor in tensors))
+
+
+# inputs
+
+
+def _input_spec(field: InputField) -> TensorSpec:
+    kind, optional = field.type, not field.required
+    if kind.kind == "tensor":
+        return _tensor_spec(field.name, kind, optional=optional)
+    return _port(field).spec
+
+
+def _tensor_spec(name: str, kind: TypeSpec, *, optional: bool = False) -> TensorSpec:
+    return TensorSpec(name, kind.datatype, kind.shape, optional, kind.variadic, kind.variadic_at, kind.names)
+
+
+def _port(field: InputField) -> _Port:
+    return _named_port(field.name, field.type, optional=not field.required)
+
+
+def _named_port(name: str, kind: TypeSpec, *, optional: bool = False) -> _Port:
+    inner = kind.items
+    is_list = kind.kind == "array" and inner is not None and not inner.nullable
+    element = _element(inner if is_list and inner is not None else kind)
+    shape = (VARIABLE,) if is_list else (1,)
+    return _Port(TensorSpec(name, element.datatype, shape, optional=optional), element, is_list)
+
+
+def _element(kind: TypeSpec) -> _Element:
+    if kind.kind in _NUMBERS:
+        datatype, code = _NUMBERS[kind.kind]
+        return _Element(datatype, lambda _, tensor: _read_numbers(code, tensor), lambda v: _write_numbers(code, v))
+    if kind.kind in _FILES:
+        return _Element("BYTES", _read_files, _write_texts)
+    if kind.kind in _TEXTS:
+        return _Element("BYTES", _read_texts, _write_texts)
+    return _Element("BYTES", _read_json, lambda values: join_bytes([_encode(value) for value in values]))
+
+
+def _read_numbers(code: str, tensor: Tensor) -> list[Any]:
+    count = count_of(tensor.shape)
+    if len(tensor.data) != count * struct.calcsize(f"<{code}"):
+        check(TensorSpec(tensor.name, tensor.datatype, tensor.shape), tensor)
+    values = list(struct.unpack(f"<{count}{code}", tensor.data))
+    if code == "d" and not all(map(math.isfinite, values)):
+        raise tensor_error(f"input '{tensor.name}' is NaN or infinite, which a model takes in a tensor only")
+    return values
+
+
+def _write_numbers(code: str, values: Sequence[Any]) -> bytes:
+    if code == "q":
+        values = list(map(int, values))  # 7.0 is an integer in JSON
+    return struct.pack(f"<{len(values)}{code}", *values)
+
+
+def _read_texts(name: str, tensor: Tensor) -> list[Any]:
+    try:
+        return [element.decode() for element in split_bytes(name, tensor.data, count_of(tensor.shape))]
+    except UnicodeDecodeError:
+        raise tensor_error(f"input '{name}' is text, and its bytes are not valid UTF-8") from None
+
+
+def _write_texts(values: Sequence[Any]) -> bytes:
+    return join_bytes([value.encode() for value in values])
+
+
+def _read_files(name: str, tensor: Tensor) -> list[Any]:
+    return [_url_of(element) for element in split_bytes(name, tensor.data, count_of(tensor.shape))]
+
+
+def _url_of(element: bytes) -> str:
+    """A URL is one already; base64 is the body of one; anything else is the contents of the file."""
+    if element.lower().startswith(tuple(scheme.encode() for scheme in _URLS)):
+        return element.decode(errors="replace")
+    try:
+        base64.b64decode(element, validate=True)
+    except binascii.Error:
+        element = base64.b64encode(element)
+    return f"data:;base64,{element.decode()}"
+
+
+def _read_json(name: str, tensor: Tensor) -> list[Any]:
+    try:
+        return [_decode(element) for element in split_bytes(name, tensor.data, count_of(tensor.shape))]
+    except (ValueError, RecursionError) as error:
+        raise tensor_error(f"input '{name}' takes JSON, and its bytes are none: {error}") from None
+
+
+def _listed(names: Sequence[str] | dict[str, Any]) -> str:
+    return "[" + ", ".join(f"'{name}'" for name in names) + "]"
+
+
+# outputs
+
+
+class _Outputs:
+    """The outputs of one value that the run returns or yields."""
+
+    def __init__(self, kind: TypeSpec) -> None:
+        fields = kind.fields if kind.kind == "record" else ()
+        named = [(field.name, field.type) for field in fields] or [(OUTPUT, kind)]
+        self._is_record = bool(fields)
+        self.specs = tuple(_output_spec(name, inner) for name, inner in named)
+        self._ports = {name: _named_port(name, inner) for name, inner in named if inner.kind != "tensor"}
+        self.has_tensors = len(self._ports) < len(named)
+
+    def tensors(self, chunk: bytes) -> list[Tensor]:
+        if not self.has_tensors:
+            return list(self._plain(_decode(chunk)))
+        json, tensors = unpack(chunk)
+        given = {tensor.name: tensor for tensor in tensors}
+        if self._ports:
+            given |= {tensor.name: tensor for tensor in self._plain(_decode(json))}
+        return [given[spec.name] for spec in self.specs if spec.name in given]
+
+    def _plain(self, value: Any) -> list[Tensor]:
+        values = (value or {}) if self._is_record or self.has_tensors else {OUTPUT: value}
+        # What is None is not given: the protocol has no tensor for it.
+        return [port.tensor(values[name]) for name, port in self._ports.items() if values.get(name) is not None]
+
+
+def _outputs(output: OutputSpec) -> _Outputs:
+    return _Outputs(output.type)
+
+
+def _output_spec(name: str, kind: TypeSpec) -> TensorSpec:
+    if kind.kind == "tensor":
+        return _tensor_spec(name, kind)
+    return _named_port(name, kind).spec
+
+
+def _of_stream(spec: TensorSpec) -> TensorSpec:
+    shape = (VARIABLE, *spec.shape[1:])
+    return TensorSpec(spec.name, spec.datatype, shape, variadic=spec.variadic, variadic_at=spec.variadic_at)

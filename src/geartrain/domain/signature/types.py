@@ -1,0 +1,105 @@
+"""The signature of a runner: the typed inputs and the output of its `run()`.
+
+Pure data, made in the worker from annotations and sent to the parent, where it is the one source of the OpenAPI
+document, of input validation and of the command line's `-i`. Every value in it is plain JSON, so it crosses the
+process border as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from geartrain.domain.tensors.nested_json import NestedArray
+
+Kind = Literal[
+    "string",
+    "integer",
+    "number",
+    "boolean",
+    "path",  # a file by URL; the runner gets a local path
+    "file",  # a file by URL; the runner gets an open binary file
+    "secret",
+    "object",  # `dict` and `Any`: Cog's schema has no narrower word for either
+    "array",  # `items`
+    "union",  # `members`
+    "record",  # TypedDict, BaseModel, dataclass, pydantic: `fields`
+    "opaque",  # passed on unchecked, shown in the schema as any JSON value
+    "tensor",  # `datatype`, `shape`: an array of numpy or torch; nested arrays in JSON
+]
+
+OutputMode = Literal["value", "iterator", "concatenate"]
+
+
+class TypeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One type of the signature's small language; a tree for arrays, unions and records."""
+
+    kind: Kind
+    nullable: bool = False
+    items: TypeSpec | None = None
+    members: tuple[TypeSpec, ...] = ()
+    fields: tuple[RecordField, ...] = ()
+    title: str = ""  # of a record
+    choices: tuple[Any, ...] | None = None  # of a Literal or an Enum: the JSON values it admits
+    closed: bool = False  # a record that admits no other fields
+    datatype: str = ""  # of a tensor: one of `domain.tensors.DATATYPES`
+    shape: tuple[int, ...] = ()  # of a tensor; -1 where any size will do
+    variadic: bool = False  # a tensor with any number of dimensions at `variadic_at`
+    variadic_at: int = 0  # of a variadic tensor: an index of `shape`
+    names: tuple[str, ...] = ()  # of a tensor: where dimensions have to be equally long, a name for each or ""
+    text: bool = False  # a tensor of BYTES whose elements are UTF-8
+    anything: bool = False  # `Any` or `Opaque` in an output, shown as an object or a list: it may be any value
+    values: TypeSpec | None = None  # of an object of an output: the type of its values, if its author tells it
+
+
+class RecordField(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A field of a record type."""
+
+    name: str
+    type: TypeSpec
+    required: bool = True
+
+
+class InputField(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One parameter of `run()`, in the order it is written.
+
+    `has_default` tells an explicit `default` (which may be None) from none at all; a field that is neither
+    `required` nor has a default is an Optional that arrives as None when it is left out.
+    """
+
+    name: str
+    type: TypeSpec
+    required: bool = True
+    has_default: bool = False
+    default: Any = None
+    description: str | None = None
+    ge: float | int | None = None
+    le: float | int | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    regex: str | None = None
+    choices: tuple[Any, ...] | None = None
+    deprecated: bool = False
+    accept: str | None = None  # of a path or file: media types or extensions, for those who build a form
+
+
+class OutputSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `run()` gives: one value, or a stream of values of `type`."""
+
+    type: TypeSpec
+    mode: OutputMode = "value"
+
+
+class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The inputs and the output of a runner."""
+
+    inputs: tuple[InputField, ...]
+    output: OutputSpec
+    streaming: bool = False  # the author asked for server-sent events with `@streaming`
+    description: str | None = None
+
+
+def nested_array(kind: TypeSpec) -> NestedArray:
+    """Return what the nested arrays of a tensor of this type have to be."""
+    return NestedArray(kind.datatype, kind.shape, kind.variadic, kind.variadic_at, kind.names)

@@ -1,0 +1,1 @@
+"""Tensors, and how they are written as bytes and as JSON."""

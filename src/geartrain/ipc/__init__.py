@@ -1,0 +1,1 @@
+"""What parent and worker share: messages, frames, and the ways in which payloads travel."""

@@ -1,0 +1,328 @@
+"""Every message between parent and worker, and nothing else: the contract of the inner wire.
+
+Two kinds of channel, as in the container runtime document: one control channel for the worker as a whole, and one
+channel per slot for the data of its predictions, so a cancel never waits behind a large output. Encoded as msgpack
+arrays that start with the message's name. The golden files of the tests hold every message: a change of the wire is a
+change of those files and of `PROTOCOL_VERSION`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.predictions.events import LogSource, MetricMode
+from geartrain.domain.signature.types import Signature
+
+PROTOCOL_VERSION = 7
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Compact on the wire: `[name, field, …]`."""
+
+
+# Control channel, parent to worker
+
+
+class BackendChoice(msgspec.Struct, frozen=True, array_like=True):
+    """A model that is a file: the backend that runs it, the file or folder, and the backend's options."""
+
+    name: str
+    path: str
+    options: dict[str, Any] = {}
+
+
+class Init(_Message, frozen=True, tag="Init", gc=True):
+    """The first message: what to load and where to attach the slots. `num_slots` None leaves it to the model.
+
+    `batching` are settings of `domain.batching.BatchPolicy` that come before those of the model itself.
+    """
+
+    protocol: int
+    predictor_ref: str
+    root: str  # the model's folder
+    slot_address: str  # path of the Unix socket that every slot connects to
+    num_slots: int | None = None
+    mode: Literal["predict", "train"] = "predict"  # which method of the runner's class, and what it is called
+    weights: str | None = None
+    inspect: bool = False  # load and report, no setup, no slots
+    probe: str | None = None  # the path of some memory of the parent's, to try whether it can be shared
+    backend: BackendChoice | None = None  # instead of the class that `predictor_ref` names
+    batching: dict[str, Any] | None = None
+    wakeup: Literal["adaptive", "blocking"] = "adaptive"  # how a slot without a call waits for the next one
+
+
+class Cancel(_Message, frozen=True, tag="Cancel"):
+    """Stop job `serial` of `slot`; nothing happens if the slot no longer runs it."""
+
+    slot: int
+    serial: int
+
+
+class Healthcheck(_Message, frozen=True, tag="Healthcheck"):
+    """Run the author's healthcheck."""
+
+    id: int
+
+
+class Shutdown(_Message, frozen=True, tag="Shutdown"):
+    """End when the running predictions have ended."""
+
+
+# Control channel, worker to parent
+
+
+class Loaded(_Message, frozen=True, tag="Loaded", gc=True):
+    """The model is loaded and its setup begins, unless it is only inspected: what it takes and gives, and the slots."""
+
+    slots: tuple[int, ...]
+    signature: Signature
+    is_async: bool
+    has_healthcheck: bool
+    batching: Batching | None = None  # of a model that takes several predictions in one call
+    platform: str = ""  # what runs the model, as the Open Inference Protocol calls it, where that is no Python class
+
+
+class Ready(_Message, frozen=True, tag="Ready"):
+    """Setup is done: the slots take predictions."""
+
+
+class SetupLog(_Message, frozen=True, tag="Log"):
+    """Output of load or setup."""
+
+    source: LogSource
+    data: str
+
+
+class WorkerLog(_Message, frozen=True, tag="WorkerLog"):
+    """A record of the worker runtime itself, or output that belongs to no prediction."""
+
+    target: str
+    level: Literal["debug", "info", "warning", "error"]
+    message: str
+
+
+class Idle(_Message, frozen=True, tag="Idle"):
+    """A slot whose prediction was ended by `SlotCancelled` or `SlotFailed` can take the next one."""
+
+    slot: int
+
+
+class SlotCancelled(_Message, frozen=True, tag="Cancelled"):
+    """The prediction is canceled, though its cleanup still occupies the slot; `Idle` follows."""
+
+    slot: int
+    id: str
+
+
+class SlotFailed(_Message, frozen=True, tag="Failed"):
+    """The prediction failed for a reason that the slot's own channel could not carry."""
+
+    slot: int
+    error: str
+
+
+class Fatal(_Message, frozen=True, tag="Fatal"):
+    """The worker cannot go on and exits; during load or setup this is why it failed."""
+
+    reason: str
+
+
+class DroppedLogs(_Message, frozen=True, tag="DroppedLogs"):
+    """The worker had to drop log messages."""
+
+    count: int
+    interval_millis: int
+
+
+class HealthcheckResult(_Message, frozen=True, tag="HealthcheckResult"):
+    """What the author's healthcheck said."""
+
+    id: int
+    status: Literal["healthy", "unhealthy"]
+    error: str | None = None
+
+
+class ShuttingDown(_Message, frozen=True, tag="ShuttingDown"):
+    """The worker has understood `Shutdown`."""
+
+
+# How bytes travel
+
+
+class Inline(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
+    """The bytes are in the message."""
+
+    data: bytes
+
+
+class InFile(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
+    """The bytes are in a file. Whoever reads it deletes it."""
+
+    path: str
+
+
+class InMemory(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
+    """The bytes are in the memory that parent and worker share for the slot (`bridge.arena`)."""
+
+    size: int
+    offset: int = 0
+
+
+Payload = Inline | InFile | InMemory
+
+
+# Slot channel, parent to worker
+
+
+class SlotMemory(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Two paths that open the slot's shared memory: for inputs and for outputs."""
+
+    input: str
+    output: str
+
+
+class CallItem(msgspec.Struct, frozen=True, array_like=True):
+    """What one prediction of a call has of its own, besides its input.
+
+    `rows`: its size in a batch (`domain.batching`). `packed`: it has tensors, which are packed with the JSON
+    (`domain.tensors.pack`), and its outputs that hold tensors shall be packed too.
+    """
+
+    id: str
+    rows: int = 1
+    packed: bool = False
+    context: dict[str, str] | None = None
+    parameters: dict[str, str | int | float | bool] | None = None
+
+
+class Predict(_Message, frozen=True, tag="Predict", gc=True):
+    """Run a call: one invocation of `run()` for one prediction or several.
+
+    `serial` numbers the calls of a slot, so that a cancel or a report names exactly one. The input of a call of one
+    item is the item's JSON object, packed if the item is. That of several is always packed: its JSON is an array with
+    an object for each item, and its tensors are those of the packed items, stacked along the first dimension. An input
+    above the inline limit is in a file, as the container runtime document has it.
+    """
+
+    id: str
+    serial: int
+    items: tuple[CallItem, ...]
+    input: Payload
+    output_dir: str | None = None
+    memory: SlotMemory | None = None
+
+
+# Slot channel, worker to parent
+
+
+ALL = -1
+"""In place of the index of an item: every item of the call that has not ended."""
+
+
+class Attach(_Message, frozen=True, tag="Attach"):
+    """The first message on a slot's connection: which slot it is, and whether memory can be shared with it."""
+
+    protocol: int
+    slot: int
+    shares_memory: bool = False
+
+
+class Log(_Message, frozen=True, tag="Log"):
+    """Text that the run of an item has written."""
+
+    item: int
+    source: LogSource
+    data: str
+
+
+class Output(_Message, frozen=True, tag="Output"):
+    """One yielded value of an item, as JSON text or packed."""
+
+    item: int
+    output: Payload
+
+
+class FileOutput(_Message, frozen=True, tag="FileOutput"):
+    """A file of the `Output` or `Done` of the same item that follows in the same report.
+
+    `filename` is a copy of the author's file, which the parent deletes; the output's JSON has the string `token` where
+    its URL belongs. `originals` are the author's own temporary file and its folders, in the order in which they are
+    deleted: by the worker when the run is over, by the parent if the worker dies before. The document's oversized
+    output is an `InFile` of `Output` or `Done`.
+    """
+
+    item: int
+    filename: str
+    mime_type: str
+    token: str
+    originals: tuple[str, ...] = ()
+
+
+class Metric(_Message, frozen=True, tag="Metric", gc=True):
+    """A metric that the run of an item has recorded."""
+
+    item: int
+    name: str
+    value: Any
+    mode: MetricMode
+
+
+class Done(_Message, frozen=True, tag="Done"):
+    """The run of an item ended well, after `predict_time` seconds. With `is_stream` its outputs came before."""
+
+    item: int
+    output: Payload | None
+    predict_time: float
+    is_stream: bool = False
+
+
+class Failed(_Message, frozen=True, tag="Failed"):
+    """The run of an item raised."""
+
+    item: int
+    error: str
+
+
+class Cancelled(_Message, frozen=True, tag="Cancelled"):
+    """The run of an item was canceled."""
+
+    item: int
+
+
+Report = Log | Output | FileOutput | Metric | Done | Failed | Cancelled
+
+
+class Reports(_Message, frozen=True, tag="Reports", gc=True):
+    """What is reported of the call `serial`: one frame. With `idle` the call is over, and the slot takes the next."""
+
+    serial: int
+    reports: tuple[Report, ...]
+    idle: bool = False
+
+
+ControlToWorker = Init | Cancel | Healthcheck | Shutdown
+ControlToParent = (
+    Loaded
+    | Ready
+    | SetupLog
+    | WorkerLog
+    | Idle
+    | SlotCancelled
+    | SlotFailed
+    | Fatal
+    | DroppedLogs
+    | HealthcheckResult
+    | ShuttingDown
+)
+SlotToWorker = Predict
+SlotToParent = Attach | Reports
+Message = ControlToWorker | ControlToParent | SlotToWorker | SlotToParent
+
+encode = msgspec.msgpack.Encoder().encode
+decode_control_to_worker = msgspec.msgpack.Decoder(ControlToWorker).decode
+decode_control_to_parent = msgspec.msgpack.Decoder(ControlToParent).decode
+decode_slot_to_worker = msgspec.msgpack.Decoder(SlotToWorker).decode
+decode_slot_to_parent = msgspec.msgpack.Decoder(SlotToParent).decode

@@ -1,0 +1,76 @@
+"""Inference with tensors, as the Open Inference Protocol asks for it: a prediction like any other."""
+
+from __future__ import annotations
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.inference import InferRequest, InferResponse, Parameters
+from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.tensors.tensor import Tensor
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Deployment
+
+# To read a member of an enumeration from its class takes several times as long as a global name.
+_CANCELED, _FAILED = Status.CANCELED, Status.FAILED
+
+
+def create(deployment: Deployment, request: InferRequest) -> Prediction:
+    """Check a request, admit it and start it. Returns at once; `response` reads the prediction when it is over.
+
+    Its id is our own: clients of this protocol give the same one to many requests. Raises `GeartrainError`:
+    `INVALID_TENSOR`, `INVALID_INPUT`, `NOT_READY`, `QUEUE_FULL`, `SHUTTING_DOWN`.
+    """
+    deployment.workers.check_ready()
+    view = deployment.interface.view
+    if request.outputs is not None:
+        view.check_requested(request.outputs)
+    bound = view.bind(request.inputs)
+    return create_from_json(deployment, bound.json, request, tensors=bound.tensors if view.has_tensors else None)
+
+
+def create_from_json(
+    deployment: Deployment, values: bytes, request: InferRequest, *, tensors: tuple[Tensor, ...] | None = None
+) -> Prediction:
+    """As `create`, of an input that is JSON already; what `request` has as tensors is not looked at."""
+    new = NewPrediction(
+        input=values,
+        tensors=tensors,
+        parameters=request.parameters or None,
+        queue=deployment.settings.inference_queue,
+        schedule=request.schedule,
+    )
+    return deployment.create(new)
+
+
+def response(deployment: Deployment, prediction: Prediction, request: InferRequest) -> InferResponse:
+    """Return the answer of a run that is over; raise `GeartrainError` if it failed or was canceled."""
+    check_success(deployment, prediction)
+    outputs = deployment.interface.view.whole(prediction.output or b"null", prediction.chunks)
+    return _response(deployment, outputs, request, parameters=_recorded(prediction))
+
+
+def response_of(deployment: Deployment, chunk: bytes, request: InferRequest) -> InferResponse:
+    """Return the answer that one yield of the run is."""
+    return _response(deployment, deployment.interface.view.one(chunk), request, parameters={})
+
+
+def check_success(deployment: Deployment, prediction: Prediction) -> None:
+    """Raise `GeartrainError` unless the run ended well."""
+    if prediction.status is _CANCELED:
+        raise GeartrainError(Code.RUN_CANCELED, "The prediction was canceled.")
+    if prediction.status is _FAILED:
+        code, message = prediction.error_code or Code.RUN_FAILED, prediction.error or "The prediction failed."
+        raise GeartrainError(code, message, retry_after=deployment.scheduler.retry_after())
+
+
+def _response(
+    deployment: Deployment, outputs: list[Tensor], request: InferRequest, *, parameters: Parameters
+) -> InferResponse:
+    if request.outputs is not None:
+        outputs = [tensor for tensor in outputs if tensor.name in request.outputs]
+    return InferResponse(deployment.name, deployment.version, request.id, tuple(outputs), parameters)
+
+
+def _recorded(prediction: Prediction) -> Parameters:
+    """The metrics that the run has recorded, those that a parameter of the protocol can carry."""
+    return {name: value for name, value in prediction.metrics.items() if isinstance(value, (str, int, float, bool))}

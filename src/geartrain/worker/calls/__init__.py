@@ -1,0 +1,1 @@
+"""A call in the worker, from its message to its reports."""

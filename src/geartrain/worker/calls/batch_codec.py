@@ -1,0 +1,219 @@
+"""Calls of a model that takes several predictions in one invocation of `run()`, whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from geartrain.authoring.batches import ItemError
+from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.signature.types import OutputSpec, Signature
+from geartrain.domain.tensors.tensor import Buffer
+from geartrain.ipc.framing import INLINE_LIMIT
+from geartrain.ipc.messages import Inline, Log, Output
+from geartrain.ipc.shared_memory import WORTHWHILE
+from geartrain.worker.calls.batch_items import ItemScopes, Places
+from geartrain.worker.calls.codec import NobodyLeftError, Recovery, RefusedError, failure_of_all
+from geartrain.worker.calls.outputs import NO_FAILURES, LargeOutputs, Outputs, SmallOutputs, encode_output
+from geartrain.worker.calls.reports import OutputBytes, ReportSender
+from geartrain.worker.channels.channel import MAY_WAIT, Channel
+from geartrain.worker.errors import describe_error, format_error
+from geartrain.worker.loading.signature import Parameter
+from geartrain.worker.stdio.router import Router
+from geartrain.worker.values.batch_arguments import BatchBinder
+from geartrain.worker.values.batch_outputs import Sizes, Splitter
+from geartrain.worker.values.faults import OutputError
+from geartrain.worker.values.outputs import OutputEncoder
+from geartrain.worker.values.tensor_outputs import tensor_types
+
+_Pack = Callable[[Any, Sizes, int], list[tuple[Buffer, ...]] | None]
+"""As `TensorPacker.pack`."""
+
+_STUCK = "another request of its batch failed when this one had got a part of its output"
+
+
+class BatchCodec:
+    """The codec of one batched model."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        signature: Signature,
+        batching: Batching,
+        *,
+        encoder: OutputEncoder,
+        router: Router,
+    ) -> None:
+        """`parameters` and `signature` are those of one prediction."""
+        output = signature.output
+        self.binder = BatchBinder(parameters, batching)
+        self.encoder = encoder
+        self.splitter = Splitter(by_rows=batching.by_rows, nullable=output.type.nullable)
+        self.pack = _packer(output, by_rows=batching.by_rows)
+        self.retry_singly = batching.policy.retry_singly
+        self.router = router
+
+    def __call__(self, items: Sequence[int], reports: ReportSender, /) -> BatchInvocation:
+        """Begin an invocation of `run()` for some items of a call, whose logs go to the current writer already."""
+        scopes = ItemScopes(reports, router=self.router, whole=self.router.target())
+        return BatchInvocation(self, items, reports, scopes=scopes)
+
+
+class BatchInvocation:
+    """One invocation of a batched `run()`."""
+
+    __slots__ = ("_arguments", "_codec", "_given", "_items", "_reports", "_scopes", "items", "scope")
+
+    def __init__(self, codec: BatchCodec, items: Sequence[int], reports: ReportSender, *, scopes: ItemScopes) -> None:
+        self.items: Collection[int] = list(items)
+        self.scope = scopes.of_all(items)
+        self._codec = codec
+        self._items = reports.message.items
+        self._reports = reports
+        self._scopes = scopes
+        self._arguments: dict[str, Any] = {}
+        self._given: set[int] = set()  # the items that have had an output of a stream
+
+    def bind(self, raw: Buffer) -> dict[str, Any]:
+        """Return the keyword arguments for `run()`, of the input of the whole call. Raises `RefusedError`."""
+        chosen = list(self.items)
+        bound = self._codec.binder.bind(raw, self._items, chosen)
+        if bound.refused:
+            raise RefusedError(bound.refused)
+        self._scopes.places = Places(chosen, bound.sizes, bound.size)
+        self._arguments = bound.arguments
+        return bound.arguments
+
+    def encode(self, value: object) -> Outputs:
+        """Return the outputs of the items, and what is wrong with those that have none. Raises `OutputError`."""
+        places, items, codec = self._scopes.places, self._items, self._codec
+        if False not in [items[item].packed for item in places.items]:
+            packed = codec.pack(value, places.sizes, places.size)
+            if packed is not None:
+                return _packed_outputs(places.items, packed)
+        parts = codec.splitter.split(value, places.sizes, places.size)
+        plain = codec.encoder.encode_all_plain(parts)
+        if plain is None:
+            return LargeOutputs(*self._encode_each(dict(zip(places.items, parts, strict=True))))
+        return _plain_outputs(places.items, plain)
+
+    def give(self, value: object, *, may_wait: bool) -> Mapping[int, BaseException]:
+        """Report a yielded value, its part to each item; return the items that failed instead. Raises `OutputError`.
+
+        An item whose part is None gets nothing. `may_wait`: see `Channel.send_soon`.
+        """
+        if value is None:
+            return NO_FAILURES
+        places, splitter = self._scopes.places, self._codec.splitter
+        parts = splitter.split(value, places.sizes, places.size)
+        there = set(self.items)
+        own = {
+            item: part
+            for item, part in zip(places.items, parts, strict=True)
+            if item in there and not splitter.is_nothing(part)
+        }
+        self._given.update([item for item, part in own.items() if not isinstance(part, BaseException)])
+        plain = self._codec.encoder.encode_all_plain(list(own.values()))
+        size = 0 if plain is None else sum(map(len, plain))
+        if plain is not None and size <= INLINE_LIMIT:
+            send = self._reports.send_soon if may_wait and size <= MAY_WAIT else self._reports.send
+            if plain:
+                send(tuple(map(Output, own, map(Inline, plain))))
+            return NO_FAILURES
+        outputs, failures = self._encode_each(own)
+        return {**failures, **self._reports.send_outputs(outputs)}
+
+    def drop(self, items: Collection[int]) -> None:
+        """Go on without some items: they have failed."""
+        self.items = [item for item in self.items if item not in items]
+
+    def recover(self, error: BaseException, items: Sequence[int]) -> Recovery:
+        """Let the items fail that are to blame, or all; have the others run again where that is possible."""
+        blamed = self._blamed(error, items) if isinstance(error, ItemError) else {}
+        if blamed:
+            return self._without(blamed, items)
+        is_final = len(items) < 2 or isinstance(error, (OutputError, NobodyLeftError))  # noqa: PLR2004 - several
+        if is_final or not self._codec.retry_singly:
+            return failure_of_all(items, error)
+        what = describe_error(error)
+        return Recovery(
+            failures={item: what for item in items if item in self._given},
+            again=[[item] for item in items if item not in self._given],
+            warning=f"a batch of {len(items)} failed, and is run again one by one: {what}",
+        )
+
+    def end(self, control: Channel) -> None:
+        """Let the last logs of items out, and close the files that `bind` has opened."""
+        self._scopes.end(control)
+        self._codec.binder.release(self._arguments)
+
+    def forget_metrics(self) -> None:
+        """Take out the metrics that were recorded: the items are run again."""
+        self.scope.forget_metrics()
+        self._scopes.forget_metrics()
+
+    def _encode_each(self, parts: Mapping[int, Any]) -> tuple[dict[int, OutputBytes], dict[int, BaseException]]:
+        """Encode the part of each item by itself; return the outputs, and why the others have none."""
+        outputs: dict[int, OutputBytes] = {}
+        failures: dict[int, BaseException] = {}
+        for item, part in parts.items():
+            if isinstance(part, BaseException):
+                failures[item] = part
+                continue
+            apart = self._items[item].packed
+            try:
+                outputs[item] = encode_output(self._codec.encoder, part, self._reports.slot.files, apart=apart)
+            except Exception as error:  # noqa: BLE001 - the author's objects may raise anything
+                failures[item] = error
+        return outputs, failures
+
+    def _blamed(self, error: ItemError, items: Sequence[int]) -> dict[int, ItemError]:
+        """The items that an error names, each with an error of its own; none if one of its places is not there."""
+        blamed: dict[int, ItemError] = {}
+        for place, why in error.reasons.items():
+            try:
+                item = self._scopes.places.original(place)
+            except IndexError:
+                return {}
+            if (
+                item is not None and item in items and item not in blamed
+            ):  # nobody is to read what was wrong with the others
+                blamed[item] = ItemError(place, why).with_traceback(error.__traceback__)
+        return blamed
+
+    def _without(self, blamed: Mapping[int, ItemError], items: Sequence[int]) -> Recovery:
+        reasons = {item: why for item, own in blamed.items() for why in own.reasons.values()}
+        told = {item: why if isinstance(why, str) else describe_error(why) for item, why in reasons.items()}
+        rest = [item for item in items if item not in told]
+        again = [item for item in rest if item not in self._given]
+        return Recovery(
+            failures={**told, **{item: _STUCK for item in rest if item in self._given}},
+            reports=[Log(item, "stderr", format_error(own)) for item, own in blamed.items()],
+            again=[again] if again else [],
+        )
+
+
+def _plain_outputs(items: Sequence[int], plain: Sequence[bytes]) -> Outputs:
+    if sum(map(len, plain)) <= INLINE_LIMIT:
+        return SmallOutputs(items, plain)
+    return LargeOutputs({item: OutputBytes([text], len(text)) for item, text in zip(items, plain, strict=True)})
+
+
+def _packed_outputs(items: Sequence[int], packed: Sequence[tuple[Buffer, ...]]) -> Outputs:
+    if sum(map(len, chain(*packed))) <= WORTHWHILE:
+        return SmallOutputs(items, list(map(b"".join, packed)))
+    outputs = [OutputBytes(parts, sum(map(len, parts)), packed=True) for parts in packed]
+    return LargeOutputs(dict(zip(items, outputs, strict=True)))
+
+
+def _pack_nothing(_value: Any, _sizes: Sizes, _total: int) -> None:
+    """Leave outputs without tensors to the splitter."""
+
+
+def _packer(output: OutputSpec, *, by_rows: bool) -> _Pack:
+    if not tensor_types(output.type):
+        return _pack_nothing
+    from geartrain.worker.values.tensor_packing import TensorPacker  # a worker without tensors needs no numpy
+
+    return TensorPacker(output, by_rows=by_rows).pack

@@ -1,0 +1,182 @@
+"""One call as an engine runs it: one invocation of `run()` for its items, and further ones where that one failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import Token
+from functools import cache
+from time import perf_counter
+from typing import Any
+
+from geartrain.authoring.scope import Scope, reset_scope, set_scope
+from geartrain.domain.tensors.tensor import Buffer
+from geartrain.ipc.messages import ALL, Cancelled, Done, Failed, Inline, Predict, WorkerLog
+from geartrain.worker.calls.codec import Invocation, NobodyLeftError, RefusedError
+from geartrain.worker.calls.logs import CallLog
+from geartrain.worker.calls.reports import ReportSender, failure_reports
+from geartrain.worker.calls.tools import CallTools
+from geartrain.worker.channels.slot import Slot
+from geartrain.worker.errors import clip
+from geartrain.worker.stdio.router import LineWriter
+
+
+@cache
+def _beginning(count: int) -> tuple[frozenset[int], tuple[Sequence[int], ...]]:
+    """Return what a call of so many items begins with: whose end is not reported, and the items of each invocation."""
+    items = tuple(range(count))
+    return frozenset(items), (items,)
+
+
+class Call:
+    """A call from its message to the end of each of its items, which are named by their index.
+
+    An engine makes invocations of `run()` as long as some are `waiting`, each inside `with call:`. It reports each
+    invocation with exactly one of `succeed`, `succeed_stream`, `fail` and `cancelled` after the `with` block, unless it
+    gives the call up with `close`.
+    """
+
+    __slots__ = (
+        "_input",
+        "_invocation",
+        "_left",
+        "_log",
+        "_message",
+        "_reports",
+        "_scope_token",
+        "_slot",
+        "_tools",
+        "_writer",
+        "serial",
+        "waiting",
+    )
+
+    def __init__(self, message: Predict, slot: Slot, tools: CallTools) -> None:
+        self.serial = message.serial
+        self._message = message
+        self._slot = slot
+        self._tools = tools
+        self._reports = ReportSender(message, slot, perf_counter())
+        self._left, self.waiting = _beginning(len(message.items))
+        self._input: Buffer | None = None  # once it has been read
+
+    @property
+    def id(self) -> str:
+        """The id that the parent has given to the call."""
+        return self._message.id
+
+    def __enter__(self) -> None:
+        """Begin the next invocation: route prints and metrics of the current context to its items."""
+        items, self.waiting = self.waiting[0], self.waiting[1:]
+        message, slot, tools, reports = self._message, self._slot, self._tools, self._reports
+        begin = tools.of_one if len(message.items) == 1 else tools.of_several
+        files = slot.files
+        slot.memory.paths = message.memory
+        files.folder = message.output_dir
+        if files.has_runs:
+            files.begin()
+        tools.router.install()  # a model that replaced sys.stdout silences nobody but itself
+        self._log = CallLog(reports, items[0] if len(items) == 1 else ALL)
+        self._writer: LineWriter = tools.router.begin(self._log.write)
+        self._invocation: Invocation = begin(items, reports)
+        self._scope_token: Token[Scope | None] = set_scope(self._invocation.scope)
+
+    def __exit__(self, *_: object) -> None:
+        """End the routing: what is written from here on is nobody's. The author's input files are closed."""
+        tools = self._tools
+        self._invocation.end(tools.control)
+        tools.router.end(self._writer)
+        if self._log.dropped:
+            self._log.tell_dropped(tools.control)
+        reset_scope(self._scope_token)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments for `run()`. Items whose values are refused have failed.
+
+        Raises `NobodyLeftError` if all of them have, and whatever else keeps the call from being made.
+        """
+        if self._input is None:
+            payload = self._message.input
+            self._input = payload.data if type(payload) is Inline else self._slot.reader.read(payload)
+        while True:
+            try:
+                return self._invocation.bind(self._input)
+            except RefusedError as refused:
+                self._drop(refused.failures)
+
+    def send_chunk(self, value: object, *, may_wait: bool = False) -> None:
+        """Report one yielded value; `may_wait`: see `Channel.send_soon`.
+
+        Raises `OutputError` for a value that is no output of the call, `NobodyLeftError` if all items have failed.
+        """
+        failures = self._invocation.give(value, may_wait=may_wait)
+        if failures:
+            self._drop(failures)
+
+    def succeed(self, value: object) -> None:
+        """Report the returned value, and with it the end of the items. Raises as `send_chunk`, before any report."""
+        invocation = self._invocation
+        outputs = invocation.encode(value)
+        files = self._slot.files
+        if files.has_runs:
+            files.end_run()
+        is_last = len(invocation.items) == len(self._left)
+        if is_last and type(self._message.input) is not Inline:
+            self._release()
+        outputs.end(self._reports, idle=is_last)
+        self._left = self._left.difference(invocation.items)
+
+    def succeed_stream(self) -> None:
+        """Report the end of a stream of chunks."""
+        self._slot.files.close()
+        items = self._invocation.items
+        elapsed = self._reports.elapsed()
+        self._left = self._left.difference(items)
+        ends = [Done(item, None, elapsed, is_stream=True) for item in items]
+        self._reports.send_all(ends, idle=self._is_over())
+
+    def fail(self, error: BaseException) -> None:
+        """Report what was raised, to the items that it concerns; the others are run again where that is possible."""
+        self._slot.files.close()
+        invocation = self._invocation
+        plan = invocation.recover(error, [item for item in invocation.items if item in self._left])
+        if plan.warning:
+            self._tools.control.send(WorkerLog("geartrain.worker", "warning", plan.warning))
+        self._left = self._left.difference(plan.failures)
+        ends = [Failed(item, clip(text)) for item, text in plan.failures.items()]
+        self._reports.send_all([*plan.reports, *ends], idle=self._is_over())
+        if plan.again:
+            invocation.forget_metrics()
+            self.waiting = (*self.waiting, *plan.again)
+
+    def cancelled(self) -> None:
+        """Report that the call was stopped on request."""
+        self.close()
+        ends = [Cancelled(item) for item in sorted(self._left)]
+        self._left = frozenset()
+        self._reports.send_all(ends, idle=True)
+
+    def close(self) -> None:
+        """Delete what the call leaves behind, and make no further invocation."""
+        self._slot.files.close()
+        self._release()
+
+    def _is_over(self) -> bool:
+        """Tell whether all items have ended; the input is let go of then."""
+        if self._left:
+            return False
+        self._release()
+        return True
+
+    def _release(self) -> None:
+        self.waiting = ()
+        self._input = None
+        self._slot.reader.discard(self._message.input)
+
+    def _drop(self, failures: Mapping[int, BaseException]) -> None:
+        """Fail some items in the midst of an invocation. Raises `NobodyLeftError` if there is none left."""
+        with self._slot.channel.shield:  # a cancel in between would be the end of the others only
+            self._reports.send_all(failure_reports(failures.items()))
+            self._left = self._left.difference(failures)
+            self._invocation.drop(failures.keys())
+        if not self._invocation.items:
+            raise NobodyLeftError

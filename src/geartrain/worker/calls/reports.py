@@ -1,0 +1,223 @@
+"""Sends what is reported of one call: several reports to a frame, and payloads the way that suits their size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from geartrain.authoring.scope import Emit
+from geartrain.domain.predictions.events import MetricMode
+from geartrain.domain.tensors.tensor import Buffer
+from geartrain.ipc.framing import INLINE_LIMIT
+from geartrain.ipc.messages import (
+    Done,
+    Failed,
+    FileOutput,
+    InFile,
+    Inline,
+    InMemory,
+    Log,
+    Metric,
+    Output,
+    Payload,
+    Predict,
+    Report,
+    Reports,
+)
+from geartrain.worker.channels.slot import Slot
+from geartrain.worker.errors import describe_error, format_error
+from geartrain.worker.values.faults import OutputError
+from geartrain.worker.values.output_files import OutputFile
+
+_SMALL = 64  # bytes that a report takes in a frame, beside its texts and its payload
+
+
+class OutputBytes(NamedTuple):
+    """An output of one item as it travels: JSON, or that and its tensors in one piece, and the files it refers to."""
+
+    parts: Sequence[Buffer]
+    size: int  # bytes of all parts
+    packed: bool = False
+    files: tuple[OutputFile, ...] = ()
+
+
+class _Group(NamedTuple):
+    """Reports that have to be in one frame, how many bytes they take there, and whether some lie in memory."""
+
+    reports: tuple[Report, ...]
+    size: int
+    is_shared: bool = False
+
+
+class ReportSender(msgspec.Struct, gc=False, eq=False):
+    """Sends the reports of the call that `message` has begun, on the channel of its slot.
+
+    The call came when the performance counter was at `began`, in seconds.
+    """
+
+    message: Predict
+    slot: Slot
+    began: float
+
+    def elapsed(self) -> float:
+        """Return the seconds since the call came."""
+        return time.perf_counter() - self.began
+
+    def send(self, reports: tuple[Report, ...], *, idle: bool = False) -> None:
+        """Send reports that fit into one frame. With `idle` the call is over."""
+        self.slot.channel.send(Reports(self.message.serial, reports, idle))
+
+    def send_soon(self, reports: tuple[Report, ...]) -> None:
+        """Send reports of `channel.MAY_WAIT` bytes at most; see `Channel.send_soon`."""
+        self.slot.channel.send_soon(Reports(self.message.serial, reports))
+
+    def emitter(self, item: int) -> Emit:
+        """Return what sends each metric that the run of an item records; `item` may be `ALL`."""
+        return partial(self._send_metric, item)
+
+    def _send_metric(self, item: int, *metric: Any) -> None:
+        self.send((Metric(item, *metric),))
+
+    def metric_of_first(self, name: str, value: Any, mode: MetricMode) -> None:
+        """Send a metric of the first item, which in most calls is the only one."""
+        self.send((Metric(0, name, value, mode),))
+
+    def end_first(self, output: bytes, *, idle: bool) -> None:
+        """Send the output with which the first item ended, of `framing.INLINE_LIMIT` bytes at most."""
+        done = Done(0, Inline(output), time.perf_counter() - self.began)
+        self.slot.channel.send(Reports(self.message.serial, (done,), idle))
+
+    def send_all(self, reports: Iterable[Report], *, idle: bool = False) -> None:
+        """Send any number of reports without files, in as few frames as they fit into; none without `idle` is none."""
+        groups = [_Group((report,), _size(report)) for report in reports]
+        if groups or idle:
+            self._send_groups(groups, idle=idle)
+
+    def send_outputs(self, outputs: Mapping[int, OutputBytes]) -> dict[int, Exception]:
+        """Send a yielded value of some items; return the items whose output could not be written, and why not."""
+        with self.slot.channel.shield:  # the parent has to hear of what is left for it in files and in memory
+            groups, failures = self._place(outputs, Output)
+            if groups:
+                self._send_groups(groups)
+        return failures
+
+    def send_ends(
+        self, outputs: Mapping[int, OutputBytes], failures: Mapping[int, BaseException], *, idle: bool
+    ) -> None:
+        """Send the outputs with which some items ended, and why others failed."""
+        elapsed = self.elapsed()
+        with self.slot.channel.shield:  # as in `send_outputs`
+            groups, unwritten = self._place(outputs, lambda item, payload: Done(item, payload, elapsed))
+            groups += [
+                _Group((report,), _size(report)) for report in failure_reports({**failures, **unwritten}.items())
+            ]
+            self._send_groups(groups, idle=idle)
+            self.slot.files.close()
+
+    def _place(
+        self, outputs: Mapping[int, OutputBytes], report: Callable[[int, Payload], Report]
+    ) -> tuple[list[_Group], dict[int, Exception]]:
+        """Put each output where it travels best; return the reports of the outputs, and the failures."""
+        shared = self._share(outputs)
+        groups: list[_Group] = []
+        together: list[Report] = []  # the memory is read, and freed, with one frame
+        failures: dict[int, Exception] = {}
+        for item, output in outputs.items():
+            files = [_announcement(item, file) for file in output.files]
+            room = INLINE_LIMIT - sum(map(_size, files))
+            try:
+                if room < 0:
+                    raise OutputError(
+                        f"refers to {len(files)} files, too many for one message: return an archive of them"
+                    )
+                payload = shared.get(item) or self._by_itself(output, room)
+            except Exception as error:  # noqa: BLE001 - e.g. a disk that is full; it concerns this item only
+                failures[item] = error
+                continue
+            reports = (*files, report(item, payload))
+            if item in shared:
+                together += reports
+            else:
+                groups.append(_Group(reports, sum(map(_size, reports))))
+        return [_Group(tuple(together), 0, is_shared=True), *groups] if together else groups, failures
+
+    def _share(self, outputs: Mapping[int, OutputBytes]) -> dict[int, InMemory]:
+        """Leave packed outputs in shared memory; return the items whose output is there."""
+        chosen = {item: out for item, out in outputs.items() if out.packed and (not out.files or len(outputs) == 1)}
+        if not chosen:
+            return {}
+        placed = self.slot.writer.share([output.parts for output in chosen.values()])
+        return {item: payload for item, payload in zip(chosen, placed, strict=True) if payload is not None}
+
+    def _by_itself(self, output: OutputBytes, room: int) -> Payload:
+        if output.size <= room:
+            return Inline(b"".join(output.parts))
+        return self.slot.writer.to_file(output.parts)
+
+    def _send_groups(self, groups: Sequence[_Group], *, idle: bool = False) -> None:
+        frames = list(_frames(groups))
+        try:
+            self.send(frames[0], idle=idle and len(frames) == 1)
+        except BaseException:
+            if groups and groups[0].is_shared:
+                self.slot.writer.withdraw()
+            raise
+        for frame in frames[1:-1]:
+            self.send(frame)
+        if len(frames) > 1:
+            self.send(frames[-1], idle=idle)
+        self.slot.files.hand_over([path for group in groups for path in _paths(group.reports)])
+
+
+def failure_reports(failures: Iterable[tuple[int, BaseException]]) -> list[Report]:
+    """Return the reports of items that failed, each with the traceback in its logs."""
+    reports: list[Report] = []
+    for item, error in failures:
+        reports += (Log(item, "stderr", format_error(error)), Failed(item, describe_error(error)))
+    return reports
+
+
+def _announcement(item: int, file: OutputFile) -> FileOutput:
+    originals = tuple(name for name in file.originals if name.isprintable())  # what is no UTF-8 cannot travel
+    return FileOutput(item, file.filename, file.mime_type, file.token, originals)
+
+
+def _frames(groups: Sequence[_Group]) -> Iterator[tuple[Report, ...]]:
+    """Put groups together into frames, of which there is one at least; it may be empty."""
+    frame: list[Report] = []
+    size = 0
+    for group in groups:
+        if frame and size + group.size > INLINE_LIMIT:
+            yield tuple(frame)
+            frame, size = [], 0
+        frame += group.reports
+        size += group.size
+    yield tuple(frame)
+
+
+def _size(report: Report) -> int:
+    """Return about as many bytes as a report takes in a frame, at most."""
+    match report:
+        case Output(_, Inline(data)) | Done(_, Inline(data)):
+            return len(data)
+        case Log(_, _, text) | Failed(_, text):
+            return _SMALL + 4 * len(text)
+        case FileOutput():
+            texts = (report.filename, report.mime_type, report.token, *report.originals)
+            return _SMALL + sum([len(text.encode()) for text in texts])
+        case _:
+            return _SMALL
+
+
+def _paths(reports: Iterable[Report]) -> Iterator[str]:
+    """Return the files that reports tell the parent of."""
+    for report in reports:
+        match report:
+            case FileOutput(_, filename):
+                yield filename
+            case Output(_, InFile(path)) | Done(_, InFile(path)):
+                yield path

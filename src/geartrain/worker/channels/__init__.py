@@ -1,0 +1,1 @@
+"""The worker's ends of its channels and slots."""

@@ -1,0 +1,187 @@
+"""The child's ends of its channels: frames over Unix sockets, written whole whoever writes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from itertools import chain
+from typing import Final, Protocol
+
+from geartrain.ipc.framing import FrameReader, frame
+from geartrain.ipc.messages import Message, Reports, encode
+from geartrain.worker.channels import forks
+from geartrain.worker.channels.wakeup import CHUNK, Blocking, Wakeup
+
+MAY_WAIT: Final = 4096  # bytes of a payload that may wait: a frame has room for all that come within _BURST_DELAY
+# When a message may wait for the next ones.
+_BURST_BEGINS = 16  # messages, each of which has come within _BURST_GAP of the one before
+_BURST_GAP = 50e-6  # seconds
+_BURST_DELAY = 100e-6  # seconds until the next write
+
+
+class Shield(Protocol):
+    """Keeps a cancel away in a `with` block. That is needed while it `is_armed`: the author's code could be canceled.
+
+    `worker.cancellation` has it.
+    """
+
+    is_armed: bool
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class _NoShield(nullcontext[None]):
+    """The shield of a channel that no cancel can come upon."""
+
+    is_armed = False
+
+
+class _Burst:
+    """Messages that wait for the next ones: to send each by itself costs more than to make it.
+
+    Only in the midst of many that follow each other within microseconds, as no model gives them that has something to
+    compute; the first ones, and any one after a pause, do not wait. Whoever sends next takes along what waits; should
+    the author's code stop giving, a thread does.
+
+    The messages that may wait come from one thread, which takes no lock and keeps no cancel away, except for the alarm.
+    """
+
+    def __init__(self, flush: Callable[[], None], shield: Shield) -> None:
+        self._flush = flush
+        self._shield = shield
+        self.held: deque[Reports] = deque()  # whose ends are safe to work on from two threads
+        self._count = 0  # messages since the last pause
+        self._last_at = 0.0
+        self._written_at = 0.0
+        self._alarm: threading.Semaphore | None = None
+        self._is_set = False
+
+    def holds(self, message: Reports) -> bool:
+        """Keep a message for later, or not."""
+        now = time.perf_counter()
+        self._count = self._count + 1 if now - self._last_at < _BURST_GAP else 0
+        if self._count < _BURST_BEGINS or now - self._written_at > _BURST_DELAY:
+            return False
+        self._last_at = now
+        self.held.append(message)
+        if not self._is_set:
+            with self._shield:
+                self._set_alarm()
+        return True
+
+    def take(self) -> bytes:
+        """Give what waits, to be written, as one frame. To be called with the channel's lock, and so is `written`."""
+        held = self.held
+        if not held:
+            return b""
+        messages = [held.popleft() for _ in range(len(held))]
+        reports = tuple(chain.from_iterable([message.reports for message in messages]))
+        return frame(encode(Reports(messages[0].serial, reports)))
+
+    def written(self) -> None:
+        """There has been a write; what it took is no pause of the author's code."""
+        self._last_at = self._written_at = time.perf_counter()
+
+    def _set_alarm(self) -> None:
+        self._is_set = True
+        if self._alarm is None:
+            self._alarm = threading.Semaphore(0)
+            threading.Thread(target=self._watch, args=(self._alarm,), name="geartrain-burst", daemon=True).start()
+        self._alarm.release()
+
+    def _watch(self, alarm: threading.Semaphore) -> None:
+        while alarm.acquire():
+            time.sleep(2 * _BURST_DELAY)
+            self._is_set = False
+            self._flush()
+
+
+class Channel:
+    """One socket, written by any thread, read by one."""
+
+    def __init__(self, sock: socket.socket, *, shield: Shield | None = None, wakeup: Wakeup | None = None) -> None:
+        """`shield` keeps a cancel away while a frame is being written: half a frame would end the channel.
+
+        `wakeup` is how `receive` waits: by default asleep.
+        """
+        self._socket = sock
+        self._wakeup = wakeup if wakeup is not None else Blocking(sock)
+        self._reader = FrameReader()
+        self._frames: list[bytes] = []
+        self._lock = threading.Lock()
+        self.shield: Shield = shield if shield is not None else _NoShield()
+        self._burst = _Burst(self._flush, self.shield)
+
+    def fileno(self) -> int:
+        """The descriptor, for a selector."""
+        return self._socket.fileno()
+
+    def send_soon(self, message: Reports) -> None:
+        """Write one message as `send` does, or, in the midst of many, let it wait a moment for the next ones.
+
+        All of those come from one thread. They say nothing but reports of `MAY_WAIT` bytes at most, and between two
+        calls there is a message that does not wait: those that have waited become one.
+        """
+        if not forks.in_fork and not self._burst.holds(message):
+            self.send(message)
+
+    def send(self, message: Message) -> None:
+        """Write one message; blocks while the parent does not read.
+
+        A parent that is gone is ignored: the worker learns of it on the control channel.
+        """
+        if forks.in_fork:
+            return
+        data = frame(encode(message))
+        if self.shield.is_armed:
+            with self.shield, self._lock:
+                self._write(data)
+        else:
+            with self._lock:
+                self._write(data)
+
+    def receive(self) -> bytes | None:
+        """Block until a frame is whole and return it; None when the parent has closed."""
+        while not self._frames:
+            data = self._wakeup.receive()
+            if not data:
+                return None
+            self._frames = self._reader.feed(data)
+        return self._frames.pop(0)
+
+    def receive_ready(self) -> list[bytes] | None:
+        """Return the frames that have come, without blocking; None when the parent has closed."""
+        try:
+            data = self._socket.recv(CHUNK, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except ConnectionResetError:
+            return None
+        return self._reader.feed(data) if data else None
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+    def _write(self, data: bytes) -> None:
+        burst = self._burst
+        if burst.held:
+            data = burst.take() + data
+        try:
+            self._socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+        burst.written()
+
+    def _flush(self) -> None:
+        with self._lock:
+            data = self._burst.take()
+            if data:
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    self._socket.sendall(data)

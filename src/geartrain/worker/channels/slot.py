@@ -1,0 +1,63 @@
+"""One slot of a worker: its channel, the memory that it shares with the parent, and the files of its calls."""
+
+from __future__ import annotations
+
+from geartrain.ipc.messages import SlotMemory
+from geartrain.ipc.payload import PayloadReader, PayloadWriter
+from geartrain.ipc.shared_memory import Arena
+from geartrain.worker.channels.channel import Channel
+from geartrain.worker.values.call_files import CallFiles
+
+
+class SharedMemory:
+    """The memory that a slot shares with the parent: opened when it is first needed, and then kept."""
+
+    __slots__ = ("_input", "_output", "paths")
+
+    def __init__(self) -> None:
+        self.paths: SlotMemory | None = None  # as the last call has named them
+        self._input: Arena | None = None
+        self._output: Arena | None = None
+
+    def input(self) -> Arena | None:
+        """The memory that inputs lie in; None if there is none. Raises `OSError` if it cannot be opened."""
+        if self.paths is not None and self._input is None:
+            self._input = Arena.open(self.paths.input)
+        return self._input
+
+    def output(self) -> Arena | None:
+        """The memory for outputs; None if there is none. Raises `OSError` if it cannot be opened."""
+        if self.paths is not None and self._output is None:
+            self._output = Arena.open(self.paths.output)
+        return self._output
+
+    def close(self) -> None:
+        """Let go of the memory. A worker does so by ending."""
+        for arena in (self._input, self._output):
+            if arena is not None:
+                arena.close()
+        self._input = self._output = None
+
+
+class Slot:
+    """What the calls of one slot use, one call after the other."""
+
+    __slots__ = ("channel", "files", "memory", "reader", "writer")
+
+    def __init__(self, channel: Channel, files: CallFiles) -> None:
+        self.channel = channel
+        self.files = files
+        self.memory = SharedMemory()
+        self.reader = PayloadReader(self.memory.input)
+        self.writer = PayloadWriter(self.memory.output, files.new_file)
+
+
+def can_share(probe: str | None) -> bool:
+    """Whether memory of the parent's can be opened here; `probe` is the path of some, None if it has none."""
+    if probe is None:
+        return False
+    try:
+        Arena.open(probe).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Loads a model: finds its runner, and reads its signature."""

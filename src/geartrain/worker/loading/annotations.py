@@ -1,0 +1,287 @@
+"""From a type annotation to the signature's words, and to the function that makes the Python value of a JSON value.
+
+One walk gives both, so what the schema promises and what `run()` receives cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import enum
+import io
+import os
+import sys
+import types
+import typing
+from collections import abc
+from types import NoneType
+from typing import Any, Literal, TypeVar, Union
+
+from msgspec.structs import replace
+
+from geartrain.authoring.coders import Coder
+from geartrain.authoring.files import File, Path
+from geartrain.authoring.secret import Secret
+from geartrain.domain.signature.types import Kind, TypeSpec
+from geartrain.worker.loading.advice import advice_for
+from geartrain.worker.loading.coders import CoderError, coder_of, decoder_of
+from geartrain.worker.loading.descriptions import Converter, Described, UnsupportedTypeError, is_typed_dict, strip
+from geartrain.worker.loading.records import read_named_tensors, read_record
+from geartrain.worker.loading.tensor_types import read_tensor
+
+_SCALARS: dict[type, Kind] = {str: "string", bool: "boolean", int: "integer", float: "number"}  # bool is an int, too
+_UNION_KINDS = frozenset({"string", "integer", "number", "boolean", "object", "array", "opaque", "union"})
+_NO_LISTS = (str, bytes, bytearray, memoryview)
+_TIMES = frozenset({"datetime", "date", "time"})
+
+
+class AnnotationReader:
+    """Reads the annotations of inputs, or those of an output, which may be of more types."""
+
+    def __init__(self, *, output: bool = False, batched: bool = False) -> None:
+        """`batched`: where a result may be an exception as well, `list[str | Exception]`, that is left aside."""
+        self.output = output
+        self._batched = batched
+        self._open: list[Any] = []  # the records and dicts that are being read, to notice one that contains itself
+
+    def read(self, annotation: Any) -> Described:
+        """Describe a type. Raises `UnsupportedTypeError`."""
+        annotation, is_opaque = strip(annotation)
+        if is_opaque:
+            return self._opaque(annotation)
+        if isinstance(annotation, type) and annotation in _SCALARS:
+            return Described(TypeSpec(_SCALARS[annotation]))
+        if annotation is Any or annotation is object:
+            kind: Kind = "object" if annotation is Any else "opaque"
+            return Described(TypeSpec(kind, anything=self.output and annotation is Any))
+        if annotation is Secret:
+            return Described(TypeSpec("secret"), _as_secret)
+        coded = _coded(annotation, output=self.output)
+        if coded is not None:
+            return coded
+        tensor = read_tensor(annotation, output=self.output)
+        if tensor is not None:
+            return tensor
+        origin = typing.get_origin(annotation)
+        if origin is Literal:
+            return _literal(annotation)
+        if origin is Union or origin is types.UnionType:
+            return self._union(annotation)
+        if isinstance(origin or annotation, type):
+            return self._class(annotation, origin or annotation)
+        raise UnsupportedTypeError(annotation, advice_for(annotation, output=self.output))
+
+    def _opaque(self, annotation: Any) -> Described:
+        """What `Opaque` keeps of a type: that it is a list, or may be None."""
+        members = [member for member in typing.get_args(annotation) if member is not NoneType]
+        if typing.get_origin(annotation) in {Union, types.UnionType} and len(members) == 1:
+            return Described(replace(self._opaque(members[0]).spec, nullable=True))
+        if annotation is list or typing.get_origin(annotation) is list:
+            return Described(TypeSpec("array", items=TypeSpec("opaque"), anything=self.output))
+        return Described(TypeSpec("opaque"))
+
+    def _union(self, annotation: Any) -> Described:
+        arguments = [each for each in typing.get_args(annotation) if not (self._batched and _is_exception(each))]
+        members = [self.read(member) for member in arguments if member is not NoneType]
+        nullable = NoneType in arguments
+        if len(members) == 1:
+            spec, convert = members[0]
+            return Described(replace(spec, nullable=nullable or spec.nullable), convert)
+        if not self.output:
+            for member, described in zip((a for a in arguments if a is not NoneType), members, strict=True):
+                if described.convert is not None or described.spec.kind not in _UNION_KINDS:
+                    advice = "a union holds only str, int, float, bool, dict, list and Literal: use one of its types"
+                    raise UnsupportedTypeError(member, advice)
+        return Described(TypeSpec("union", nullable=nullable, members=tuple(member.spec for member in members)))
+
+    def _class(self, annotation: Any, origin: type) -> Described:
+        """Describe a class, or a generic one with its arguments; the first reader that knows it has the word."""
+        for reader in (self._file, self._collection, self._enum, self._record, self._foreign):
+            described = reader(annotation, origin)
+            if described is not None:
+                return described
+        raise UnsupportedTypeError(annotation, advice_for(annotation, output=self.output))
+
+    def _file(self, _: Any, origin: type) -> Described | None:
+        if issubclass(origin, os.PathLike):
+            return Described(TypeSpec("path"), Path)
+        is_text = issubclass(origin, (io.TextIOBase, typing.TextIO))
+        if issubclass(origin, (File, io.IOBase, typing.BinaryIO)) and not is_text:
+            return Described(TypeSpec("file"), _as_file)
+        return None
+
+    def _collection(self, annotation: Any, origin: type) -> Described | None:
+        if is_typed_dict(origin):
+            return None
+        if issubclass(origin, abc.Mapping) and (self.output or origin in _INPUT_MAPPINGS):
+            return Described(TypeSpec("object", values=self._values(annotation)))
+        if origin in _INPUT_LISTS:
+            return self._array(typing.get_args(annotation))
+        is_list = issubclass(origin, (tuple, abc.Set, abc.Sequence)) and not issubclass(origin, _NO_LISTS)
+        if not self.output or not is_list:
+            return None
+        return self._named_tensors(origin) or self._output_array(typing.get_args(annotation), origin)
+
+    def _values(self, annotation: Any) -> TypeSpec | None:
+        """The type of the values of a dict, for the schema and the check of an output.
+
+        Those of an input arrive as they are, so they must not be of a type that has to be made.
+        """
+        values = typing.get_args(annotation)[1:]
+        if not values or isinstance(values[0], TypeVar):
+            return None
+        if self.output:
+            return None if any(annotation is each for each in self._open) else self._output_values(annotation)
+        if self.read(values[0]).convert is not None:
+            advice = "a dict holds plain JSON values: use a TypedDict or a BaseModel, whose fields have types"
+            raise UnsupportedTypeError(annotation, advice)
+        return None
+
+    def _output_values(self, annotation: Any) -> TypeSpec | None:
+        self._open.append(annotation)
+        try:
+            return self.read(typing.get_args(annotation)[1]).spec
+        except UnsupportedTypeError:
+            return None
+        finally:
+            self._open.pop()
+
+    def _array(self, arguments: tuple[Any, ...]) -> Described:
+        if not arguments or arguments[0] is Any or isinstance(arguments[0], TypeVar):
+            return Described(TypeSpec("array", items=TypeSpec("opaque")))
+        items = self.read(arguments[0])
+        return Described(TypeSpec("array", items=items.spec), _each(items.convert))
+
+    def _named_tensors(self, origin: type) -> Described | None:
+        return read_named_tensors(origin, self) if hasattr(origin, "_fields") else None
+
+    def _output_array(self, arguments: tuple[Any, ...], origin: type) -> Described:
+        distinct = list(dict.fromkeys(member for member in arguments if member is not Ellipsis))
+        if not distinct or hasattr(origin, "_fields"):
+            return Described(TypeSpec("array", items=TypeSpec("opaque")))
+        specs = tuple(self.read(member).spec for member in distinct)
+        return Described(TypeSpec("array", items=specs[0] if len(specs) == 1 else TypeSpec("union", members=specs)))
+
+    def _enum(self, annotation: Any, origin: type) -> Described | None:
+        if not issubclass(origin, enum.Enum):
+            return None
+        return Described(choice_spec([member.value for member in origin], annotation), origin)
+
+    def _record(self, _: Any, origin: type) -> Described | None:
+        if origin not in self._open:
+            self._open.append(origin)
+            try:
+                return read_record(origin, self)
+            finally:
+                self._open.pop()
+        if self.output:
+            return Described(TypeSpec("object"))
+        raise UnsupportedTypeError(origin, "it contains itself: use dict for that field")
+
+    def _foreign(self, _: Any, origin: type) -> Described | None:
+        """What an output may be beyond the types of an input."""
+        if not self.output:
+            return None
+        if origin is NoneType:
+            return Described(TypeSpec("opaque", nullable=True))
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and issubclass(origin, numpy.generic):
+            return _numpy_scalar(numpy, origin)
+        if (hasattr(origin, "__array__") and hasattr(origin, "tolist")) or issubclass(origin, abc.Iterator):
+            return Described(TypeSpec("array", items=TypeSpec("opaque")))
+        if origin.__module__ in {"datetime", "uuid"} and origin.__name__ in {*_TIMES, "UUID"}:
+            return Described(TypeSpec("string"))
+        if hasattr(origin, "__struct_fields__") or hasattr(origin, "__attrs_attrs__"):
+            return Described(TypeSpec("object"))
+        kinds = [kind for base, kind in _SCALARS.items() if issubclass(origin, base)]
+        return Described(TypeSpec(kinds[0])) if kinds else None
+
+
+_INPUT_MAPPINGS = frozenset({dict, abc.Mapping, abc.MutableMapping})
+_INPUT_LISTS = frozenset({list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable})
+
+
+def choice_spec(values: typing.Iterable[Any], annotation: Any) -> TypeSpec:
+    """Describe a fixed set of JSON values; a mixed set is a union of sets of one type each."""
+    by_kind: dict[Kind, list[Any]] = {}
+    nullable = False
+    for value in values:
+        if value is None:
+            nullable = True
+            continue
+        choice = plain_scalar(value.value if isinstance(value, enum.Enum) else value)  # Literal[Color.RED]
+        kind = _SCALARS.get(type(choice))
+        if kind is None:
+            raise UnsupportedTypeError(annotation, f"{choice!r} is no JSON value: let its values be strings or numbers")
+        by_kind.setdefault(kind, []).append(choice)
+    if not by_kind:
+        raise UnsupportedTypeError(annotation, "it lists no value: give it some, or use str")
+    specs = tuple(TypeSpec(kind, choices=tuple(choices)) for kind, choices in by_kind.items())
+    if len(specs) == 1:
+        return replace(specs[0], nullable=nullable)
+    return TypeSpec("union", nullable=nullable, members=specs)
+
+
+_NATIVE = frozenset({NoneType, types.UnionType, *_INPUT_MAPPINGS, *_INPUT_LISTS})
+
+
+def _coded(annotation: Any, *, output: bool) -> Described | None:
+    """A type that a coder of the author's translates: a JSON object. Cog asks none for its own types.
+
+    What a coder makes of an output is not checked.
+    """
+    origin = typing.get_origin(annotation) or annotation
+    if not Coder.all() or not isinstance(origin, type) or origin in _NATIVE:
+        return None
+    if is_typed_dict(origin) or issubclass(origin, (os.PathLike, io.IOBase)):
+        return None
+    try:
+        coder = coder_of(annotation)
+    except CoderError as error:
+        raise UnsupportedTypeError(annotation, str(error)) from error
+    return None if coder is None else Described(TypeSpec("object", anything=output), decoder_of(annotation, coder))
+
+
+def _is_exception(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseException)
+
+
+def _literal(annotation: Any) -> Described:
+    values = typing.get_args(annotation)
+    members = {value.value: value for value in values if isinstance(value, enum.Enum)}
+    spec = choice_spec(values, annotation)
+    return Described(spec, (lambda value: members.get(value, value)) if members else None)
+
+
+def plain_scalar(value: Any) -> Any:
+    """Return the plain value of one whose class derives from str, int or float, and any other as it is."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    for base in (bool, int, float):
+        if isinstance(value, base):
+            return base(value)
+    return value
+
+
+def _numpy_scalar(numpy: Any, origin: type) -> Described | None:
+    families: tuple[tuple[Any, Kind], ...] = (
+        (numpy.bool_, "boolean"),
+        (numpy.integer, "integer"),
+        (numpy.floating, "number"),
+        (numpy.str_, "string"),
+    )
+    kinds = [kind for family, kind in families if issubclass(origin, family)]
+    return Described(TypeSpec(kinds[0])) if kinds else None
+
+
+def _as_secret(value: Any) -> Secret:
+    return value if isinstance(value, Secret) else Secret(value)
+
+
+def _as_file(value: Any) -> Any:
+    return value if hasattr(value, "read") else open(value, "rb")  # noqa: PTH123 - so that its name is a str
+
+
+def _each(convert: Converter | None) -> Converter | None:
+    """The converter of a list of such values."""
+    if convert is None:
+        return None
+    return lambda values: None if values is None else [item if item is None else convert(item) for item in values]

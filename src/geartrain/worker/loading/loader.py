@@ -1,0 +1,243 @@
+"""Loads an author's model: imports its file, finds the runner in it, and reads its signature."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+from geartrain.authoring.decorators import BATCHED_MARK, CONCURRENT_MARK
+from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.signature.types import Signature
+from geartrain.worker.loading.callables import is_async, is_generator, lacks_self, layers, mark_of
+from geartrain.worker.loading.finding import METHODS, Mode, find_runner, is_own
+from geartrain.worker.loading.load_errors import LoadError, blame, line_of, relative, syntax_message
+from geartrain.worker.loading.model_style import is_for_cog
+from geartrain.worker.loading.setup import read_setup
+from geartrain.worker.loading.signature import (
+    Parameter,
+    UnsupportedAnnotationError,
+    make_signature,
+    read_output,
+    read_parameters,
+    return_text,
+)
+
+__all__ = ["LoadError", "LoadedRunner", "load", "load_target"]
+
+_PACKAGE: Final = "geartrain_model"
+"""The package that a runner's file is in for its relative imports, where its folder is none that can be imported."""
+
+
+class LoadedRunner(NamedTuple):
+    """A model, ready for its `setup()`. `instance` is None for a model that is a function."""
+
+    instance: Any
+    run: Callable[..., Any]
+    setup: Callable[..., Any] | None
+    setup_takes_weights: bool
+    healthcheck: Callable[[], Any] | None
+    is_async: bool
+    is_generator: bool
+    signature: Signature
+    max_concurrency: int | None
+    parameters: tuple[Parameter, ...]
+    batching: Batching | None = None
+    returns: str = ""  # what it is annotated to return, such as "run() is annotated int"; empty: nothing
+    for_cog: bool = False  # written for Cog: what is wrong with an output is passed on
+    platform: str = ""  # what runs the model, where that is no Python class
+
+
+def load(ref: str, root: Path, mode: Mode = "predict", *, batching: Mapping[str, Any] | None = None) -> LoadedRunner:
+    """Load the model that `ref` names, and make its instance; `setup()` is left to the caller.
+
+    `ref` is `run.py:Runner`, `run.py`, or `package.module:name`, below the folder `root`, which comes first on
+    `sys.path`. Without a name it is the class `Runner` or `Predictor`, the one function `run` or `predict`, or the only
+    class with such a method. With `mode` "train" it is a function, or the `train()` of a class; without a name, of
+    `Trainer`, `Runner` or `Predictor`, the function `train`, or the only class with `train()`. `batching` are settings
+    that come before those of `@batched`. Raises `LoadError`.
+    """
+    root = root.resolve()
+    target, where = load_target(ref, root, mode)
+    if inspect.isclass(target):
+        instance, run, owner = _make(target, where, root, mode=mode)
+    else:
+        name = ref.partition(":")[2]
+        instance, run, owner = None, target, f"{getattr(target, '__name__', name)}()"
+    try:
+        described = _read(run, owner, mode=mode, settings=batching)
+    except UnsupportedAnnotationError as error:
+        raise LoadError(f"{line_of(layers(run)[-1], where, root)}: {error}") from error
+    runner = _runner(run, described, root, instance=instance)
+    returns = return_text(run, owner_name=owner)
+    if not returns:
+        return runner
+    called = owner.rpartition(".")[2]
+    return runner._replace(returns=f"{called} is annotated {returns}", for_cog=is_for_cog(target))
+
+
+def load_target(ref: str, root: Path, mode: Mode = "predict") -> tuple[Any, str]:
+    """Import what `ref` names; return the class, the function or the object, and its file. Raises `LoadError`."""
+    if str(root) not in sys.path[:1]:
+        sys.path.insert(0, str(root))
+    location, _, name = ref.partition(":")
+    module = _import(location, root)
+    where = relative(getattr(module, "__file__", None) or location, root)
+    target = find_runner(module, name, where, mode=mode)
+    if not callable(target):
+        raise LoadError(f"{where}: {name!r} is of type {type(target).__name__}; name a class or a function")
+    return target, where
+
+
+def _import(location: str, root: Path) -> ModuleType:
+    try:
+        if location.endswith(".py"):
+            return _import_file((root / location).resolve(), root)
+        return importlib.import_module(location)
+    except LoadError:
+        raise
+    except SyntaxError as error:
+        in_file = error.filename is not None and Path(error.filename).is_file()
+        message = syntax_message(error, root) if in_file else blame(error, root, fallback=location)
+        raise LoadError(message) from error
+    except (Exception, SystemExit) as error:
+        raise LoadError(blame(error, root, fallback=location)) from error
+
+
+def _import_file(path: Path, root: Path) -> ModuleType:
+    """Import a file under its own name, so that pickle and dataclasses find it again in `sys.modules`."""
+    if not path.is_file():
+        raise LoadError(f"there is no file {relative(path, root)} in {root}")
+    name = path.stem
+    present = sys.modules.get(name)
+    if present is not None and getattr(present, "__file__", None) != str(path):
+        name = f"geartrain_model_{name}"  # a file called like a library: that one stays importable
+    loader = SourceFileLoader(name, str(path))
+    spec = _FileSpec(name, loader, origin=str(path))
+    spec.has_location = True
+    spec.package = _package_of(path.parent, root)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+class _FileSpec(ModuleSpec):
+    """The spec of a runner's file: imported under its own name, while its relative imports start at its folder."""
+
+    package = ""
+
+    @property
+    def parent(self) -> str:
+        """The package that `from .helper import x` looks into."""
+        return self.package
+
+
+def _package_of(folder: Path, root: Path) -> str:
+    """Return the name of the package that a folder is, so that `from .a` and `from folder.a` are one module."""
+    parts = folder.relative_to(root).parts if folder.is_relative_to(root) else ()
+    if parts and all(part.isidentifier() for part in parts):
+        try:
+            spec = importlib.util.find_spec(parts[0])
+        except ValueError:  # a module of that name without a spec
+            spec = None
+        if spec is not None and str(root / parts[0]) in list(spec.submodule_search_locations or ()):
+            return ".".join(parts)
+    package = sys.modules.setdefault(_PACKAGE, ModuleType(_PACKAGE))
+    package.__path__ = [str(folder)]
+    return _PACKAGE
+
+
+def _make(cls: type, where: str, root: Path, *, mode: Mode) -> tuple[Any, Callable[..., Any], str]:
+    """An instance of the author's class, its bound method, and what errors call that."""
+    methods = [method for method in METHODS[mode] if is_own(cls, method)]
+    if not methods:
+        wanted = " or ".join(f"{method}()" for method in METHODS[mode])
+        line = line_of(cls, where, root)
+        raise LoadError(f"{line}: the class {cls.__name__} has no {wanted}: write the method {METHODS[mode][0]}()")
+    if len(methods) > 1:
+        line = line_of(cls, where, root)
+        raise LoadError(f"{line}: the class {cls.__name__} has both run() and predict(): keep one of them")
+    for method in (*methods, "setup", "healthcheck"):
+        _check_self(cls, method, where, root=root)
+    try:
+        instance = cls()
+    except (Exception, SystemExit) as error:
+        raise LoadError(blame(error, root, fallback=line_of(cls, where, root))) from error
+    return instance, getattr(instance, methods[0]), f"{cls.__name__}.{methods[0]}()"
+
+
+def _check_self(cls: type, method: str, where: str, *, root: Path) -> None:
+    """Raise `LoadError` for a method that its author has written without `self`."""
+    function = inspect.getattr_static(cls, method, None)
+    if is_own(cls, method) and inspect.isfunction(function) and lacks_self(function, cls):
+        written = layers(function, bound=True)[-1]
+        asynchronous = "async " if inspect.iscoroutinefunction(written) else ""
+        rest = ", ..." if written.__code__.co_argcount + written.__code__.co_kwonlyargcount else ""
+        raise LoadError(
+            f"{line_of(written, where, root)}: {cls.__name__}.{method}() has no parameter self:"
+            f" write `{asynchronous}def {method}(self{rest})`"
+        )
+
+
+class _Described(NamedTuple):
+    """What is read from a `run()`."""
+
+    parameters: tuple[Parameter, ...]
+    signature: Signature
+    batching: Batching | None = None
+
+
+def _read(run: Callable[..., Any], owner: str, *, mode: Mode, settings: Mapping[str, Any] | None) -> _Described:
+    """Read the signature, which of a batched `run()` is that of one request. Raises `UnsupportedAnnotationError`."""
+    is_batched = mark_of(run, BATCHED_MARK) is not None
+    if is_batched and mode == "train":
+        raise UnsupportedAnnotationError(
+            f"{owner} is marked @batched, and trainings run one by one: take the mark away"
+        )
+    if is_batched:
+        from geartrain.worker.loading.batched_signature import read_batched
+
+        return _Described(*read_batched(run, owner_name=owner, settings=settings or {}))
+    if settings and mode == "predict":
+        raise UnsupportedAnnotationError(
+            f"there are settings for batching ({', '.join(settings)}), and {owner} takes one prediction at a time:"
+            " mark it with @geartrain.batched, or take `batching` out of geartrain.yaml"
+        )
+    parameters = read_parameters(run, owner_name=owner)
+    return _Described(parameters, make_signature(run, parameters, read_output(run, owner_name=owner)))
+
+
+def _runner(run: Callable[..., Any], described: _Described, root: Path, *, instance: Any) -> LoadedRunner:
+    setup = _own_method(instance, "setup")
+    setup, takes_weights = (None, False) if setup is None else read_setup(setup, root)
+    return LoadedRunner(
+        instance=instance,
+        run=run,
+        setup=setup,
+        setup_takes_weights=takes_weights,
+        healthcheck=_own_method(instance, "healthcheck"),
+        is_async=is_async(run),
+        is_generator=is_generator(run),
+        signature=described.signature,
+        max_concurrency=mark_of(run, CONCURRENT_MARK),
+        parameters=described.parameters,
+        batching=described.batching,
+    )
+
+
+def _own_method(instance: Any, method: str) -> Callable[..., Any] | None:
+    if instance is None or not is_own(type(instance), method):
+        return None
+    bound: Callable[..., Any] = getattr(instance, method)
+    return bound

@@ -1,0 +1,61 @@
+"""Reads the `setup()` of a runner: whether it takes `weights`, and in which form."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Union
+
+from geartrain.authoring import files
+from geartrain.worker.loading.callables import SeveralFunctionsError, layers, signature_of
+from geartrain.worker.loading.load_errors import LoadError, line_of
+from geartrain.worker.loading.signature import UnsupportedAnnotationError, resolve
+
+Setup = Callable[..., Any]
+
+
+def read_setup(setup: Setup, root: Path) -> tuple[Setup, bool]:
+    """Return what is to be called for a bound `setup()`, and whether `weights` are to be given to it.
+
+    They are text, or None. Where they are annotated `Path`, the function that is returned makes a `Path` of the text.
+    Raises `LoadError` for a parameter that nothing can be given to.
+    """
+    line = line_of(layers(setup)[-1], "setup()", root)
+    try:
+        parameters = signature_of(setup).parameters
+    except SeveralFunctionsError as error:
+        raise LoadError(f"{line}: setup(): {error}") from error
+    except (TypeError, ValueError) as error:
+        raise LoadError(f"{line}: the signature of setup() cannot be read: {error}") from error
+    optional = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    for name, parameter in parameters.items():
+        if name != "weights" and parameter.default is parameter.empty and parameter.kind not in optional:
+            raise LoadError(f"{line}: setup() has the parameter {name!r}, and nothing but weights can be given to it")
+    if "weights" not in parameters:
+        return setup, False
+    return (_with_path(setup) if _is_path(parameters["weights"].annotation, setup) else setup), True
+
+
+def _is_path(annotation: Any, setup: Setup) -> bool:
+    """Tell whether weights are a path and never text; an annotation that cannot be evaluated is left aside."""
+    if annotation is inspect.Parameter.empty:
+        return False
+    try:
+        annotation = resolve(annotation, setup, "setup(): the parameter 'weights'")
+    except UnsupportedAnnotationError:
+        return False
+    members = [annotation]
+    if typing.get_origin(annotation) in {Union, types.UnionType}:
+        members = [member for member in typing.get_args(annotation) if member is not type(None)]
+    return all(isinstance(member, type) and issubclass(member, os.PathLike) for member in members)
+
+
+def _with_path(setup: Setup) -> Setup:
+    def setup_with_path(weights: str | None = None) -> Any:
+        return setup(weights=None if weights is None else files.Path.validate(weights))
+
+    return setup_with_path

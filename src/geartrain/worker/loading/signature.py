@@ -1,0 +1,273 @@
+"""Reads the signature of a `run()` from its annotations, at load time in the worker."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections import abc
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+from geartrain.authoring.decorators import STREAMING_MARK
+from geartrain.authoring.inputs import MISSING, FieldInfo
+from geartrain.authoring.iterators import AsyncConcatenateIterator, ConcatenateIterator
+from geartrain.domain.signature.types import InputField, OutputMode, OutputSpec, Signature, TypeSpec
+from geartrain.worker.loading.annotations import AnnotationReader
+from geartrain.worker.loading.callables import (
+    SeveralFunctionsError,
+    closure_of,
+    is_generator,
+    layers,
+    mark_of,
+    signature_of,
+)
+from geartrain.worker.loading.constraints import (
+    ConstraintError,
+    check_default,
+    check_settings,
+    json_choices,
+    json_default,
+)
+from geartrain.worker.loading.descriptions import (
+    Converter,
+    Described,
+    UnsupportedTypeError,
+    strip,
+    type_name,
+)
+
+_ITERATORS = frozenset(
+    {abc.Iterator, abc.Iterable, abc.Generator, abc.AsyncIterator, abc.AsyncIterable, abc.AsyncGenerator}
+)
+_CONCATENATED: frozenset[Any] = frozenset({ConcatenateIterator, AsyncConcatenateIterator})
+_OPAQUE = TypeSpec("opaque")
+
+
+class UnsupportedAnnotationError(TypeError):
+    """`run()` is written in a way that no signature can be made of: one sentence with the parameter and the remedy."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of `run()`: its field in the signature, the default as written, and how its value is made."""
+
+    field: InputField
+    default: Any
+    convert: Converter | None
+
+
+class Written(NamedTuple):
+    """A parameter as its author has written it; `where` begins what errors say of it."""
+
+    name: str
+    where: str
+    annotation: Any
+    info: FieldInfo
+
+    def describe(self) -> Described:
+        """Read the annotation. Raises `UnsupportedAnnotationError`."""
+        try:
+            return AnnotationReader().read(self.annotation)
+        except UnsupportedTypeError as error:
+            message = f"{self.where} is annotated {_explain(self.annotation, error)}"
+            raise UnsupportedAnnotationError(message) from error
+
+    def read(self) -> Parameter:
+        """Read what is written. Raises `UnsupportedAnnotationError`."""
+        described = self.describe()
+        try:
+            field = _field(self.name, described, self.info, admits_none=self.annotation is Any)
+        except ConstraintError as error:
+            raise UnsupportedAnnotationError(f"{self.where}: {error}") from error
+        return Parameter(field, self.info.default, described.convert)
+
+
+OfOne = Callable[[TypeSpec, Any], TypeSpec]
+"""From the type that is written, and its annotation, to the type that one client gets."""
+
+
+def read_signature(run: Callable[..., Any], *, owner_name: str) -> Signature:
+    """Read the signature of a bound `run()`, `predict()` or function.
+
+    `owner_name` is what errors call it, such as `Runner.run()`. Raises `UnsupportedAnnotationError`.
+    """
+    return make_signature(run, read_parameters(run, owner_name=owner_name), read_output(run, owner_name=owner_name))
+
+
+def make_signature(run: Callable[..., Any], parameters: Sequence[Parameter], output: OutputSpec) -> Signature:
+    """The signature with these parameters and this output, and with what else is known of `run`."""
+    documentation = getattr(layers(run)[-1], "__doc__", None)
+    return Signature(
+        inputs=tuple(parameter.field for parameter in parameters),
+        output=output,
+        streaming=bool(mark_of(run, STREAMING_MARK)),
+        description=inspect.cleandoc(documentation) if isinstance(documentation, str) else None,
+    )
+
+
+def read_parameters(run: Callable[..., Any], *, owner_name: str) -> tuple[Parameter, ...]:
+    """Read the parameters of `run()` in their order. Raises `UnsupportedAnnotationError`."""
+    return tuple(written.read() for written in written_parameters(run, owner_name=owner_name))
+
+
+def written_parameters(run: Callable[..., Any], *, owner_name: str) -> tuple[Written, ...]:
+    """The parameters of `run()` in their order. Raises `UnsupportedAnnotationError`."""
+    parameters = _signature(run, owner_name).parameters.values()
+    return tuple(_written(parameter, run, owner_name) for parameter in parameters)
+
+
+def _signature(run: Callable[..., Any], owner: str) -> inspect.Signature:
+    try:
+        return signature_of(run)
+    except SeveralFunctionsError as error:
+        raise UnsupportedAnnotationError(f"{owner}: {error}") from error
+    except Exception as error:
+        raise UnsupportedAnnotationError(f"the signature of {owner} cannot be read: {error}") from error
+
+
+def _written(parameter: inspect.Parameter, run: Callable[..., Any], owner: str) -> Written:
+    if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+        stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+        raise UnsupportedAnnotationError(
+            f"{owner} takes {stars}{parameter.name}: write every input as a parameter of its own"
+        )
+    where = f"{owner}: the parameter {parameter.name!r}"
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise UnsupportedAnnotationError(f"{where} is positional-only, and inputs are given by name: remove the '/'")
+    if parameter.annotation is parameter.empty:
+        raise UnsupportedAnnotationError(f"{where} has no annotation: give it a type, such as {parameter.name}: str")
+    annotation, info = _split(resolve(parameter.annotation, run, where), parameter.default, where)
+    return Written(parameter.name, where, annotation, info)
+
+
+def _split(annotation: Any, default: Any, where: str) -> tuple[Any, FieldInfo]:
+    """Tell the type from what `Input()` says, which is the default, or stands in `Annotated` beside a plain one."""
+    infos = []
+    if typing.get_origin(annotation) is Annotated:
+        infos = [mark for mark in annotation.__metadata__ if isinstance(mark, FieldInfo)]
+        rest = [mark for mark in annotation.__metadata__ if not isinstance(mark, FieldInfo)]
+        annotation = annotation.__origin__
+        if rest:
+            annotation = Annotated[annotation, *rest]
+    if isinstance(default, FieldInfo):
+        infos.append(default)
+        default = MISSING
+    if len(infos) > 1:
+        raise UnsupportedAnnotationError(f"{where} has more than one Input(): keep one")
+    info = infos[0] if infos else FieldInfo(default=MISSING)
+    if default is inspect.Parameter.empty or default is MISSING:
+        return annotation, info
+    if info.default is not MISSING:
+        raise UnsupportedAnnotationError(f"{where} has two defaults, one in Input() and one after '=': keep one")
+    settings = {name: getattr(info, name) for name in FieldInfo.__slots__}
+    return annotation, FieldInfo(**{**settings, "default": default})
+
+
+def _field(name: str, described: Described, info: FieldInfo, *, admits_none: bool) -> InputField:
+    """Make the field of the signature. Raises `ConstraintError`."""
+    spec = described.spec
+    check_settings(info, spec)
+    has_default = info.default is not MISSING
+    default = json_default(info.default, spec) if has_default else None
+    if default is None and has_default and not (admits_none or spec.nullable or spec.kind in {"secret", "opaque"}):
+        has_default = False  # as in Cog: None is no value of this type
+    check_default(info, spec, default)
+    return InputField(
+        name=name,
+        type=spec,
+        required=not (has_default or spec.nullable),
+        has_default=has_default,
+        default=default,
+        description=info.description,
+        ge=info.ge,
+        le=info.le,
+        min_length=info.min_length,
+        max_length=info.max_length,
+        regex=info.regex,
+        choices=None if info.choices is None else json_choices(info.choices),
+        deprecated=bool(info.deprecated),
+        accept=info.accept,
+    )
+
+
+def read_output(run: Callable[..., Any], *, owner_name: str, of_one: OfOne | None = None) -> OutputSpec:
+    """Read what `run()` returns, or yields; with `of_one`, of a batched one. Raises `UnsupportedAnnotationError`."""
+    annotation = _return_annotation(run, owner_name)
+    generates = is_generator(run)
+    if annotation is inspect.Signature.empty:
+        return OutputSpec(_OPAQUE, "iterator" if generates else "value")
+    mode, annotation = _output_mode(annotation, owner_name)
+    if annotation is None:
+        return OutputSpec(TypeSpec("string") if mode == "concatenate" else _OPAQUE, mode)
+    try:
+        spec = AnnotationReader(output=True, batched=of_one is not None).read(annotation).spec
+    except UnsupportedTypeError as error:
+        message = f"{owner_name}: what it returns is annotated {_explain(annotation, error)}"
+        raise UnsupportedAnnotationError(message) from error
+    if generates and mode == "value":  # the author annotated what the reader sees in the end
+        mode, spec = "iterator", spec.items if spec.kind == "array" and spec.items is not None else spec
+    if of_one is not None:
+        spec = of_one(spec, annotation)
+    if mode == "concatenate" and spec.kind != "string":
+        raise UnsupportedAnnotationError(
+            f"{owner_name} returns ConcatenateIterator[{type_name(annotation)}], and only text can be concatenated:"
+            " use ConcatenateIterator[str], or Iterator"
+        )
+    return OutputSpec(spec, mode)
+
+
+def return_text(run: Callable[..., Any], *, owner_name: str) -> str:
+    """What `run()` is annotated to return, as its author would write it; empty if it is not."""
+    annotation = _return_annotation(run, owner_name)
+    return "" if annotation is inspect.Signature.empty else type_name(annotation)
+
+
+def _return_annotation(run: Callable[..., Any], owner: str) -> Any:
+    annotation = _signature(run, owner).return_annotation
+    if annotation is inspect.Signature.empty:
+        return annotation
+    annotation = resolve(annotation, run, f"{owner}: what it returns")
+    return type(None) if annotation is None else annotation
+
+
+def _output_mode(annotation: Any, owner: str) -> tuple[OutputMode, Any]:
+    """Tell a stream from a value, and the type of its elements; None where the author left that open."""
+    bare, is_opaque = strip(annotation)
+    origin = typing.get_origin(bare) or bare
+    if is_opaque or not isinstance(origin, abc.Hashable) or origin not in _ITERATORS | _CONCATENATED:
+        return "value", annotation
+    mode: OutputMode = "concatenate" if origin in _CONCATENATED else "iterator"
+    element = next(iter(typing.get_args(bare)), None)
+    if element is None or element is Any or isinstance(element, typing.TypeVar):
+        return mode, None
+    if (typing.get_origin(element) or element) in _ITERATORS | _CONCATENATED:
+        message = f"{owner} returns an iterator of iterators: use Iterator[list[...]]"
+        raise UnsupportedAnnotationError(message)
+    return mode, element
+
+
+def resolve(annotation: Any, run: Callable[..., Any], where: str) -> Any:
+    """Evaluate what is a string in an annotation (`from __future__ import annotations`), where it was written.
+
+    `where` begins the message. Raises `UnsupportedAnnotationError`.
+    """
+    function = layers(run)[-1]
+    function = getattr(function, "__func__", function)
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing.get_type_hints(
+            holder, globalns=getattr(function, "__globals__", {}), localns=closure_of(function), include_extras=True
+        )["it"]
+    except Exception as error:
+        text = annotation if isinstance(annotation, str) else type_name(annotation)
+        raise UnsupportedAnnotationError(
+            f"{where} is annotated {text}, which cannot be evaluated ({type(error).__name__}: {error}):"
+            " import what it names at the top of the file, not under TYPE_CHECKING"
+        ) from error
+
+
+def _explain(annotation: Any, error: UnsupportedTypeError) -> str:
+    name = type_name(annotation)
+    if error.place or error.name != name:
+        return f"{name}; {error}"
+    return f"{name}, which is not supported: {error.advice}"

@@ -1,0 +1,235 @@
+"""The life of a worker, from the first message to its exit."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geartrain.domain.predictions.events import LogSource
+from geartrain.ipc.messages import (
+    PROTOCOL_VERSION,
+    Attach,
+    Fatal,
+    Init,
+    Loaded,
+    Ready,
+    SetupLog,
+    WorkerLog,
+    decode_control_to_worker,
+)
+from geartrain.worker.channels import forks
+from geartrain.worker.channels.channel import Channel
+from geartrain.worker.channels.slot import Slot, can_share
+from geartrain.worker.channels.wakeup import wakeup_of
+from geartrain.worker.errors import describe_error, format_error
+from geartrain.worker.loading import cog_alias
+from geartrain.worker.loading.loader import LoadedRunner, LoadError, load
+from geartrain.worker.runtime.cancellation import CancelRegion
+from geartrain.worker.runtime.control import ControlThread
+from geartrain.worker.runtime.platform import die_with_parent, line_buffer_c_stdout
+from geartrain.worker.stdio.router import Router
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from geartrain.worker.values.output_check import Contract
+
+
+class _SetupFailedError(Exception):
+    """Load or setup failed; the message is the reason for the parent."""
+
+
+def main() -> int:
+    """Run the worker on the descriptors in `argv`, of the control channel and the alarm; return the exit code."""
+    descriptor, alarm = map(int, sys.argv[1:3])
+    die_with_parent(alarm)
+    os.set_inheritable(descriptor, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    sys.argv = sys.argv[:1]
+    faulthandler.enable()
+    forks.guard()
+    control = Channel(socket.socket(fileno=descriptor))
+    payload = control.receive()
+    if payload is None:
+        return 1
+    init = decode_control_to_worker(payload)
+    if not isinstance(init, Init) or init.protocol != PROTOCOL_VERSION:
+        control.send(Fatal(f"the worker speaks protocol {PROTOCOL_VERSION}, the parent does not"))
+        return 1
+    return _Session(init, control).run()
+
+
+class _Session:
+    """One worker with one model."""
+
+    def __init__(self, init: Init, control: Channel) -> None:
+        self._init = init
+        self._control = control
+        self._thread = ControlThread(control)
+        self._router = Router(self._setup_log)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self) -> int:
+        """Load, set up, serve."""
+        flush_c = line_buffer_c_stdout()
+        self._router.install()
+        cog_alias.install()
+        self._thread.start()
+        try:
+            runner = self._load()
+            number = self._number_of_slots(runner)
+            if self._init.inspect:
+                self._router.flush_ambient()
+                flush_c()
+                self._send_loaded(runner, number)
+                return 0
+            slots = self._connect(number)
+            self._send_loaded(runner, number)
+            self._setup(runner)
+        except _SetupFailedError as error:
+            self._router.flush_ambient()
+            flush_c()
+            self._control.send(Fatal(str(error)))
+            return 1
+        self._serve(runner, slots, flush_c)
+        return 0
+
+    # before Ready
+
+    def _load(self) -> LoadedRunner:
+        init = self._init
+        try:
+            if init.backend is not None:
+                from geartrain.worker.loading.backend_runner import load_backend
+
+                runner = load_backend(init.backend, init.batching)
+                # What a library has made stays: to look through it again and again holds up requests by 50 ms. Objects
+                # of an author's may well be meant to go, so there it is not ours to decide.
+                gc.collect()
+                gc.freeze()
+                return runner
+            return load(init.predictor_ref, Path(init.root), init.mode, batching=init.batching)
+        except LoadError as error:
+            raise _SetupFailedError(str(error)) from error
+
+    def _number_of_slots(self, runner: LoadedRunner) -> int:
+        slots = self._init.num_slots or runner.max_concurrency or 1
+        if slots > 1 and not runner.is_async:
+            msg = (
+                f"concurrency.max is {slots}, but run() is not async: a sync run() takes one prediction at a time. "
+                "Make it `async def run(...)`, or set the concurrency to 1."
+            )
+            raise _SetupFailedError(msg)
+        return slots
+
+    def _connect(self, number: int) -> list[Channel]:
+        region = self._region = CancelRegion()
+        shares_memory = can_share(self._init.probe)
+        slots = []
+        for slot in range(number):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.connect(self._init.slot_address)
+            channel = Channel(sock, shield=region.shield, wakeup=wakeup_of(self._init.wakeup, sock))
+            channel.send(Attach(PROTOCOL_VERSION, slot, shares_memory))
+            slots.append(channel)
+        return slots
+
+    def _send_loaded(self, runner: LoadedRunner, number: int) -> None:
+        loaded = Loaded(
+            slots=tuple(range(number)),
+            signature=runner.signature,
+            is_async=runner.is_async,
+            has_healthcheck=runner.healthcheck is not None,
+            batching=runner.batching,
+            platform=runner.platform,
+        )
+        self._control.send(loaded)
+
+    def _setup(self, runner: LoadedRunner) -> None:
+        if runner.is_async:
+            import asyncio
+
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        if runner.setup is None:
+            return
+        arguments: dict[str, Any] = {"weights": self._init.weights} if runner.setup_takes_weights else {}
+        try:
+            result = runner.setup(**arguments)
+            if hasattr(result, "__await__"):
+                self._await(result)
+        except BaseException as error:
+            self._router.flush_ambient()
+            self._setup_log("stderr", format_error(error))
+            msg = f"setup() failed: {describe_error(error)}"
+            raise _SetupFailedError(msg) from error
+
+    def _await(self, awaitable: Any) -> None:
+        if self._loop is not None:
+            self._loop.run_until_complete(awaitable)
+        else:
+            import asyncio
+
+            asyncio.run(awaitable)
+
+    def _setup_log(self, source: LogSource, data: str) -> None:
+        self._control.send(SetupLog(source, data))
+
+    # from Ready on
+
+    def _contract(self, runner: LoadedRunner) -> Contract | None:
+        """What the outputs are held to: an error for a model of ours, and for one of Cog's a warning, once."""
+        if not runner.returns:
+            return None
+        from geartrain.worker.values.output_check import Contract
+
+        if not runner.for_cog:
+            return Contract(runner.returns)
+
+        def warn(text: str) -> None:
+            text = f"{text}; it is passed on, as Cog does, and so is the next one, without a warning"
+            with self._region.shield:  # a chunk is checked where a cancel can strike
+                self._control.send(WorkerLog("geartrain.worker", "warning", text))
+
+        return Contract(runner.returns, warn)
+
+    def _serve(self, runner: LoadedRunner, channels: list[Channel], flush_c: Any) -> None:
+        from geartrain.worker.calls.tools import tools_of_model
+        from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles
+        from geartrain.worker.values.outputs import OutputEncoder
+        from geartrain.worker.values.temporary_files import TemporaryFiles, may_hold_files
+
+        signature = runner.signature
+        encoder = OutputEncoder(signature.output, self._contract(runner))
+        tools = tools_of_model(
+            runner.parameters, signature, runner.batching, encoder=encoder, router=self._router, control=self._control
+        )
+        if may_hold_files(signature.output.type):
+            temporary = TemporaryFiles(self._init.root)
+            slots = [Slot(channel, CleanedCallFiles(temporary)) for channel in channels]
+        else:
+            slots = [Slot(channel, CallFiles()) for channel in channels]
+        self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
+        flush_c()
+        if runner.is_async and self._loop is not None:
+            from geartrain.worker.runtime.async_engine import AsyncEngine, close_loop
+
+            engine = AsyncEngine(runner.run, slots, self._control, loop=self._loop)
+            self._thread.serve(engine, runner.healthcheck)
+            self._control.send(Ready())
+            engine.serve(tools, flush_c)
+            close_loop(self._loop)
+        else:
+            from geartrain.worker.runtime.sync_engine import SyncEngine
+
+            self._region.install()
+            sync = SyncEngine(runner.run, slots[0], self._region, streams=signature.output.mode != "value")
+            self._thread.serve(sync, runner.healthcheck)
+            self._control.send(Ready())
+            sync.serve(tools, flush_c)

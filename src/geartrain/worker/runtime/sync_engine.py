@@ -1,0 +1,114 @@
+"""Runs a sync `run()`: one slot, on the main thread, stopped by a signal."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from geartrain.authoring import CancelationException
+from geartrain.ipc.messages import Predict, decode_slot_to_worker
+from geartrain.worker.calls.call import Call
+from geartrain.worker.calls.tools import CallTools
+from geartrain.worker.channels import forks
+from geartrain.worker.channels.slot import Slot
+from geartrain.worker.runtime.cancellation import CancelRegion
+from geartrain.worker.runtime.control import run_async
+
+_STREAMS = (types.GeneratorType, map, filter, zip)
+
+
+class SyncEngine:
+    """The loop of a worker whose `run()` is a plain function or a generator."""
+
+    def __init__(self, run: Callable[..., Any], slot: Slot, region: CancelRegion, *, streams: bool) -> None:
+        """`streams`: the output is declared as an iterator, so whatever comes back is given chunk by chunk."""
+        self._run = run
+        self._slot = slot
+        self._region = region
+        self._streams = streams
+        self._stopping = False
+
+    def serve(self, tools: CallTools, flush_c: Callable[[], None]) -> None:
+        """Run call after call until the parent closes the slot. `flush_c` empties the C library's own buffer."""
+        receive = self._slot.channel.receive
+        while not self._stopping:
+            payload = receive()
+            if payload is None:
+                return
+            self._serve_one(decode_slot_to_worker(payload), tools, flush_c)
+
+    def cancel(self, _slot: int, serial: int) -> None:
+        """Stop the call, now or as soon as it begins."""
+        self._region.request(serial)
+
+    def shut_down(self) -> None:
+        """End after the running call."""
+        self._stopping = True
+
+    def call_async(self, function: Callable[[], Any]) -> Any:
+        """Run an async healthcheck: this worker has no loop, so it gets one of its own."""
+        return run_async(function)
+
+    def _serve_one(self, message: Predict, tools: CallTools, flush_c: Callable[[], None]) -> None:
+        call = Call(message, self._slot, tools)
+        while True:
+            try:
+                with call:
+                    report = self._invoke(call)
+                    if forks.in_fork:
+                        forks.end_fork()
+                    flush_c()
+                report()
+            except BaseException as error:  # noqa: BLE001 - e.g. an output that is no JSON
+                call.fail(error)
+            if not call.waiting:
+                return
+
+    def _invoke(self, call: Call) -> Callable[[], None]:
+        """Run the author's code; return what reports the end of this invocation."""
+        region = self._region
+        report: Callable[[], None]
+        try:
+            try:
+                arguments = call.arguments()
+                if not region.enter(call.serial):
+                    return call.cancelled
+                value = self._run(**arguments)
+                if self._streams or isinstance(value, _STREAMS):
+                    self._give(value, call)
+                    report = call.succeed_stream
+                else:
+                    report = partial(call.succeed, value)  # encoded outside the cancelable region
+            finally:
+                region.leave()
+        except CancelationException as error:
+            region.leave()
+            return call.cancelled if region.was_requested(call.serial) else _failure(call, error)
+        except BaseException as error:  # noqa: BLE001 - the author's code may raise anything, also SystemExit
+            return call.cancelled if region.was_requested(call.serial) else _failure(call, error)
+        # A model that swallows its cancel and returns has been canceled all the same.
+        return call.cancelled if region.was_requested(call.serial) else report
+
+    @staticmethod
+    def _give(values: object, call: Call) -> None:
+        if not isinstance(values, Iterable) or isinstance(values, str | bytes | dict):
+            call.send_chunk(values)
+            return
+        for value in values:
+            try:
+                call.send_chunk(value, may_wait=True)
+            except CancelationException as error:
+                # It came while the generator was waiting at its yield: that is where the author expects it.
+                if isinstance(values, types.GeneratorType):
+                    values.throw(error)
+                raise
+            except Exception:  # what was given is no output, or nobody waits for more
+                if isinstance(values, types.GeneratorType):
+                    values.close()
+                raise
+
+
+def _failure(call: Call, error: BaseException) -> Callable[[], None]:
+    return lambda: call.fail(error)

@@ -1,0 +1,261 @@
+"""Where a model's prints go: to the prediction that made them, else to setup's log or the server's.
+
+Python-level writes are routed here by a context variable; what passes Python by (C libraries, subprocesses) is read by
+the parent from the descriptors.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import sys
+import threading
+from _thread import RLock  # `threading.RLock` is a function around it
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.domain.predictions.events import LogSource
+
+Emit = Callable[[LogSource, str], None]
+
+MAX_LINE: Final = 4 * 1024 * 1024  # characters; observed Cog, section 10
+TRUNCATED: Final = "[**** LOG LINE TRUNCATED AT 4 MiB ****]"
+_PIECE = 1024 * 1024  # characters, at most 4 MiB of UTF-8: below the limit of a frame
+_MANY_THREADS = 256
+
+
+class _Line:
+    """The line that one thread is writing."""
+
+    __slots__ = ("parts", "size", "skipping", "source")
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.size = 0  # characters
+        self.source: LogSource = "stdout"
+        self.skipping: set[LogSource] = set()  # the streams within a line that has been cut
+
+
+class LineWriter(msgspec.Struct, gc=False, eq=False):
+    """Gathers each thread's writes into whole lines, and gives them to `emit`.
+
+    A change of stream lets a partial line out; so does a flush, the caller's own, and the end, everybody's. The writer
+    of one item of a call has the writer of the call as its `parent`. A writer is made for every call, hence a struct.
+    """
+
+    emit: Emit
+    parent: LineWriter | None = None
+    lock: RLock = msgspec.field(default_factory=RLock)
+    lines: dict[int, _Line] = msgspec.field(default_factory=dict)
+
+    @property
+    def whole(self) -> LineWriter:
+        """The writer of the call: the parent, or this one."""
+        return self.parent or self
+
+    def write(self, source: LogSource, text: str) -> None:
+        """Take some text of one stream."""
+        with self.lock:
+            line = self._line()
+            if source != line.source:
+                self._let_out(line, "")
+                line.source = source
+            if source in line.skipping:
+                _, newline, text = text.partition("\n")
+                if newline:
+                    line.skipping.discard(source)
+            head, newline, tail = text.rpartition("\n")
+            if newline:
+                self._let_out(line, head + newline)
+            if tail:
+                line.parts.append(tail)
+                line.size += len(tail)
+                if line.size > MAX_LINE:
+                    line.skipping.add(source)
+                    self._let_out(line, "\n")
+
+    def flush(self) -> None:
+        """Let out the caller's line that has no end yet."""
+        with self.lock:
+            line = self.lines.get(threading.get_ident())
+            if line is not None:
+                self._let_out(line, "")
+
+    def end(self, then: Emit | None = None) -> None:
+        """Let out every line that has no end yet; what is written later goes to `then`."""
+        with self.lock:
+            for line in self.lines.values():
+                self._let_out(line, "")
+            self.lines.clear()
+            self.emit = then or self.emit
+
+    def _line(self) -> _Line:
+        line = self.lines.get(threading.get_ident())
+        if line is None:
+            if len(self.lines) >= _MANY_THREADS:
+                self.end()  # most of them will have ended
+            line = self.lines[threading.get_ident()] = _Line()
+        return line
+
+    def _let_out(self, line: _Line, end: str) -> None:
+        text = "".join((*line.parts, end))
+        line.parts.clear()
+        line.size = 0
+        if len(text) > MAX_LINE:
+            text = "\n".join(map(_cut, text.split("\n")))
+        for start in range(0, len(text), _PIECE):
+            self.emit(line.source, text[start : start + _PIECE])
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= MAX_LINE else line[:MAX_LINE] + TRUNCATED
+
+
+class Router:
+    """Knows, for each write, whose it is."""
+
+    def __init__(self, ambient: Emit) -> None:
+        """`ambient` takes what belongs to no prediction."""
+        self._ambient = LineWriter(ambient)
+        self._current: ContextVar[LineWriter | None] = ContextVar("geartrain_log_writer", default=None)
+        self._active: list[LineWriter] = []
+        self.stdout = RoutedStream(self, "stdout", 1)
+        self.stderr = RoutedStream(self, "stderr", 2)
+
+    def install(self) -> None:
+        """Put our streams where Python looks for them; a model may replace them, for one prediction only."""
+        sys.stdout = self.stdout
+        sys.stderr = self.stderr
+
+    def set_ambient(self, ambient: Emit) -> None:
+        """From now on what belongs to no prediction goes here."""
+        self._ambient.end()
+        self._ambient = LineWriter(ambient)
+
+    def begin(self, emit: Emit) -> LineWriter:
+        """Route the writes of the current context to a new prediction."""
+        writer = LineWriter(emit)
+        self._active.append(writer)
+        self._current.set(writer)
+        return writer
+
+    def enter(self, writer: LineWriter) -> Token[LineWriter | None]:
+        """Route the writes of the current context to one prediction of a running batch, until `leave`."""
+        self.target().flush()  # what was begun before is in front of it
+        return self._current.set(writer)
+
+    def leave(self, token: Token[LineWriter | None]) -> None:
+        """Undo the `enter` that gave this token."""
+        self.target().flush()
+        self._current.reset(token)
+
+    def end(self, writer: LineWriter) -> None:
+        """Let the last partial lines out. What this prediction's leftovers write from here on is nobody's."""
+        if writer in self._active:
+            self._active.remove(writer)
+        writer.end(then=self._ambient.write)
+
+    def target(self) -> LineWriter:
+        """Return the writer of the current context; a thread without one writes for the only running prediction."""
+        writer = self._current.get()
+        active = self._active
+        if writer is not None and writer.whole in active:
+            return writer
+        if len(active) == 1:
+            return active[0]
+        return self._ambient
+
+    def flush_ambient(self) -> None:
+        """Let out the partial lines of setup."""
+        self._ambient.end()
+
+
+class RoutedStream(io.TextIOBase):
+    """A text stream in the place of `sys.stdout` or `sys.stderr`."""
+
+    errors = "backslashreplace"
+    line_buffering = True
+    mode = "w"
+
+    def __init__(self, router: Router, source: LogSource, fd: int) -> None:
+        self._router = router
+        self._source = source
+        self._fd = fd
+        self.buffer = _RoutedBytes(self)
+
+    def target(self) -> LineWriter:
+        """Whose the next write is."""
+        return self._router.target()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """As of any stream of this kind."""
+        return "utf-8"
+
+    @property
+    def name(self) -> str:
+        """The name that the interpreter's own stream has."""
+        return f"<{self._source}>"
+
+    def write(self, text: Any, /) -> int:
+        """As of any text stream."""
+        if not isinstance(text, str):
+            msg = f"write() argument must be str, not {type(text).__name__}"
+            raise TypeError(msg)
+        # A lone surrogate would not pass the border between the processes.
+        safe = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+        self._router.target().write(self._source, safe)
+        return len(text)
+
+    def flush(self) -> None:
+        """As of any stream of this kind."""
+        self._router.target().flush()
+
+    def reconfigure(self, **_options: Any) -> None:
+        """Nothing can be set here, but a model that asks for what it needs elsewhere does no harm."""
+
+    def fileno(self) -> int:
+        """As of any stream of this kind."""
+        return self._fd
+
+    def writable(self) -> bool:
+        """As of any stream of this kind."""
+        return True
+
+    def isatty(self) -> bool:
+        """As of any stream of this kind."""
+        return False
+
+
+class _RoutedBytes(io.BufferedIOBase):
+    """The `.buffer` of a routed stream: invalid UTF-8 becomes the replacement character."""
+
+    def __init__(self, stream: RoutedStream) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._target: LineWriter | None = None
+
+    def write(self, data: object, /) -> int:
+        """As of any stream of this kind."""
+        view = bytes(data)  # type: ignore[call-overload]
+        target = self._stream.target()
+        if target is not self._target:
+            self._decoder.reset()  # half a character is nothing to another prediction
+            self._target = target
+        self._stream.write(self._decoder.decode(view))
+        return len(view)
+
+    def flush(self) -> None:
+        """As of any stream of this kind."""
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        """As of any stream of this kind."""
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        """As of any stream of this kind."""
+        return True

@@ -1,0 +1,1 @@
+"""Between the values of a model and what is sent: arguments, outputs and files."""

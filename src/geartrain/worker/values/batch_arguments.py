@@ -1,0 +1,201 @@
+"""Makes the keyword arguments of a batched `run()` from the inputs of its requests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import msgspec
+
+from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.tensors.tensor import SIZES, Buffer, Tensor, join_bytes, split_bytes, unpack
+from geartrain.ipc.messages import CallItem
+from geartrain.worker.loading.descriptions import Converter
+from geartrain.worker.loading.signature import Parameter
+from geartrain.worker.values.arguments import ArgumentBinder, ArgumentError
+
+_Values = list[dict[str, Any]]
+
+_decode_all = msgspec.json.Decoder(_Values).decode
+_decode_one = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Bound(NamedTuple):
+    """The arguments of one call, and what its caller has to know of them.
+
+    `sizes` are those of its requests. `size` is how many rows or elements the call has, those included that only fill
+    it up. If there are `refused` requests, whose values the author's own classes do not take, there are no arguments.
+    """
+
+    arguments: dict[str, Any]
+    sizes: Sequence[int]
+    size: int
+    refused: dict[int, ArgumentError]
+
+
+class BatchBinder:
+    """Binds the inputs of one batch after the other to the parameters of one `run()`."""
+
+    def __init__(self, parameters: Sequence[Parameter], batching: Batching) -> None:
+        """`parameters` are those of one request."""
+        self._binder = ArgumentBinder(parameters)
+        self._pad_to = batching.policy.pad_to
+        self._by_rows = batching.by_rows
+        self._shared = batching.shared
+        batched = [each for each in parameters if each.field.name not in batching.shared]
+        tensors = [each for each in batched if batching.by_rows and each.field.type.kind == "tensor"]
+        self._tensors: dict[str, Converter] = {each.field.name: each.convert for each in tensors if each.convert}
+        self._lists = tuple(each.field.name for each in batched if each.field.name not in self._tensors)
+        self._is_tensors_only = len(self._tensors) == len(parameters)
+
+    def bind(self, raw: Buffer, items: Sequence[CallItem], chosen: Sequence[int]) -> Bound:
+        """Bind the `chosen` items of a call, by their indexes; give the arguments to `release` when the run is over.
+
+        `raw` is the input of the whole call, as in `bridge.messages.Predict`. It is decoded anew each time, so that no
+        invocation sees what another one did to its arguments.
+        """
+        json, tensors = unpack(raw) if len(items) > 1 or items[0].packed else (bytes(raw), [])
+        sizes = [items[index].rows for index in chosen]
+        size = sum(sizes)
+        packed = [item.packed for item in items]
+        whole = len(chosen) == len(items) and all(packed)
+        if whole and self._is_tensors_only:
+            arguments = self._whole(tensors)
+        else:
+            values = _decode_all(json) if len(items) > 1 else [_decode_one(json)]
+            stacked = self._whole(tensors) if whole else self._nested(items, values, chosen)
+            if stacked is None and tensors:
+                _deal(tensors, items, values)
+            bound, refused = self._bind_each(values, chosen)
+            if refused:
+                for one in bound:
+                    self.release(one)
+                return Bound({}, sizes, 0, refused)
+            arguments = self._join(bound)
+            if stacked is not None:
+                arguments.update(stacked)
+        padded = self._padded(size)
+        if padded > size:
+            for name in (*self._tensors, *self._lists):
+                if arguments[name] is not None:
+                    arguments[name] = _filled(arguments[name], padded - size)
+        return Bound(arguments, sizes, padded, {})
+
+    def release(self, arguments: dict[str, Any]) -> None:
+        """Close the files that `bind` has opened."""
+        self._binder.release(arguments)
+
+    def _whole(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
+        """The arrays of tensors that have the rows of all requests already."""
+        arguments: dict[str, Any] = dict.fromkeys(self._tensors)
+        for tensor in tensors:
+            arguments[tensor.name] = self._tensors[tensor.name](tensor)
+        return arguments
+
+    def _nested(
+        self, items: Sequence[CallItem], values: Sequence[dict[str, Any]], chosen: Sequence[int]
+    ) -> dict[str, Any] | None:
+        """The arrays of tensors that all come as nested lists, which are taken out of `values`; None if they do not."""
+        if not self._tensors or any(items[index].packed for index in chosen):
+            return None
+        arguments: dict[str, Any] = dict.fromkeys(self._tensors)
+        for name, convert in self._tensors.items():
+            nested = [values[index].pop(name, None) for index in chosen]
+            if nested[0] is not None:
+                arguments[name] = convert([row for rows in nested for row in rows])
+        return arguments
+
+    def _bind_each(
+        self, values: Sequence[dict[str, Any]], chosen: Sequence[int]
+    ) -> tuple[list[dict[str, Any]], dict[int, ArgumentError]]:
+        if self._binder.takes_as_given and not self._shared:
+            return [values[index] for index in chosen], {}
+        bound: list[dict[str, Any]] = []
+        refused: dict[int, ArgumentError] = {}
+        for index in chosen:
+            given = values[index]
+            if bound:  # the first one's are those of all
+                for name in self._shared:
+                    given.pop(name, None)
+            try:
+                bound.append(self._binder.bind_values(given))
+            except ArgumentError as error:
+                refused[index] = error
+        return bound, refused
+
+    def _join(self, bound: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The arguments of a call, of those of its requests."""
+        first = bound[0]
+        arguments = {name: first[name] for name in self._shared}
+        for name in self._tensors:
+            arguments[name] = None if first.get(name) is None else joined([one[name] for one in bound])
+        for name in self._lists:
+            values = [one[name] for one in bound]
+            if not self._by_rows:
+                arguments[name] = values
+            else:
+                arguments[name] = None if first[name] is None else [each for value in values for each in value]
+        return arguments
+
+    def _padded(self, size: int) -> int:
+        if not self._pad_to:
+            return size
+        return next((fixed for fixed in self._pad_to if fixed >= size), size) if size else 0
+
+
+def _deal(tensors: Sequence[Tensor], items: Sequence[CallItem], values: Sequence[dict[str, Any]]) -> None:
+    """Give each packed request its rows of the tensors."""
+    for tensor in tensors:
+        position = 0
+        rows = _Rows(tensor)
+        for item, given in zip(items, values, strict=True):
+            if item.packed:
+                given[tensor.name] = rows.part(position, position + item.rows)
+                position += item.rows
+
+
+class _Rows:
+    """A tensor, to be cut along its first dimension."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self._row = tensor.shape[1:]
+        count = 1
+        for size in self._row:
+            count *= size
+        self._count = count  # elements of one row
+        self._strings = None if tensor.datatype in SIZES else split_bytes(tensor.name, tensor.data)
+
+    def part(self, start: int, stop: int) -> Tensor:
+        name, datatype, _, data = msgspec.structs.astuple(self._tensor)
+        if self._strings is None:
+            size = self._count * SIZES[datatype]
+            data = data[start * size : stop * size]
+        else:
+            data = join_bytes(self._strings[start * self._count : stop * self._count])
+        return Tensor(name, datatype, (stop - start, *self._row), data)
+
+
+def joined(arrays: Sequence[Any]) -> Any:
+    """Arrays of one kind, of numpy or torch, or lists, laid one behind the other along their first dimension."""
+    first = arrays[0]
+    if len(arrays) == 1:
+        return first
+    if isinstance(first, list):
+        return [each for array in arrays for each in array]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(first, torch.Tensor):
+        return torch.cat(list(arrays))
+    import numpy as np
+
+    return np.concatenate(arrays)
+
+
+def _filled(rows: Any, count: int) -> Any:
+    """The rows, and so many copies of the last one."""
+    if not isinstance(rows, list):
+        return joined([rows, *[rows[-1:]] * count])
+    last = rows[-1]
+    return rows + [last if hasattr(last, "read") else deepcopy(last) for _ in range(count)]

@@ -1,0 +1,48 @@
+"""What stands in front of the contents of each tensor in a packed output that has nothing but tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from geartrain.domain.tensors.tensor import Buffer, Tensor, pack
+
+_MOST: Final = 64  # outputs of different shapes
+
+
+class PackedHeads:
+    """Makes them, for the outputs of one runner, and keeps them: models give the same shapes again and again."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[str, tuple[int, ...], int], ...], list[bytes]] = {}
+
+    def of(self, tensors: Sequence[Tensor]) -> list[bytes]:
+        """One for each tensor. A name always has the same datatype."""
+        key = tuple([(tensor.name, tensor.shape, len(tensor.data)) for tensor in tensors])
+        heads = self._known.get(key)
+        if heads is None:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            heads = self._known[key] = _heads(tensors)
+        return heads
+
+    def pack(self, tensors: Sequence[Tensor]) -> list[Buffer]:
+        """As `domain.tensors.pack`, with an empty object beside the tensors, of which there is one at least."""
+        parts: list[Buffer] = []
+        for head, tensor in zip(self.of(tensors), tensors, strict=True):
+            parts += (head, tensor.data)
+        return parts
+
+
+def _heads(tensors: Sequence[Tensor]) -> list[bytes]:
+    views = [memoryview(tensor.data) for tensor in tensors]  # each of them is told from all other parts
+    own = [Tensor(each.name, each.datatype, each.shape, view) for each, view in zip(tensors, views, strict=True)]
+    heads, parts = [], iter(pack(b"{}", own))
+    for view in views:
+        head = b""
+        while (part := next(parts)) is not view:
+            head += part
+        heads.append(head)
+    return heads

@@ -1,0 +1,215 @@
+"""The temporary files that a run has made only to give them as outputs: nobody needs them when it is over.
+
+An output file is copied before it is handed over, so deleting the author's own is never needed for correctness; it
+keeps a server from filling its disk, and Cog's documents promise it. Deleted is what certainly belongs to the run and
+to nobody else: a regular file in a directory for temporary files that came into being while the run was under way, by
+the clock of the file system, and the folders that were made for it, if they are empty. Anything else stays, such as a
+picture that came with the model, or a result that was there before. What concurrent runs have both given is nobody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import stat
+import struct
+import sys
+import tempfile
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from geartrain.domain.signature.types import TypeSpec
+
+_AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
+_STATX_BTIME = 0x800
+_STATX_SIZE = 256  # bytes
+_MASK = struct.Struct("=I")  # at the start
+_BIRTH = struct.Struct("=qI")  # seconds, nanoseconds
+_BIRTH_OFFSET = 80
+_CLOCK_REALTIME_COARSE = 5  # what the kernel dates files by; a few milliseconds behind the exact clock
+_FILE_KINDS = frozenset({"path", "file", "object", "opaque"})  # of outputs that can be, or contain, a file
+
+
+class _FileClock:
+    """Tells what was made before a moment from what is made after it, by the clock that the kernel dates files by.
+
+    That clock ticks every few milliseconds, and a small run takes less than one. But since Linux 6.13 a file that is
+    changed twice within a tick gets an exact date the second time, and all that is made later gets none before it.
+    With an older kernel, what was made in the tick of the moment counts as made after it, unless a run ended in it.
+    """
+
+    def __init__(self) -> None:
+        self._last_end = 0
+        self._probe: int | None = None
+        with contextlib.suppress(OSError):
+            self._probe, name = tempfile.mkstemp()
+            weakref.finalize(self, os.close, self._probe)
+            os.unlink(name)  # noqa: PTH108 - a string of mkstemp's; what has no name still has dates
+
+    def mark(self) -> int:
+        """A date, in nanoseconds since the epoch, from which on all that is made from now on is dated."""
+        tick = _tick()
+        if self._probe is not None:
+            with contextlib.suppress(OSError):
+                first, second = self._touch(self._probe), self._touch(self._probe)
+                if second > first:
+                    return second
+                tick = first
+        return tick if tick > self._last_end else tick + 1
+
+    def end(self) -> None:
+        """A run has ended now."""
+        self._last_end = _tick()
+
+    @staticmethod
+    def _touch(descriptor: int) -> int:
+        os.utime(descriptor)
+        return os.fstat(descriptor).st_ctime_ns
+
+
+def _tick() -> int:
+    return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE) if sys.platform == "linux" else time.time_ns()
+
+
+def may_hold_files(spec: TypeSpec) -> bool:
+    """Whether an output of this type can be a file or contain one."""
+    return (
+        spec.kind in _FILE_KINDS
+        or (spec.items is not None and may_hold_files(spec.items))
+        or any(may_hold_files(member) for member in spec.members)
+        or any(may_hold_files(field.type) for field in spec.fields)
+    )
+
+
+class Claim:
+    """What one run has given of its own temporary files, and the runs beside it that may yet give the same."""
+
+    __slots__ = ("beside", "paths", "since")
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        self.paths: list[str] = []
+        self.beside: set[Claim] = set()
+
+
+class TemporaryFiles:
+    """The directories for temporary files, as one worker sees them; the model's own folder is none of them."""
+
+    def __init__(self, model_root: str) -> None:
+        roots = {os.path.realpath(tempfile.gettempdir()), os.path.realpath("/tmp")}  # noqa: S108 - where models write
+        self._roots = tuple(root for root in roots if root != os.sep)
+        model_root = os.path.realpath(model_root)
+        # A model that lies in /tmp, as in a test, makes its folder no temporary one.
+        self._kept = model_root if self._inside(model_root) else None
+        self._clock = _FileClock()
+        self._running: set[Claim] = set()
+        self._waiting: list[Claim] = []  # of runs that are over, for those beside them
+        self._claims: Counter[str] = Counter()
+        self._shared: set[str] = set()
+
+    def begin(self) -> Claim:
+        """A run begins; its claim goes to `end`."""
+        claim = Claim(self._clock.mark())
+        self._running.add(claim)
+        return claim
+
+    def claim(self, claim: Claim, path: Path) -> tuple[str, ...]:
+        """A run gives an output file; return what is to be deleted for it, as `made_since`."""
+        found = self.made_since(path, claim.since)
+        for name in found:
+            if name not in claim.paths:
+                claim.paths.append(name)
+                self._claims[name] += 1
+                if self._claims[name] > 1:
+                    self._shared.add(name)
+        return found
+
+    def end(self, claim: Claim) -> None:
+        """A run is over: delete what it has given, when no run can give it any more that was there beside it."""
+        if claim not in self._running:
+            return
+        self._running.remove(claim)
+        self._clock.end()
+        if claim.paths:
+            claim.beside = set(self._running)
+            self._waiting.append(claim)
+        if self._waiting:
+            self._delete(claim)
+
+    def _delete(self, ended: Claim) -> None:
+        for claim in tuple(self._waiting):
+            claim.beside.discard(ended)
+            if not claim.beside:
+                self._waiting.remove(claim)
+                delete([name for name in claim.paths if name not in self._shared])
+                for name in claim.paths:
+                    self._claims[name] -= 1
+                    if not self._claims[name]:
+                        del self._claims[name]
+                        self._shared.discard(name)
+
+    def made_since(self, path: Path, since: int) -> tuple[str, ...]:
+        """What to delete for an output file: itself and the folders made for it; nothing if it is not temporary.
+
+        `since` is what the clock's mark was when the run began.
+        """
+        folder = os.path.realpath(path.parent)
+        if not self._inside(folder) or (self._kept is not None and _is_in(folder, self._kept)):
+            return ()
+        name = os.path.join(folder, path.name)  # noqa: PTH118 - a string among strings
+        if not _born_since(name, since, stat.S_ISREG):
+            return ()
+        found = [name]
+        while folder not in self._roots and _born_since(folder, since, stat.S_ISDIR):
+            found.append(folder)
+            folder = os.path.dirname(folder)  # noqa: PTH120 - as above
+        return tuple(found)
+
+    def _inside(self, folder: str) -> bool:
+        return any(_is_in(folder, root) for root in self._roots)
+
+
+def delete(paths: Iterable[str]) -> None:
+    """Delete files and then their folders, as `made_since` names them; what is gone or not empty is left."""
+    for path in map(Path, paths):
+        with contextlib.suppress(OSError):
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
+
+
+def _is_in(folder: str, root: str) -> bool:
+    return folder == root or folder.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def _born_since(path: str, since: int, is_kind: object) -> bool:
+    """Whether `path` itself, not what it links to, is of the kind and came into being at `since` or later."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    if not callable(is_kind) or not is_kind(found.st_mode):
+        return False
+    born = _birth_time(path, found)
+    return born is not None and born >= since
+
+
+def _birth_time(path: str, found: os.stat_result) -> int | None:
+    """In nanoseconds since the epoch; None where the file system does not know."""
+    seconds = getattr(found, "st_birthtime", None)
+    if seconds is not None:
+        return int(seconds * 1e9)
+    statx = getattr(ctypes.CDLL(None), "statx", None)
+    answer = ctypes.create_string_buffer(_STATX_SIZE)
+    if statx is None or statx(_AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, answer):
+        return None
+    if not _MASK.unpack_from(answer)[0] & _STATX_BTIME:
+        return None
+    whole, fraction = _BIRTH.unpack_from(answer, _BIRTH_OFFSET)
+    return int(whole) * 1_000_000_000 + int(fraction)

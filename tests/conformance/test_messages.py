@@ -1,0 +1,203 @@
+"""Every message of the inner wire against its golden file: a change of the wire is a change here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
+from geartrain.ipc import messages as m
+
+GOLDEN = Path(__file__).parent / "golden" / "messages.json"
+
+SIGNATURE = Signature(
+    inputs=(
+        InputField("prompt", TypeSpec("string"), description="What to say", max_length=9),
+        InputField("image", TypeSpec("path", nullable=True), required=False, accept="image/*"),
+    ),
+    output=OutputSpec(TypeSpec("string"), mode="iterator"),
+    streaming=True,
+)
+
+EXAMPLES: dict[str, tuple[m.Message, Any]] = {
+    "control/Init": (
+        m.Init(1, "run.py:Runner", "/model", "/run/slots", 4, "train", "w.bin", inspect=True, probe="/proc/1/fd/4"),
+        "to_worker",
+    ),
+    "control/Init of a file": (
+        m.Init(
+            1,
+            "",
+            "/model",
+            "/run/slots",
+            wakeup="blocking",
+            backend=m.BackendChoice("onnx", "/model/model.onnx", {"threads": 2}),
+            batching={"max_size": 8, "pad_to": [4, 8]},
+        ),
+        "to_worker",
+    ),
+    "control/Cancel": (m.Cancel(2, 17), "to_worker"),
+    "control/Healthcheck": (m.Healthcheck(7), "to_worker"),
+    "control/Shutdown": (m.Shutdown(), "to_worker"),
+    "control/Loaded": (m.Loaded((0, 1), SIGNATURE, is_async=True, has_healthcheck=False), "to_parent"),
+    "control/Loaded with batches": (
+        m.Loaded(
+            (0,),
+            SIGNATURE,
+            is_async=False,
+            has_healthcheck=False,
+            batching=Batching(BatchPolicy(8, 0.01, (4, 8), (8,), retry_singly=True), by_rows=True, shared=("scale",)),
+            platform="onnx_onnxv1",
+        ),
+        "to_parent",
+    ),
+    "control/Ready": (m.Ready(), "to_parent"),
+    "control/Log": (m.SetupLog("stdout", "loading\n"), "to_parent"),
+    "control/WorkerLog": (m.WorkerLog("model", "info", "a thread spoke\n"), "to_parent"),
+    "control/Idle": (m.Idle(3), "to_parent"),
+    "control/Cancelled": (m.SlotCancelled(3, "pred_1"), "to_parent"),
+    "control/Failed": (m.SlotFailed(3, "the slot's channel broke"), "to_parent"),
+    "control/Fatal": (m.Fatal("setup() failed: RuntimeError: boom"), "to_parent"),
+    "control/DroppedLogs": (m.DroppedLogs(12, 1000), "to_parent"),
+    "control/HealthcheckResult": (m.HealthcheckResult(7, "unhealthy", "it said no"), "to_parent"),
+    "control/ShuttingDown": (m.ShuttingDown(), "to_parent"),
+    "slot/Predict": (
+        m.Predict(
+            "pred_1", 17, (m.CallItem("pred_1", context={"user": "u1"}),), m.Inline(b'{"prompt":"hi"}'), "/run/out"
+        ),
+        "slot_to_worker",
+    ),
+    "slot/Predict in a file": (
+        m.Predict("pred_1", 18, (m.CallItem("pred_1"),), m.InFile("/run/input.json")),
+        "slot_to_worker",
+    ),
+    "slot/Predict packed": (
+        m.Predict(
+            "pred_1",
+            19,
+            (m.CallItem("pred_1", 4, packed=True, parameters={"seed": 7, "loud": True, "t": 0.5, "who": "me"}),),
+            m.Inline(b"packed"),
+        ),
+        "slot_to_worker",
+    ),
+    "slot/Predict in memory": (
+        m.Predict(
+            "pred_1",
+            20,
+            (m.CallItem("pred_1", packed=True),),
+            m.InMemory(600_000),
+            memory=m.SlotMemory("/proc/1/fd/5", "/proc/1/fd/6"),
+        ),
+        "slot_to_worker",
+    ),
+    "slot/Predict of several": (
+        m.Predict(
+            "batch-1",
+            21,
+            (
+                m.CallItem("pred_1"),
+                m.CallItem("pred_2", 3, packed=True, context={"user": "u1"}, parameters={"seed": 7}),
+            ),
+            m.Inline(b"packed"),
+            "/run/out",
+        ),
+        "slot_to_worker",
+    ),
+    "slot/Attach": (m.Attach(1, 0, shares_memory=True), "slot_to_parent"),
+    "slot/Log": (m.Reports(17, (m.Log(0, "stderr", "careful\n"),)), "slot_to_parent"),
+    "slot/Log of all": (m.Reports(17, (m.Log(m.ALL, "stderr", "careful\n"),)), "slot_to_parent"),
+    "slot/Output": (m.Reports(17, (m.Output(2, m.Inline(b'"chunk"')),)), "slot_to_parent"),
+    "slot/Output in memory": (m.Reports(17, (m.Output(0, m.InMemory(600_000)),)), "slot_to_parent"),
+    "slot/Output with files": (
+        m.Reports(
+            17,
+            (
+                m.FileOutput(0, "/tmp/a.png", "image/png", "token-1"),  # noqa: S108
+                m.FileOutput(0, "/run/1/b.png", "image/png", "token-2", ("/tmp/x/b.png", "/tmp/x")),  # noqa: S108
+                m.Output(0, m.Inline(b'["token-1","token-2"]')),
+            ),
+        ),
+        "slot_to_parent",
+    ),
+    "slot/Metric": (m.Reports(17, (m.Metric(0, "timing.decode", 0.25, "increment"),)), "slot_to_parent"),
+    "slot/Done": (m.Reports(17, (m.Done(0, m.Inline(b'"hello"'), 0.5),), idle=True), "slot_to_parent"),
+    "slot/Done in a file": (
+        m.Reports(17, (m.Done(0, m.InFile("/run/2/output.json"), 0.5),), idle=True),
+        "slot_to_parent",
+    ),
+    "slot/Done stream": (m.Reports(17, (m.Done(0, None, 0.5, is_stream=True),), idle=True), "slot_to_parent"),
+    "slot/Failed": (m.Reports(17, (m.Failed(0, "ValueError: no"),), idle=True), "slot_to_parent"),
+    "slot/Cancelled": (m.Reports(17, (m.Cancelled(0),), idle=True), "slot_to_parent"),
+    "slot/several ends": (
+        m.Reports(
+            21,
+            (
+                m.Done(0, m.InMemory(6), 0.5),
+                m.Done(3, m.InMemory(8, 6), 0.5),
+                m.Failed(1, "ValueError: no"),
+                m.Cancelled(2),
+            ),
+        ),
+        "slot_to_parent",
+    ),
+    "slot/idle": (m.Reports(21, (), idle=True), "slot_to_parent"),
+}
+
+DECODERS = {
+    "to_worker": m.decode_control_to_worker,
+    "to_parent": m.decode_control_to_parent,
+    "slot_to_worker": m.decode_slot_to_worker,
+    "slot_to_parent": m.decode_slot_to_parent,
+}
+
+
+def as_golden(message: m.Message) -> dict[str, object]:
+    return {"fields": json.loads(msgspec.json.encode(message)), "msgpack": m.encode(message).hex()}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_message_is_as_its_golden_file_says(name: str) -> None:
+    message, _ = EXAMPLES[name]
+    assert as_golden(message) == json.loads(GOLDEN.read_text())[name]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_message_comes_back_as_it_went(name: str) -> None:
+    message, direction = EXAMPLES[name]
+    assert DECODERS[direction](m.encode(message)) == message
+
+
+def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
+    unions = (m.ControlToWorker, m.ControlToParent, m.SlotToParent)
+    known = {kind for union in unions for kind in get_args(union)} | {m.SlotToWorker}
+    assert {type(message) for message, _ in EXAMPLES.values()} == known
+    reports = {
+        type(each) for message, _ in EXAMPLES.values() if isinstance(message, m.Reports) for each in message.reports
+    }
+    assert reports == set(get_args(m.Report))
+    assert set(json.loads(GOLDEN.read_text())) == set(EXAMPLES)
+
+
+def test_version_of_the_protocol() -> None:
+    assert m.PROTOCOL_VERSION == 7
+
+
+def test_the_first_message_each_way_carries_the_protocol_version() -> None:
+    assert m.Init.__struct_fields__[0] == "protocol"
+    assert m.Attach.__struct_fields__[0] == "protocol"
+
+
+def test_a_message_of_the_other_direction_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        m.decode_control_to_worker(m.encode(m.ShuttingDown()))
+
+
+if __name__ == "__main__":  # `python -m tests.conformance.test_messages` writes the golden file anew
+    GOLDEN.write_text(
+        json.dumps({name: as_golden(message) for name, (message, _) in EXAMPLES.items()}, indent=1) + "\n"
+    )

@@ -1,0 +1,278 @@
+"""Models that take batches, behind every door: single requests share calls, and nobody notices but the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from geartrain.service.models.deployment import Limits
+from tests.support.gates import Gates
+from tests.support.servers import LiveServer, Serve, eventually
+
+TEXTS = """
+    import select
+    from pathlib import Path
+    from geartrain import BaseRunner, Input, batch_item, batched
+
+    class Runner(BaseRunner):
+        @batched(max_size=8)
+        def run(
+            self,
+            text: list[str] = Input(description="What to shout", min_length=1),
+            times: list[int] = Input(default=1, ge=1),
+            gate: str = "",
+        ) -> list[str]:
+            print(f"{len(text)} together")
+            if gate:
+                with open(gate, "rb", buffering=0) as file:
+                    select.select([file], [], [])
+            results = []
+            for index, (each, count) in enumerate(zip(text, times)):
+                with batch_item(index):
+                    print(each)
+                results.append(ValueError("no shouting") if each == "bad" else each.upper() * count)
+            return results
+"""
+ROWS = """
+    import numpy as np
+    from jaxtyping import Float32
+    from geartrain import BaseRunner, batched
+
+    class Runner(BaseRunner):
+        @batched(max_size=8, max_delay=0.001, preferred_sizes=(4, 8))
+        def run(self, x: Float32[np.ndarray, "rows 2"]) -> Float32[np.ndarray, "rows"]:
+            return x.sum(axis=1) + 1000 * len(x)
+"""
+TOKENS = """
+    from collections.abc import Iterator
+    from geartrain import BaseRunner, batched, streaming
+
+    class Runner(BaseRunner):
+        @streaming
+        @batched(max_size=8)
+        def run(self, count: list[int], prompt: list[str] = "") -> Iterator[list[str | None]]:
+            for number in range(max(count)):
+                yield [f"{number} of {each}" if number < each else None for each in count]
+"""
+FILES = """
+    from pathlib import Path
+    from geartrain import BaseRunner, batched
+
+    class Runner(BaseRunner):
+        @batched
+        def run(self, letter: list[Path], name: list[str]) -> list[Path]:
+            answers = []
+            for path, own in zip(letter, name):
+                answer = Path(f"{own}.txt")
+                answer.write_text(f"{own} got {path.read_text()}")
+                answers.append(answer)
+            return answers
+"""
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Any:
+    gates = Gates(tmp_path / "gates")
+    yield gates
+    gates.remove()
+
+
+@asynccontextmanager
+async def _held(server: LiveServer, gates: Gates) -> AsyncIterator[None]:
+    """Keep the only worker busy for as long as the block is, and see that it ends well."""
+    body = {"input": {"text": "first", "gate": str(gates["go"].path)}}
+    first = asyncio.ensure_future(server.client.post("/predictions", json=body))
+    await eventually(lambda: server.workers.permits.idle == 0)
+    yield
+    gates["go"].open()
+    answer = (await first).json()
+    assert (answer["status"], answer["output"]) == ("succeeded", "FIRST")
+
+
+def _infer(**values: Any) -> dict[str, Any]:
+    kinds = {str: "BYTES", int: "INT64"}
+    inputs = [
+        {"name": name, "datatype": kinds[type(value)], "shape": [1], "data": [value]} for name, value in values.items()
+    ]
+    return {"inputs": inputs}
+
+
+async def test_all_doors_feed_one_batch(serve: Serve, gates: Gates) -> None:
+    async with serve(TEXTS) as server:
+        client = server.client
+        async with _held(server, gates):
+            asked = [
+                client.post("/predictions", json={"input": {"text": "a"}}),
+                client.post("/predictions", json={"input": {"text": "bad", "times": 3}}),
+                client.put("/predictions/mine", json={"input": {"text": "b", "times": 2}}),
+                client.post("/v2/models/model/infer", json=_infer(text="c", times=3)),
+                client.post("/v2/models/model/infer", json=_infer(text="bad")),
+                client.post("/v2/models/model/generate", json={"text_input": "d"}),
+            ]
+            answers = [asyncio.ensure_future(each) for each in asked]
+            await eventually(lambda: server.deployment.scheduler.waiting == len(asked))
+        one, bad, two, three, bad_too, four = [(await answer).json() for answer in answers]
+        assert (one["output"], two["output"], two["id"]) == ("A", "BB", "mine")
+        assert one["metrics"]["batch_size"] == 6
+        assert one["logs"] == "6 together\na\n"
+        assert (bad["status"], bad["error"]) == ("failed", "ValueError: no shouting")
+        assert three["outputs"] == [{"name": "output", "datatype": "BYTES", "shape": [1], "data": ["CCC"]}]
+        assert three["parameters"]["batch_size"] == 6
+        assert bad_too == {"error": "ValueError: no shouting"}
+        assert four["text_output"] == "D"
+        counts = (await client.get("/v2/models/model/stats")).json()["model_stats"][0]
+        assert (counts["inference_count"], counts["execution_count"]) == (5, 2)
+        assert [(each["batch_size"], each["compute_infer"]["count"]) for each in counts["batch_stats"]] == [
+            (1, 1),
+            (6, 1),
+        ]
+        metrics = (await client.get("/metrics")).text
+        assert 'geartrain_batch_size_sum{model="model",version="1"} 7' in metrics
+
+
+async def test_wrong_input_is_refused_at_the_door_as_ever(serve: Serve) -> None:
+    async with serve(TEXTS) as server:
+        answer = await server.client.post("/predictions", json={"input": {"text": ["a"], "times": 0}})
+        assert answer.status_code == 422
+        assert {each["loc"][-1] for each in answer.json()["detail"]} == {"text", "times"}
+        schema = (await server.client.get("/openapi.json")).json()["components"]["schemas"]["Input"]["properties"]
+        assert (schema["text"]["type"], schema["times"]["default"]) == ("string", 1)
+
+
+async def test_there_is_room_for_as_many_as_may_wait(serve: Serve, gates: Gates) -> None:
+    async with serve(TEXTS, limits=Limits(queue=2)) as server:
+        async with _held(server, gates):
+            waiting = [asyncio.ensure_future(server.predict({"text": text})) for text in "ab"]
+            await eventually(lambda: server.deployment.scheduler.waiting == 2)
+            refused = await server.client.post("/predictions", json={"input": {"text": "c"}})
+            assert (refused.status_code, refused.json()["error"]) == (409, "At capacity - all prediction slots busy")
+            assert (await server.health())["status"] == "BUSY"
+        assert [(await answer)["output"] for answer in waiting] == ["A", "B"]
+        assert (await server.health())["status"] == "READY"
+
+
+async def test_who_leaves_while_waiting_is_never_run(serve: Serve, gates: Gates) -> None:
+    async with serve(TEXTS) as server:
+        async with _held(server, gates):
+            stays = asyncio.ensure_future(server.predict({"text": "stays"}))
+            leaves = asyncio.ensure_future(server.predict({"text": "leaves"}))
+            canceled = asyncio.ensure_future(server.predict({"text": "no"}, id="mine"))
+            await eventually(lambda: server.deployment.scheduler.waiting == 3)
+            leaves.cancel()
+            assert (await server.client.post("/predictions/mine/cancel")).status_code == 200
+            assert (await canceled)["status"] == "canceled"
+            await eventually(lambda: server.deployment.scheduler.waiting == 1)
+        assert (await stays)["logs"] == "1 together\nstays\n"
+
+
+async def test_rows_of_several_requests(serve: Serve) -> None:
+    async with serve(ROWS) as server:
+
+        async def ask(*rows: tuple[float, float]) -> tuple[int, list[float]]:
+            data = [value for row in rows for value in row]
+            body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [len(rows), 2], "data": data}]}
+            answer = (await server.client.post("/v2/models/model/infer", json=body)).json()
+            values = answer["outputs"][0]["data"]
+            return int(values[0] // 1000), [value % 1000 for value in values]
+
+        answers = await asyncio.gather(*(ask(*[(number, row) for row in range(number % 3 + 1)]) for number in range(9)))
+        for number, (size, sums) in enumerate(answers):
+            assert sums == [number + row for row in range(number % 3 + 1)]
+            assert len(sums) <= size <= 8
+        together = await asyncio.gather(ask((1, 2)), server.predict({"x": [[1, 2], [3, 4]]}))
+        assert (together[0][1], [value % 1000 for value in together[1]["output"]]) == ([3], [3, 7])
+        config = (await server.client.get("/v2/models/model/config")).json()
+        assert (config["max_batch_size"], config["input"][0]["dims"], config["output"][0]["dims"]) == (8, [2], [])
+        assert config["dynamic_batching"]["preferred_batch_size"] == [4, 8]
+        assert config["dynamic_batching"]["max_queue_delay_microseconds"] == 1000
+        metadata = (await server.client.get("/v2/models/model")).json()
+        assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+
+
+async def test_more_rows_than_fit_are_refused_by_every_door(serve: Serve) -> None:
+    async with serve(ROWS) as server:
+        rows = [[0.0, 0.0]] * 9
+        answer = await server.client.post("/predictions", json={"input": {"x": rows}})
+        assert answer.status_code == 422
+        assert "9 rows, and the model takes at most 8" in answer.json()["detail"][0]["msg"]
+        body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [9, 2], "data": rows}]}
+        answer = await server.client.post("/v2/models/model/infer", json=body)
+        assert answer.status_code == 400
+        assert "9 rows, and the model takes at most 8" in answer.json()["error"]
+
+
+async def test_large_rows_travel_in_shared_memory(serve: Serve) -> None:
+    source = (
+        ROWS.replace('"rows 2"', '"rows n"')
+        .replace("x.sum(axis=1) + 1000 * len(x)", "x * 2")
+        .replace('"rows"]', '"rows n"]')
+    )
+    async with serve(source) as server:
+        # One at a time, and together: each with rows of its own length.
+        async def ask(number: int) -> None:
+            given = np.arange(number, number + 2 * 30_000, dtype=np.float32).reshape(2, 30_000)
+            head = {
+                "inputs": [
+                    {
+                        "name": "x",
+                        "datatype": "FP32",
+                        "shape": list(given.shape),
+                        "parameters": {"binary_data_size": given.nbytes},
+                    }
+                ],
+                "parameters": {"binary_data_output": True},
+            }
+            text = json.dumps(head).encode()
+            headers = {"Inference-Header-Content-Length": str(len(text))}
+            answer = await server.client.post("/v2/models/model/infer", content=text + given.tobytes(), headers=headers)
+            begin = int(answer.headers["Inference-Header-Content-Length"])
+            result = np.frombuffer(answer.content[begin:], dtype=np.float32).reshape(2, -1)
+            assert np.array_equal(result, given * 2)
+
+        await asyncio.gather(*(ask(number) for number in range(12)))
+
+
+async def test_streams_share_a_run(serve: Serve) -> None:
+    async with serve(TOKENS) as server:
+
+        async def ask(count: int) -> list[str]:
+            body = {"input": {"count": count}}
+            headers = {"accept": "text/event-stream"}
+            async with server.client.stream("POST", "/predictions", json=body, headers=headers) as stream:
+                lines = [line async for line in stream.aiter_lines()]
+            datas = [
+                json.loads(after.removeprefix("data: "))
+                for before, after in itertools.pairwise(lines)
+                if before == "event: output"
+            ]
+            return [data["chunk"] for data in datas]
+
+        counts = [3, 1, 5, 2, 4]
+        answers = await asyncio.gather(*map(ask, counts))
+        assert answers == [[f"{number} of {count}" for number in range(count)] for count in counts]
+        body = {"text_input": "", "count": 2}
+        events = (await server.client.post("/v2/models/model/generate_stream", json=body)).text.splitlines()
+        assert [json.loads(line[6:])["text_output"] for line in events if line] == ["0 of 2", "1 of 2"]
+
+
+async def test_files_of_each_are_its_own(serve: Serve) -> None:
+    async with serve(FILES) as server:
+        answers = await asyncio.gather(
+            *(
+                server.predict({"letter": f"data:text/plain,for%20{name}", "name": name})
+                for name in ("ann", "ben", "cem")
+            )
+        )
+        for name, answer in zip(("ann", "ben", "cem"), answers, strict=True):
+            kind, _, content = answer["output"].partition(",")
+            assert kind == "data:text/plain;base64"
+            assert base64.b64decode(content).decode() == f"{name} got for {name}"

@@ -1,0 +1,263 @@
+"""`geartrain init` and `geartrain doctor` as a person calls them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers import write_model
+from tests.support.terminal import on_terminal
+
+GOOD = "from geartrain import BaseRunner\nclass Runner(BaseRunner):\n    def run(self, n: int = 1) -> str: ...\n"
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def optimized(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder for `PYTHONPATH` with which any interpreter says that it was built for speed."""
+    folder = tmp_path_factory.mktemp("optimized")
+    claim = "import sysconfig\nsysconfig.get_config_vars().update(CONFIG_ARGS='--enable-optimizations', Py_DEBUG=0)\n"
+    (folder / "sitecustomize.py").write_text(claim)
+    return str(folder)
+
+
+@pytest.fixture
+def geartrain(tmp_path: Path, optimized: str) -> Command:
+    """Run the command in the folder above the model's; neither ports nor the Python of this machine shall matter."""
+
+    def start(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        with socket.create_server(("", 0)) as unused:
+            port = unused.getsockname()[1]
+        return subprocess.run(
+            [sys.executable, "-m", "geartrain", *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PORT": str(port), "PYTHONPATH": optimized, **environ},
+        )
+
+    return start
+
+
+def told(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What is not well, with its fix."""
+    return [line for line in done.stdout.splitlines() if not line.startswith("✓")]
+
+
+# init
+
+
+def test_first_model_runs_as_it_is_and_is_well(geartrain: Command, tmp_path: Path) -> None:
+    done = geartrain("init", "my pets/first")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "Wrote my pets/first/run.py and my pets/first/cog.yaml. Next:",
+        "",
+        "  geartrain run 'my pets/first' -i name=world   one prediction, here",
+        "  geartrain serve 'my pets/first'               over HTTP, on port 5000",
+        "  geartrain doctor 'my pets/first'              what is wrong, if something is",
+    ]
+    done = geartrain("run", "my pets/first", "-i", "name=bob", "-i", "times=2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Hello, bob! Hello, bob!\n", "greeting bob\n")
+    done = geartrain("doctor", "my pets/first")
+    assert (done.returncode, told(done)) == (0, ["All is well."])
+    folder = tmp_path / "my pets" / "first"
+    assert {path.name for path in folder.iterdir()} - {"__pycache__"} == {"cog.yaml", "run.py"}
+
+
+def test_what_is_in_comments_of_the_first_model_is_right_too(geartrain: Command, tmp_path: Path) -> None:
+    geartrain("init", "model")
+    config = tmp_path / "model" / "cog.yaml"
+    lines = config.read_text().splitlines()
+    config.write_text("\n".join(line.removeprefix("# ") for line in lines if ":" in line or "- " in line))
+    source = tmp_path / "model" / "run.py"
+    source.write_text(source.read_text().replace("def run(", "async def run("))
+    done = geartrain("doctor", "model")
+    assert [line for line in told(done) if "python_version" not in line and "→" not in line] in (
+        ["All is well."],
+        ["1 warning."],
+    )
+    assert done.returncode == 0
+
+
+def test_nothing_is_overwritten_unless_forced(geartrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text("mine")
+    done = geartrain("init")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: run.py is there already; --force writes over it\n"
+    assert not (tmp_path / "cog.yaml").exists()
+    done = geartrain("init", "--force")
+    assert done.returncode == 0
+    assert "  geartrain run -i name=world " in done.stdout
+    assert "class Runner" in (tmp_path / "run.py").read_text()
+    done = geartrain("init", ".")
+    assert done.stderr == "error: run.py and cog.yaml are there already; --force writes over them\n"
+
+
+def test_folder_that_cannot_be_made_is_one_sentence(geartrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = geartrain("init", "file")
+    assert (done.returncode, done.stderr) == (1, "error: cannot write file: File exists\n")
+
+
+# doctor
+
+
+def test_model_that_is_well_says_what_it_takes(geartrain: Command, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", GOOD, cog_yaml="run: run.py:Runner\n")
+    done = geartrain("doctor", "model")
+    assert (done.returncode, done.stderr, told(done)) == (0, "", ["All is well."])
+    assert done.stdout.startswith(
+        "✓ cog.yaml\n✓ run.py:Runner: loads; it takes n: integer and gives string\n✓ Python 3."
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "finding", "fix"),
+    [
+        ("def run() -> str\n    return 1", "✗ run.py:1: SyntaxError: expected ':': def run() -> str", ""),
+        ("class Model: ...", "✗ run.py has no class Runner; it defines Model", ""),
+        (
+            "class Runner:\n    def run(self) -> str: ...\n    def predict(self) -> str: ...",
+            "✗ run.py:1: the class Runner has both run() and predict(): keep one of them",
+            "",
+        ),
+        (
+            "import os\nimport cv2.nothing\ndef run() -> str: ...",
+            "✗ run.py:2: ModuleNotFoundError: No module named 'cv2'",
+            f"  → if it is a package: {sys.executable} -m pip install opencv-python-headless",
+        ),
+        ("import helper\ndef run() -> str: ...", "✗ helper.py:2: ZeroDivisionError: division by zero", ""),
+        (
+            "def run(a: set[int]) -> str: ...",
+            "✗ run.py:1: run(): the parameter 'a' is annotated set[int], which is not supported: use list[...] instead",
+            "",
+        ),
+        ("def run(a) -> str: ...", "✗ run.py:1: run(): the parameter 'a' has no annotation: give it a type, ", ""),
+    ],
+)
+def test_model_that_does_not_load_is_told_with_file_and_line(
+    geartrain: Command, tmp_path: Path, source: str, finding: str, fix: str
+) -> None:
+    write_model(tmp_path / "model", source)
+    (tmp_path / "model" / "helper.py").write_text("def f() -> None: ...\n1 / 0\n")
+    done = geartrain("doctor", "model")
+    assert done.returncode == 1
+    *lines, total = told(done)
+    assert lines[0].startswith(finding)
+    assert lines[1:] == [fix] * bool(fix)
+    assert total == "1 error."
+
+
+def test_concurrency_of_a_sync_run_is_told(geartrain: Command, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", GOOD, cog_yaml="concurrency: {max: 4}\n")
+    done = geartrain("doctor", "model")
+    assert done.returncode == 1
+    assert told(done)[0].startswith("✗ concurrency.max is 4, but run() is not async: ")
+
+
+def test_training_is_looked_at_as_well(geartrain: Command, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", GOOD, cog_yaml="run: run.py:Runner\ntrain: train.py:train\n")
+    (tmp_path / "model" / "train.py").write_text("def train(a: bytes) -> str: ...\n")
+    done = geartrain("doctor", "model")
+    assert done.returncode == 1
+    assert "✓ run.py:Runner: loads; " in done.stdout
+    assert told(done)[0].startswith("✗ train.py:1: train(): the parameter 'a' is annotated bytes, ")
+
+
+def test_error_in_cog_yaml_is_told_once_and_the_rest_is_looked_at(geartrain: Command, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", GOOD, cog_yaml="rnu: x\nrun: gone.py:Runner\n")
+    (tmp_path / "model" / "requirements.txt").write_text("no-such-thing==1\n")
+    done = geartrain("doctor", "model")
+    assert done.returncode == 1
+    assert told(done) == [
+        "✗ cog.yaml:1: there is no key `rnu`",
+        "  → write `run`",
+        "✗ cog.yaml:2: `run` names gone.py, and there is no such file",
+        "✗ not installed here: no-such-thing==1",
+        f"  → {sys.executable} -m pip install no-such-thing==1",
+        "3 errors.",
+    ]
+
+
+def test_warnings_alone_are_no_failure(geartrain: Command, tmp_path: Path) -> None:
+    write_model(
+        tmp_path / "model",
+        "from cog import BasePredictor\nclass Predictor(BasePredictor):\n    def run(self) -> str: ...\n",
+        cog_yaml="predict: run.py:Predictor\nbuild: {gpu: true}\n",
+    )
+    done = geartrain("doctor", "model", COG_MAX_CONCURENCY="2", COG_MAX_CONCURRENCY="many")
+    assert done.returncode == 0
+    assert [line for line in told(done) if "→" not in line] == [
+        "! cog.yaml:1: `predict` is the older name of `run`",
+        "! cog.yaml: `build.gpu`: only for building an image, and passed over here",
+        "! COG_MAX_CONCURRENCY=many is passed over: it is not a whole number of at least 1",
+        "! the variable COG_MAX_CONCURENCY is set, and nothing reads it",
+        "! run.py:1: BasePredictor is the older name of BaseRunner, and works as before",
+        "5 warnings.",
+    ]
+
+
+def test_setup_does_not_run_and_prints_of_a_failed_import_are_shown(geartrain: Command, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", "print('hello')\nraise RuntimeError('boom')\ndef run() -> str: ...\n")
+    done = geartrain("doctor", "model")
+    assert (done.returncode, done.stderr) == (1, "hello\n")
+    assert "✗ run.py:2: RuntimeError: boom" in done.stdout
+    setup = "    def setup(self) -> None:\n        raise RuntimeError('setup ran')\n"
+    write_model(tmp_path / "model", GOOD + setup)
+    assert geartrain("doctor", "model").returncode == 0
+
+
+def test_port_and_machine_are_looked_at_without_a_model(geartrain: Command, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = geartrain("doctor", "nowhere", "--port", str(port), TMPDIR=str(tmp_path / "gone"))
+    assert done.returncode == 1
+    assert [line for line in told(done) if "→" not in line] == [
+        f"✗ nowhere: no such file or folder in {tmp_path}",
+        f"✗ TMPDIR={tmp_path}/gone: No such file or directory",
+        f"✗ port {port}: something else listens there (Address already in use)",
+        "3 errors.",
+    ]
+
+
+def test_interpreter_that_was_not_built_for_speed_is_told(geartrain: Command, tmp_path: Path, optimized: str) -> None:
+    claim = Path(optimized, "sitecustomize.py").read_text().replace("Py_DEBUG=0", "Py_DEBUG=1")
+    (tmp_path / "sitecustomize.py").write_text(claim)
+    write_model(tmp_path / "model", GOOD, cog_yaml="run: run.py:Runner\n")
+    done = geartrain("doctor", "model", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0
+    line, fix, total = told(done)
+    assert line.startswith("! Python 3.")
+    assert " is a debug build: " in line
+    assert fix.startswith("  → make geartrain's environment with a release build")
+    assert total == "1 warning."
+
+
+def test_folder_without_a_model_is_told(geartrain: Command, tmp_path: Path) -> None:
+    done = geartrain("doctor")
+    assert done.returncode == 1
+    assert told(done)[0].startswith(f"✗ {tmp_path}: no model here; a model is a run.py with a class Runner")
+
+
+def test_terminal_without_these_marks_gets_plain_ones(geartrain: Command, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", "class Model: ...")
+    done = geartrain("doctor", "model", PYTHONIOENCODING="ascii")
+    assert done.stdout.splitlines()[1] == "x run.py has no class Runner; it defines Model"
+    assert done.stdout.startswith("ok cog.yaml: ")
+
+
+def test_person_sees_that_loading_takes_time(tmp_path: Path) -> None:
+    write_model(tmp_path / "model", GOOD)
+    with on_terminal("doctor", "model", cwd=tmp_path, stdout=None) as terminal:
+        shown = terminal.read_to_end()
+        assert "Loading run.py 0." in shown
+        assert "✓ run.py: loads; it takes n: integer and gives string\n" in shown

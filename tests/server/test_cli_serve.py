@@ -1,0 +1,130 @@
+"""`geartrain serve` as a process: what it says, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.servers import ServerProcess, write_model
+from tests.support.terminal import on_terminal
+
+HELLO = """
+    from geartrain import BaseRunner
+
+    class Runner(BaseRunner):
+        def setup(self) -> None:
+            print("setting up")
+
+        def run(self, name: str = "world") -> str:
+            return f"hello {name}"
+    """
+
+Start = Callable[..., ServerProcess]
+
+
+def test_machine_reads_json_lines(server_process: Start, tmp_path: Path) -> None:
+    process = server_process(str(write_model(tmp_path / "model", HELLO)))
+    url = process.wait_for("listening")["url"]
+    ready = process.wait_for("ready")
+    assert (ready["model"], ready["slots"], ready["level"]) == ("model", 1, "info")
+    answer = httpx.post(f"{url}/predictions", json={"input": {"name": "bob"}})
+    assert answer.json()["output"] == "hello bob"
+    process.popen.send_signal(signal.SIGINT)
+    process.wait_for("stopping")
+    assert process.popen.wait(timeout=10) == 0
+    assert "setting up" in json.dumps(process.lines)
+
+
+def test_cog_variables_name_the_model_and_the_port(tmp_path: Path) -> None:
+    write_model(tmp_path, HELLO)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "geartrain", "serve", "--host", "127.0.0.1"],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PORT": str(port), "COG_PREDICT_TYPE_STUB": "run.py:Runner"},
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port}: Address already in use")
+    assert done.stderr.count("\n") == 1
+
+
+def test_server_whose_setup_failed_stays_up_and_ends_with_1(server_process: Start, tmp_path: Path) -> None:
+    source = HELLO.replace('print("setting up")', 'raise RuntimeError("boom")')
+    process = server_process(str(write_model(tmp_path / "model", source)))
+    url = process.wait_for("listening")["url"]
+    process.wait_for("setup-failed")
+    assert httpx.get(f"{url}/health-check").json()["status"] == "SETUP_FAILED"
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.popen.wait(timeout=10) == 1
+
+
+def test_person_sees_model_setup_and_urls(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", HELLO)
+    with on_terminal("serve", str(folder), "--host", "127.0.0.1", "--port", "0", "--grpc-port", "0") as terminal:
+        shown = terminal.read_until("Ctrl-C stops.")
+        if "gRPC" not in shown:  # it opens on the side, before or after
+            assert terminal.read_until("gRPC    127.0.0.1:")
+        for words in (f"geartrain 0.1.0  model  {folder}/run.py", "Setting up model", "setting up\n", "1 slot\n"):
+            assert words in shown
+        found = re.search(r"POST (http://127.0.0.1:\d+)/predictions", shown)
+        assert found is not None
+        assert httpx.get(f"{found[1]}/health-check").json()["status"] == "READY"
+        terminal.process.send_signal(signal.SIGINT)
+        assert "listening" not in terminal.read_until("Stopping.")
+        assert terminal.process.wait(timeout=10) == 0
+
+
+def test_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", HELLO)
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("there is no IPv6 here")
+    with on_terminal("serve", str(folder), "--host", "::1", "--port", "0", "--grpc-port", "off") as terminal:
+        found = re.search(r"POST (http://\[::1\]:\d+)/predictions", terminal.read_until("Ctrl-C stops."))
+        assert found is not None
+        assert httpx.get(f"{found[1]}/health-check").json()["status"] == "READY"
+
+
+def test_person_sees_why_setup_failed(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", HELLO.replace('print("setting up")', 'raise RuntimeError("boom")'))
+    with on_terminal("serve", str(folder), "--host", "127.0.0.1", "--port", "0", "--grpc-port", "off") as terminal:
+        shown = terminal.read_until("Ctrl-C stops.")
+        assert "Setup failed: " in shown
+        assert "RuntimeError: boom" in shown
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.process.wait(timeout=10) == 1
+
+
+@pytest.mark.parametrize("name", ["serve", "run", "schema"])
+def test_syntax_error_ends_every_command_with_file_and_line(tmp_path: Path, name: str) -> None:
+    folder = write_model(tmp_path / "model", "class Runner:\n    def run(self) -> str\n        return 'x'\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "geartrain", name, str(folder)], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: run.py:2: SyntaxError: expected ':': def run(self) -> str\n"
+
+
+def test_start_imports_nothing_for_other_commands() -> None:
+    script = (
+        "import sys, geartrain.cli.main, geartrain.cli.serve, geartrain.server;"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    late = {"httpx", "jsonschema_rs", "numpy", "pydantic", "rich", "stamina", "structlog", "uvicorn", "yaml"}
+    assert not late & set(done.stdout.split())

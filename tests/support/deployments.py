@@ -1,0 +1,128 @@
+"""Deployments for tests: without a disk, with workers and an outside world of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from geartrain.domain.predictions.calls import WorkerObserver
+from geartrain.domain.signature.types import Signature
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.models.deployment import Deployment, DeploymentSettings, VersionRecord
+from geartrain.service.models.replicas import Spawn
+from geartrain.service.models.repository import Wanted
+from geartrain.service.ports import FolderPort, InputFilesPort, OutputFilesPort, OutputsPort, WorkerPort
+from geartrain.service.scheduling.context import no_folder
+from geartrain.service.webhooks import Webhooks
+
+
+class NoOutputs:
+    """No output has files."""
+
+    def fault(self, prefix: str, *, background: bool) -> str | None:
+        """See `OutputsPort`."""
+        raise NotImplementedError
+
+    def of(self, prediction_id: str, prefix: str | None) -> OutputFilesPort:
+        """See `OutputsPort`."""
+        raise NotImplementedError
+
+
+class FakeOutbound:
+    """The outside world; by default there is none of it."""
+
+    def __init__(
+        self,
+        *,
+        outputs: OutputsPort | None = None,
+        input_files: Callable[[], InputFilesPort] | None = None,
+        new_folder: Callable[[], FolderPort] = no_folder,
+    ) -> None:
+        self.outputs = outputs or NoOutputs()
+        self.new_folder = new_folder
+        self._input_files = input_files
+
+    def input_files(self, signature: Signature, user_agent: str | None) -> InputFilesPort:
+        """See `OutboundPort`."""
+        assert self._input_files is not None, "this model takes no files"
+        return self._input_files()
+
+    def webhooks(self, token: str | None, interval: float) -> Webhooks:
+        """See `OutboundPort`."""
+        raise NotImplementedError
+
+
+def unspawned(
+    spawn: Spawn,
+    *,
+    name: str = "m",
+    number: str = "1",
+    record: VersionRecord | None = None,
+    outbound: FakeOutbound | None = None,
+    settings: DeploymentSettings | None = None,
+    **options: Any,
+) -> Deployment:
+    """Return a deployment without a worker. `options` are those of `Deployment`."""
+    return Deployment(
+        record or VersionRecord(name, number),
+        spawn,
+        settings=settings or DeploymentSettings(),
+        outbound=outbound or FakeOutbound(),
+        **options,
+    )
+
+
+def deploy(spawn: Spawn, **options: Any) -> Deployment:
+    """Return a deployment whose workers have been spawned. `options` are those of `unspawned`."""
+    deployment = unspawned(spawn, **options)
+    deployment.workers.spawn()
+    return deployment
+
+
+def spawning(*workers: Callable[[WorkerObserver], WorkerPort]) -> Spawn:
+    """Return what spawns these workers, one after the other."""
+    rest = iter(workers)
+
+    def spawn(observer: WorkerObserver) -> WorkerPort:
+        return next(rest)(observer)
+
+    return spawn
+
+
+async def close(deployment: Deployment) -> None:
+    """End a deployment at once."""
+    deployment.executions.cancel_all()
+    await asyncio.wait_for(deployment.close(0), 10)
+
+
+class FakeRepository:
+    """Models of one version each, by name: what makes a deployment of it; see `RepositoryPort`."""
+
+    def __init__(self, **models: Callable[[VersionRecord], Deployment]) -> None:
+        self.models = models
+
+    def names(self) -> list[str]:
+        """See `RepositoryPort`."""
+        return sorted(self.models)
+
+    def read(self, name: str) -> Wanted | None:
+        """See `RepositoryPort`."""
+        return Wanted(("1",)) if name in self.models else None
+
+    def note(self, name: str) -> None:
+        """See `RepositoryPort`."""
+
+    def open(self, record: VersionRecord) -> Deployment:
+        """See `RepositoryPort`."""
+        return self.models[record.name](record)
+
+
+async def catalogue_of(**models: Callable[[VersionRecord], Deployment]) -> Catalogue:
+    """Return a catalogue that has loaded these models."""
+    catalogue = Catalogue(FakeRepository(**models))
+    catalogue.spawn()
+    catalogue.loads.begin()
+    for name in models:
+        await asyncio.wait_for(asyncio.wait(catalogue.entry(name).loads), 10)
+    return catalogue

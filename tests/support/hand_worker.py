@@ -1,0 +1,171 @@
+"""A worker that does nothing by itself: a test says what becomes of each call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.predictions.calls import (
+    ALL,
+    CallInput,
+    CallListener,
+    Canceled,
+    Failed,
+    FileRef,
+    HealthVerdict,
+    ItemEnd,
+    Succeeded,
+    WorkerInfo,
+    WorkerObserver,
+)
+from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
+
+BY_ITEM = Signature(
+    inputs=(
+        InputField("text", TypeSpec("string")),
+        InputField("kind", TypeSpec("string"), required=False, has_default=True, default="a"),
+    ),
+    output=OutputSpec(TypeSpec("string")),
+)
+WITH_FILES = Signature(
+    inputs=(InputField("text", TypeSpec("string")), InputField("image", TypeSpec("path"))),
+    output=OutputSpec(TypeSpec("string")),
+)
+BY_ROWS = Signature(
+    inputs=(InputField("x", TypeSpec("tensor", datatype="INT64", shape=(-1, -1))),),
+    output=OutputSpec(TypeSpec("tensor", datatype="INT64", shape=(-1, -1))),
+)
+
+
+class HandCall:
+    """One call on a slot, until the test ends it."""
+
+    def __init__(self, call: CallInput, listener: CallListener) -> None:
+        self.input = call
+        self.listener = listener
+        self.open = set(range(len(call.items)))
+        self.was_canceled = False
+        self.is_over = False
+        self.next: HandCall | None = None  # what was prefetched behind it
+
+    def end(self, ends: list[ItemEnd]) -> None:
+        """Tell of ends as a slot does: what was prefetched begins first."""
+        self.is_over = not self.open
+        if self.is_over and self.next is not None:
+            self.next.listener.on_begin()
+        self.listener.on_end(ends, idle=self.is_over)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The rows of the items, in their order."""
+        return tuple(item.rows for item in self.input.items)
+
+    @property
+    def texts(self) -> list[str]:
+        """What the items are, in their order."""
+        return [json.loads(item.input)["text"] for item in self.input.items]
+
+    def answer(self, *indexes: int, bad: Sequence[int] = ()) -> None:
+        """End some items, by default all that have not ended: each with its own text, or as a failure."""
+        which = indexes or tuple(sorted(self.open))
+        self.open -= set(which)
+        ends = []
+        for index in which:
+            text = json.dumps(self.texts[index].upper()).encode()
+            outcome = Failed(f"ValueError: {index}") if index in bad else Succeeded(text, 0.25)
+            ends.append(ItemEnd(index, outcome))
+        self.end(ends)
+
+    def cancel(self) -> None:
+        """Do what the worker does when it has heard of a cancel."""
+        ends = [ItemEnd(index, Canceled()) for index in sorted(self.open)]
+        self.open.clear()
+        self.end(ends)
+
+
+class HandWorker:
+    """`geartrain.service.ports.WorkerPort`, as promised there."""
+
+    def __init__(
+        self,
+        observer: WorkerObserver,
+        *,
+        policy: BatchPolicy | None = None,
+        signature: Signature = BY_ITEM,
+        shared: tuple[str, ...] = ("kind",),
+        slots: int = 1,
+    ) -> None:
+        """`policy`: None for a model without batches."""
+        self.calls: list[HandCall] = []
+        self.running: dict[int, HandCall] = {}
+        self.unstarted: list[HandCall] = []  # that it died before
+        self.discarded: list[FileRef] = []
+        self.killed: str | None = None
+        self._observer = observer
+        batching = None
+        if policy is not None:
+            batching = Batching(policy, by_rows=signature is BY_ROWS, shared=shared if signature is BY_ITEM else ())
+        self._info = WorkerInfo(signature, slots, is_async=slots > 1, has_healthcheck=False, batching=batching)
+
+    async def start(self) -> WorkerInfo:
+        """It is ready at once."""
+        self._observer.on_loaded(self._info)
+        return self._info
+
+    def run(self, slot: int, call: CallInput, listener: CallListener) -> None:
+        """Keep a call until the test ends it."""
+        assert len(call.items) == 1 or self._info.batching is not None, "this model takes one prediction at a time"
+        running = self._current(slot)
+        new = HandCall(call, listener)
+        self.calls.append(new)
+        if running is None:
+            assert not call.prefetch
+            self.running[slot] = new
+            listener.on_begin()
+        else:
+            assert call.prefetch, f"slot {slot} is in use"
+            assert running.next is None, "one call is prefetched, not more"
+            assert not self._info.is_async
+            running.next = new
+
+    def _current(self, slot: int) -> HandCall | None:
+        call = self.running.get(slot)
+        while call is not None and call.is_over:
+            call = call.next
+        return call
+
+    def cancel(self, slot: int, call_id: str) -> None:
+        """Note it."""
+        call = self._current(slot)
+        if call is not None and call.input.id == call_id:
+            call.was_canceled = True
+
+    def discard(self, files: Sequence[FileRef]) -> None:
+        """Note it."""
+        self.discarded += files
+
+    def kill(self, reason: str) -> None:
+        """Note it."""
+        self.killed = reason
+
+    async def healthcheck(self) -> HealthVerdict:
+        """It is well."""
+        return HealthVerdict(healthy=True)
+
+    async def stop(self, grace: float) -> None:
+        """There is nothing to end."""
+
+    def die(self) -> None:
+        """End as a crashed process does."""
+        for slot in self.running:
+            call = self._current(slot)
+            if call is not None:
+                call.is_over = True
+                call.listener.on_end((ItemEnd(ALL, Failed("Worker crashed: gone")),), idle=False)
+            if call is not None and call.next is not None:
+                call.next.is_over = True
+                self.unstarted.append(call.next)
+                self.calls.remove(call.next)
+                call.next.listener.on_unstarted()
+        self._observer.on_lost("Worker crashed: gone")

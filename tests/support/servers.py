@@ -1,0 +1,282 @@
+"""A server in the test's own process, on real sockets, with a real worker; and the same as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import pytest
+
+from geartrain.bridge.child import ChildWorker
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.project.source import find_model
+from geartrain.server import App, ServeOptions, build, http_server, listen
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.predictions import Predictions
+from geartrain.service.models.trainings import Trainings
+from geartrain.service.models.workers import Workers
+from geartrain.service.webhooks import Webhooks
+
+
+class LiveServer:
+    """A server under test. `client` talks to it over a real socket; `root` is the model's folder."""
+
+    def __init__(self, url: str, client: httpx.AsyncClient, deployment: Deployment) -> None:
+        self.url = url
+        self.client = client
+        self.deployment = deployment
+        self.trainings: Trainings | None = None
+        self.app: App
+        self.root = Path()
+        self._admitted: dict[str, Prediction] = {}
+        create = deployment.create
+
+        def create_and_remember(new: NewPrediction) -> Prediction:
+            prediction = create(new)
+            self._admitted[prediction.id] = prediction
+            return prediction
+
+        deployment.create = create_and_remember  # type: ignore[method-assign]
+
+    @property
+    def workers(self) -> Workers:
+        """The workers of the model."""
+        return self.deployment.workers
+
+    @property
+    def predictions(self) -> Predictions:
+        """The predictions of the model."""
+        return self.deployment.predictions
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """What sends the webhooks of the model."""
+        settings = self.deployment.settings
+        return self.app.outbound.webhooks(settings.webhook_token, settings.webhook_interval)
+
+    @property
+    def worker(self) -> ChildWorker:
+        """The latest worker of the first replica."""
+        worker = self.workers.replicas[0].worker
+        assert isinstance(worker, ChildWorker)
+        return worker
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self.worker._process.pid
+
+    async def predict(self, values: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+        """POST a prediction that is expected to be admitted; return its body."""
+        response = await self.client.post("/predictions", json={"input": values or {}, **fields})
+        assert response.status_code == 200, response.text
+        body: dict[str, Any] = response.json()
+        return body
+
+    async def start(self, values: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+        """POST a prediction that goes on in the background; return what the client is told."""
+        headers = {"prefer": "respond-async"}
+        response = await self.client.post("/predictions", json={"input": values or {}, **fields}, headers=headers)
+        assert response.status_code == 202, response.text
+        body: dict[str, Any] = response.json()
+        return body
+
+    def newest(self) -> Prediction:
+        """The prediction that was admitted last."""
+        return list(self._admitted.values())[-1]
+
+    async def said(self, prediction_id: str, text: str) -> Prediction:
+        """Wait until a prediction, which may yet have to be admitted, has printed `text`."""
+        return await self._until(prediction_id, lambda prediction: text in prediction.logs)
+
+    async def ended(self, prediction_id: str) -> Prediction:
+        """Wait for the end of a prediction, which may yet have to be admitted."""
+        return await self._until(prediction_id, lambda prediction: prediction.is_terminal)
+
+    async def _until(self, prediction_id: str, condition: Callable[[Prediction], bool]) -> Prediction:
+        await eventually(lambda: prediction_id in self._admitted)
+        prediction = self._admitted[prediction_id]
+        event = asyncio.Event()
+        prediction.log.listen(lambda _: event.set())
+        async with asyncio.timeout(20):
+            while not condition(prediction):
+                assert not prediction.is_terminal, f"it ended: {prediction.status} {prediction.error} {prediction.logs}"
+                await event.wait()
+                event.clear()
+        return prediction
+
+    def open_gate(self, name: str = "go") -> None:
+        """Let the model pass where it waits for a file of that name in its folder."""
+        (self.root / name).touch()
+
+    async def health(self) -> dict[str, Any]:
+        """GET the health."""
+        response = await self.client.get("/health-check")
+        assert response.status_code == 200
+        body: dict[str, Any] = response.json()
+        return body
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for what nobody announces."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+Serve = Callable[..., AbstractAsyncContextManager[LiveServer]]
+
+
+def write_model(folder: Path, source: str, cog_yaml: str | None = None) -> Path:
+    """Write `run.py` (dedented), and a `cog.yaml` if given."""
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "run.py").write_text(textwrap.dedent(source))
+    if cog_yaml is not None:
+        (folder / "cog.yaml").write_text(textwrap.dedent(cog_yaml))
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def serve_folder(
+    folder: Path,
+    *,
+    ready: bool = True,
+    environ: dict[str, str] | None = None,
+    mode: Literal["predict", "train"] = "predict",
+    quiet: float | None = None,
+    **options: Any,
+) -> AsyncIterator[LiveServer]:
+    """Serve the model in a folder; `ready=False` does not wait for its setup."""
+    found = find_model(str(folder), environ=environ or {}, mode=mode)
+    app = build(ServeOptions(source=found, host="127.0.0.1", port=0, **options))
+    app.spawn()
+    listener = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with _serving(app, listener, quiet), httpx.AsyncClient(base_url=url, timeout=30) as client:
+        server = LiveServer(url, client, app.catalogue.entry(found.name).deployment())
+        server.app = app
+        server.trainings = app.trainings
+        server.root = folder
+        if ready:
+            await app.ready()
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def _serving(app: App, listener: socket.socket, quiet: float | None) -> AsyncIterator[None]:
+    await app.start()
+    http = http_server(app, quiet=quiet)
+    serving = asyncio.ensure_future(http.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        http.should_exit = http.force_exit = True
+        app.cancel_all()
+        await serving
+        await app.stop()
+
+
+def _serve_in(parent: Path) -> Serve:
+    def start(
+        source: str | Path, *, name: str = "model", cog_yaml: str | None = None, **options: Any
+    ) -> AbstractAsyncContextManager[LiveServer]:
+        folder = source if isinstance(source, Path) else write_model(parent / name, source, cog_yaml)
+        return serve_folder(folder, **options)
+
+    return start
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Serve:
+    """Serve a model given by its source or its folder; options as of `serve_folder`."""
+    return _serve_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def serve_shared(tmp_path_factory: pytest.TempPathFactory) -> Serve:
+    """As `serve`, for a server that the tests of a module share."""
+    return _serve_in(tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture
+def setup_ends() -> Callable[[LiveServer], Awaitable[None]]:
+    """Wait until setup is over, well or not."""
+
+    async def wait(server: LiveServer) -> None:
+        async with asyncio.timeout(20):
+            while server.workers.setup.completed_at is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    return wait
+
+
+class ServerProcess:
+    """`geartrain serve` as a process of its own; its log lines are JSON."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        grpc: tuple[str, ...] = ("--grpc-port", "off"),
+    ) -> None:
+        """Start it; gRPC is off unless `arguments` or `grpc` say otherwise."""
+        grpc = () if "--grpc-port" in arguments else grpc
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "geartrain", "serve", *arguments, *grpc, "--host", "127.0.0.1", "--port", "0"],
+            env={**os.environ, "LOG_FORMAT": "json", **(env or {})},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            cwd=cwd,
+        )
+        self.lines: list[dict[str, Any]] = []
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """Read log lines until the one that says so."""
+        return self.wait_for_one(event)
+
+    def wait_for_one(self, *events: str) -> dict[str, Any]:
+        """Read log lines until one that says one of these."""
+        assert self.popen.stderr is not None
+        for text in self.popen.stderr:
+            line: dict[str, Any] = json.loads(text)
+            self.lines.append(line)
+            if not {line.get("event"), line.get("message"), line.get("stage")}.isdisjoint(events):
+                return line
+        pytest.fail(f"the server ended without saying {' or '.join(events)}: {self.lines}")
+
+    def end(self) -> None:
+        """Make sure nothing is left."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGKILL)
+        self.popen.wait()
+        if self.popen.stderr is not None:
+            self.popen.stderr.close()
+
+
+@pytest.fixture
+def server_process() -> Iterator[Callable[..., ServerProcess]]:
+    """Start `geartrain serve` with arguments."""
+    started: list[ServerProcess] = []
+
+    def start(*arguments: str, **options: Any) -> ServerProcess:
+        started.append(ServerProcess(*arguments, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.end()

@@ -1,0 +1,25 @@
+"""Waiting for what happens, in place of sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+
+from geartrain.domain.predictions.events import Event
+from geartrain.domain.predictions.prediction import Prediction
+
+LIMIT = 20.0  # seconds
+
+
+async def event_of(prediction: Prediction, kind: type[Event]) -> None:
+    """Wait until the prediction's log has an event of that kind."""
+    happened = asyncio.Event()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, kind):
+            happened.set()
+
+    prediction.log.listen(listen)
+    for event in prediction.log.read(prediction.log.first_index):
+        listen(event)
+    async with asyncio.timeout(LIMIT):
+        await happened.wait()

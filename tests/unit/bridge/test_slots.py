@@ -1,0 +1,434 @@
+"""The parent's end of a slot: what goes down to the worker, what comes up of it, and what a listener hears."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import json
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from geartrain.bridge.call_messages import parts_of
+from geartrain.bridge.folder import WorkerFolder
+from geartrain.bridge.slot_server import SlotServer
+from geartrain.bridge.slot_state import SLOT_STEPS, SlotState
+from geartrain.bridge.slots import SlotChannel
+from geartrain.domain.predictions.calls import (
+    ALL,
+    CallInput,
+    Canceled,
+    Failed,
+    FileRef,
+    ItemEnd,
+    ItemInput,
+    Succeeded,
+)
+from geartrain.domain.predictions.events import Metric
+from geartrain.domain.predictions.lifecycle import IllegalStepError
+from geartrain.domain.tensors.tensor import Tensor, join_bytes, unpack
+from geartrain.ipc import messages as m
+from geartrain.ipc.framing import INLINE_LIMIT, FrameReader, frame
+from geartrain.ipc.payload import PayloadReader, PayloadWriter
+from geartrain.ipc.shared_memory import WORTHWHILE, Arena
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("steps", range(6))
+def test_connection_that_comes_while_the_listener_closes_is_closed_too(
+    new_loop: type[asyncio.AbstractEventLoop], steps: int
+) -> None:
+    """At whichever step of the loop: accepted or not, the peer reads the end, and no open socket is left behind."""
+
+    async def connect_and_close() -> None:
+        folder = WorkerFolder()
+        slots = SlotServer(folder, wakeup="blocking", before_end=lambda: None)
+        with socket.socket(socket.AF_UNIX) as peer:
+            await slots.open()
+            peer.settimeout(10)
+            peer.connect(str(folder.address))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await asyncio.gather(slots.stop_accepting(), slots.stop_accepting())
+            await slots.close()
+            try:
+                assert await asyncio.to_thread(peer.recv, 1) == b""
+            except ConnectionResetError:  # it was never accepted
+                assert not slots._connections
+        folder.close(now=True)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(connect_and_close())
+    gc.collect()
+
+
+class Listener:
+    """Writes down what it hears; raises instead if it is broken."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.heard: list[Any] = []
+        self._is_broken = is_broken
+
+    def _hear(self, *what: object) -> None:
+        self.heard.append(what)
+        if self._is_broken:
+            msg = "a listener's own fault"
+            raise RuntimeError(msg)
+
+    def on_begin(self) -> None:
+        self._hear("begin")
+
+    def on_unstarted(self) -> None:
+        self._hear("unstarted")
+
+    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
+        self._hear("output", item, chunk, files)
+
+    def on_log(self, item: int, source: str, data: str) -> None:
+        self._hear("log", item, data)
+
+    def on_metric(self, item: int, metric: Metric) -> None:
+        self._hear("metric", item, metric.name, metric.value)
+
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
+        self._hear("end", list(ends), idle)
+
+    def on_idle(self) -> None:
+        self._hear("idle")
+
+
+class Slot:
+    """A channel over a socket pair, whose other end is a worker that a test plays."""
+
+    def __init__(self, folder: WorkerFolder, channel: SlotChannel, peer: socket.socket) -> None:
+        self.folder = folder
+        self.channel = channel
+        self._peer = peer
+        self._reader = FrameReader()
+
+    def run(self, listener: Listener, *items: ItemInput, prefetch: bool = False) -> asyncio.Task[None] | None:
+        call = CallInput(items[0].id if len(items) == 1 else "batch-1", items, prefetch)
+        return self.channel.run(call, listener, alone=False)
+
+    def is_in(self, state: SlotState) -> bool:
+        return self.channel.state is state
+
+    def sent(self) -> m.Predict:
+        """The next message that the worker gets."""
+        frames: list[bytes] = []
+        while not frames:
+            frames = self._reader.feed(self._peer.recv(2**20))
+        (payload,) = frames
+        return m.decode_slot_to_worker(payload)
+
+    def report(self, *reports: m.Report, serial: int = 1, idle: bool = False) -> None:
+        self.channel.socket.data_received(frame(m.encode(m.Reports(serial, reports, idle))))
+
+
+@pytest.fixture
+async def slot() -> AsyncIterator[Slot]:
+    folder = WorkerFolder()
+    channel = SlotChannel(folder, on_attach=lambda *_: True, before_end=lambda: None)
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    ours.setblocking(False)
+    theirs.settimeout(10)
+    await asyncio.get_running_loop().create_unix_connection(lambda: channel.socket, sock=ours)
+    channel.socket.data_received(frame(m.encode(m.Attach(m.PROTOCOL_VERSION, 0, shares_memory=True))))
+    with theirs:
+        yield Slot(folder, channel, theirs)
+        channel.close()
+        await channel.socket.lost
+    folder.close(now=True)
+
+
+def item(name: str = "pred_1", text: bytes = b"{}", *tensors: Tensor) -> ItemInput:
+    return ItemInput(name, text, tensors[0].shape[0] if tensors else 1, tensors=tensors or None)
+
+
+def tensor(name: str, first: int, *shape: int) -> Tensor:
+    size = 1
+    for each in shape:
+        size *= each
+    return Tensor(name, "UINT8", shape, bytes((first + index) % 256 for index in range(size)))
+
+
+# down
+
+
+async def test_a_call_of_one_item_has_its_input_as_it_is(slot: Slot) -> None:
+    listener = Listener()
+    slot.run(listener, item(text=b'{"n":1}'))
+    message = slot.sent()
+    assert (message.id, message.serial, message.input) == ("pred_1", 1, m.Inline(b'{"n":1}'))
+    assert [(each.id, each.rows, each.packed) for each in message.items] == [("pred_1", 1, False)]
+    assert message.memory is None
+    assert listener.heard == [("begin",)]
+
+
+def test_tensors_of_one_name_are_laid_behind_each_other() -> None:
+    one = item("1", b'{"a":1}', tensor("x", 0, 2, 3), tensor("y", 50, 2))
+    two = item("2", b"{}", tensor("y", 80, 1), tensor("x", 6, 1, 3))  # in any order
+    values, tensors = unpack(b"".join(parts_of(CallInput("batch-1", (one, two)))))
+    assert json.loads(values) == [{"a": 1}, {}]
+    assert [(each.name, each.shape) for each in tensors] == [("x", (3, 3)), ("y", (3,))]
+    assert bytes(tensors[0].data) == bytes(range(9))
+    assert bytes(tensors[1].data) == bytes([50, 51, 80])
+
+
+def test_texts_are_laid_behind_each_other_too() -> None:
+    items = [item(text, b"{}", Tensor("t", "BYTES", (1,), join_bytes([text.encode()]))) for text in ("a", "bc")]
+    _, (texts,) = unpack(b"".join(parts_of(CallInput("batch-1", tuple(items)))))
+    assert texts.shape == (2,)
+    assert bytes(texts.data) == join_bytes([b"a", b"bc"])
+
+
+async def test_items_of_json_have_no_part_in_the_tensors(slot: Slot) -> None:
+    slot.run(Listener(), item("1", b"{}", tensor("x", 0, 1, 2)), item("2", b'{"x":[[7,8]]}'))
+    message = slot.sent()
+    assert isinstance(message.input, m.Inline)
+    values, (only,) = unpack(message.input.data)
+    assert json.loads(values) == [{}, {"x": [[7, 8]]}]
+    assert only.shape == (1, 2)
+    assert [(each.id, each.rows, each.packed) for each in message.items] == [("1", 1, True), ("2", 1, False)]
+
+
+async def test_large_tensors_travel_in_memory_call_after_call(slot: Slot) -> None:
+    for serial in (1, 2):
+        items = [item(str(index), b"{}", tensor("x", index + serial, 1, WORTHWHILE)) for index in range(3)]
+        slot.run(Listener(), *items)
+        message = slot.sent()
+        assert message.memory is not None
+        arena = Arena.open(message.memory.input)
+        raw = PayloadReader(lambda arena=arena: arena).read(message.input)  # type: ignore[misc]
+        _, (whole,) = unpack(raw)
+        assert bytes(whole.data) == b"".join(bytes(each.tensors[0].data) for each in items if each.tensors)
+        del whole, raw
+        arena.close()
+        slot.report(m.Cancelled(0), m.Cancelled(1), m.Cancelled(2), serial=serial, idle=True)
+
+
+async def test_the_largest_inputs_travel_in_a_file(slot: Slot) -> None:
+    listener = Listener()
+    task = slot.run(listener, item(text=b'"' + b"x" * INLINE_LIMIT + b'"'))
+    assert task is not None
+    assert (slot.channel.state, listener.heard) == (SlotState.LOADING, [])
+    await task
+    message = slot.sent()
+    assert isinstance(message.input, m.InFile)
+    assert os.stat(message.input.path).st_size == INLINE_LIMIT + 2  # noqa: PTH116 - of a moment
+    assert (slot.channel.state, listener.heard) == (SlotState.RUNNING, [("begin",)])
+
+
+async def test_an_input_that_cannot_be_written_fails_its_call_and_frees_the_slot(
+    slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(PayloadWriter, "to_file", no_room)
+    listener = Listener()
+    task = slot.run(listener, item(text=b'"' + b"x" * INLINE_LIMIT + b'"'))
+    assert task is not None
+    await task
+    ((what, ends, idle),) = listener.heard
+    assert (what, ends[0].item, idle) == ("end", ALL, True)
+    assert "the input could not be handed to the worker: [Errno 28]" in ends[0].outcome.error
+    assert slot.is_in(SlotState.FREE)
+
+
+async def test_a_worker_that_dies_before_the_input_is_written_has_not_begun(slot: Slot) -> None:
+    listener = Listener()
+    task = slot.run(listener, item(text=b'"' + b"x" * INLINE_LIMIT + b'"'))
+    assert task is not None
+    slot.channel.fail("gone")
+    await task
+    assert listener.heard == [("unstarted",)]
+
+
+# up
+
+
+async def test_reports_reach_the_item_that_they_are_of(slot: Slot) -> None:
+    listener = Listener()
+    slot.run(listener, item("1"), item("2"), item("3"))
+    slot.report(
+        m.Log(ALL, "stdout", "to all\n"),
+        m.Log(1, "stderr", "to one\n"),
+        m.Output(2, m.Inline(b'"chunk"')),
+        m.Metric(ALL, "steps", 3, "replace"),
+        m.Metric(0, "tokens", 5, "replace"),
+    )
+    assert listener.heard == [
+        ("begin",),
+        ("log", ALL, "to all\n"),
+        ("log", 1, "to one\n"),
+        ("output", 2, b'"chunk"', ()),
+        ("metric", ALL, "steps", 3),
+        ("metric", 0, "tokens", 5),
+    ]
+
+
+async def test_items_end_in_any_number_of_frames_and_the_slot_is_free_when_one_says_so(slot: Slot) -> None:
+    listener = Listener()
+    slot.run(listener, item("1"), item("2"), item("3"))
+    slot.report(m.Failed(1, "ValueError: no"))
+    assert slot.is_in(SlotState.RUNNING)
+    slot.report(m.Done(0, m.Inline(b"7"), 0.5), m.Cancelled(2))
+    assert slot.is_in(SlotState.RUNNING), "its run goes on"
+    slot.report(idle=True)
+    assert slot.is_in(SlotState.FREE)
+    assert listener.heard[1:] == [
+        ("end", [ItemEnd(1, Failed("ValueError: no"))], False),
+        ("end", [ItemEnd(0, Succeeded(b"7", 0.5)), ItemEnd(2, Canceled())], False),
+        ("end", [], True),
+    ]
+
+
+async def test_files_belong_to_the_output_that_follows_in_the_same_frame(slot: Slot) -> None:
+    listener = Listener()
+    slot.run(listener, item("1"), item("2"))
+    slot.report(
+        m.FileOutput(1, "/none/a", "text/plain", "t1"),
+        m.FileOutput(0, "/none/b", "text/plain", "t2"),
+        m.Done(0, m.Inline(b'"t2"'), 0.5),
+        m.Done(1, m.Inline(b'"t1"'), 0.5),
+        idle=True,
+    )
+    ((_, ends, _),) = listener.heard[1:]
+    assert [(end.item, [file.token for file in end.files]) for end in ends] == [(0, ["t2"]), (1, ["t1"])]
+
+
+async def test_a_huge_output_is_a_file(slot: Slot) -> None:
+    listener = Listener()
+    slot.run(listener, item())
+    slot.report(m.Done(0, m.InFile("/none/out/output.json"), 0.5), idle=True)
+    ((_, (end,), _),) = listener.heard[1:]
+    assert end.outcome == Succeeded(b"", 0.5)
+    assert [(file.filename, file.is_output) for file in end.files] == [("/none/out/output.json", True)]
+
+
+async def test_outputs_in_memory_are_told_apart_and_the_memory_is_free_again(slot: Slot) -> None:
+    listener = Listener()
+    slot.run(listener, *[item(str(index), b"{}", tensor("x", 0, 1, 1)) for index in range(3)])
+    memory = slot.sent().memory
+    assert memory is not None
+    arena = Arena.open(memory.output)
+    writer = PayloadWriter(lambda: arena, Path)
+    pieces = [b"a" * WORTHWHILE, b"b" * 10]
+    first, second = writer.share([[piece] for piece in pieces])
+    assert first is not None
+    assert second is not None
+    slot.report(m.Done(0, first, 0.5), m.Done(1, m.Inline(b"inline"), 0.5), m.Done(2, second, 0.5), idle=True)
+    outputs = [pieces[0], b"inline", pieces[1]]
+    assert listener.heard[1:] == [
+        ("end", [ItemEnd(index, Succeeded(output, 0.5)) for index, output in enumerate(outputs)], True)
+    ]
+    assert arena.is_free()
+    arena.close()
+
+
+async def test_a_late_word_of_another_call_changes_nothing(slot: Slot) -> None:
+    listener = Listener()
+    slot.run(listener, item())
+    slot.report(m.Done(0, m.Inline(b"7"), 0.5), serial=7, idle=True)
+    assert listener.heard == [("begin",)]
+    assert slot.is_in(SlotState.RUNNING)
+
+
+async def test_nonsense_fails_the_call_and_closes_the_slot(slot: Slot, caplog: pytest.LogCaptureFixture) -> None:
+    listener = Listener()
+    slot.run(listener, item())
+    slot.channel.socket.data_received(frame(b"nonsense"))
+    assert listener.heard[1:] == [("end", [ItemEnd(ALL, Failed("the worker's report could not be read"))], False)]
+    assert slot.is_in(SlotState.CLOSED)
+    assert "no message" in caplog.text
+
+
+# one behind the other
+
+
+async def test_a_prefetched_call_begins_before_anybody_hears_of_the_end_of_the_last_one(slot: Slot) -> None:
+    order: list[str] = []
+
+    class Ordered(Listener):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self._name = name
+
+        def _hear(self, *what: object) -> None:
+            order.append(f"{self._name} {what[0]}")
+
+    slot.run(Ordered("first"), item("1"))
+    slot.run(Ordered("second"), item("2"), prefetch=True)
+    assert slot.channel.call.call_id == "1"
+    slot.report(m.Done(0, m.Inline(b"1"), 0.5), idle=True)
+    assert slot.channel.call.call_id == "2"
+    slot.report(m.Done(0, m.Inline(b"2"), 0.5), serial=2, idle=True)
+    assert order == ["first begin", "second begin", "first end", "second end"]
+    assert slot.is_in(SlotState.FREE)
+
+
+async def test_a_prefetched_call_whose_worker_dies_has_not_begun(slot: Slot) -> None:
+    first, second = Listener(), Listener()
+    slot.run(first, item("1"))
+    slot.run(second, item("2"), prefetch=True)
+    slot.channel.fail("Worker crashed: gone")
+    assert first.heard[1:] == [("end", [ItemEnd(ALL, Failed("Worker crashed: gone"))], False)]
+    assert second.heard == [("unstarted",)]
+
+
+async def test_a_call_that_is_ended_from_outside_keeps_its_slot_until_the_worker_is_idle(slot: Slot) -> None:
+    listener = Listener()
+    slot.run(listener, item())
+    slot.channel.detach(Canceled())
+    slot.report(m.Done(0, m.Inline(b"7"), 0.5))
+    assert slot.is_in(SlotState.DETACHED)
+    slot.channel.on_idle()
+    assert slot.is_in(SlotState.FREE)
+    assert listener.heard[1:] == [("end", [ItemEnd(ALL, Canceled())], False), ("idle",)]
+
+
+# what a listener raises
+
+
+async def test_what_a_listener_raises_reaches_neither_the_slot_nor_anybody_else(
+    slot: Slot, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    broken, good = Listener(is_broken=True), Listener()
+    slot.run(broken, item("1"), item("2"))
+    slot.run(good, item("3"), prefetch=True)
+    slot.report(
+        m.Log(ALL, "stdout", "a\n"),
+        m.Metric(0, "n", 1, "replace"),
+        m.Output(0, m.Inline(b"1")),
+        m.Done(0, m.Inline(b"1"), 0.5),
+        m.Done(1, m.Inline(b"2"), 0.5),
+        idle=True,
+    )
+    assert [what for what, *_ in broken.heard] == ["begin", "log", "metric", "output", "end"]
+    slot.report(m.Done(0, m.Inline(b"3"), 0.5), serial=2, idle=True)
+    assert [what for what, *_ in good.heard] == ["begin", "end"]
+    assert slot.is_in(SlotState.FREE)
+    assert len([record for record in caplog.records if "listener of a call has failed" in record.message]) == 5
+
+
+# the table
+
+
+@pytest.mark.parametrize(("current", "wanted"), list(itertools.product(SlotState, SlotState)))
+async def test_steps_of_a_slot(slot: Slot, current: SlotState, wanted: SlotState) -> None:
+    slot.channel.state = current
+    if wanted in SLOT_STEPS[current]:
+        slot.channel._step(wanted)
+        assert slot.channel.state is wanted
+    else:
+        with pytest.raises(IllegalStepError):
+            slot.channel._step(wanted)

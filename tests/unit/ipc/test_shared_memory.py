@@ -1,0 +1,154 @@
+"""Memory that parent and worker share: pieces come as they went, and nothing of it is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from geartrain.bridge.slot_memory import SharedSlotMemory, new_probe
+from geartrain.ipc.shared_memory import Arena
+from geartrain.worker.channels.slot import can_share
+
+
+def open_files() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    arena = Arena.create()
+    yield arena
+    arena.close()
+
+
+def test_piece_comes_as_it_went(arena: Arena) -> None:
+    other = Arena.open(arena.path)
+    size = arena.write([b"abc", memoryview(b"def"), bytearray(b""), b"g"])
+    assert (size, bytes(other.view(size)), other.take(size)) == (7, b"abcdefg", b"abcdefg")
+    other.close()
+
+
+def test_it_grows_on_either_side(arena: Arena) -> None:
+    other = Arena.open(arena.path)
+    for size in (1, 5000, 100_000, 30, 3_000_000):
+        for writer, reader in ((arena, other), (other, arena)):
+            data = os.urandom(size)
+            assert writer.write([data]) == size
+            assert reader.take(size) == data
+    other.close()
+
+
+def test_what_grows_slowly_does_not_grow_often(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    grown: list[int] = []
+    allocate = os.posix_fallocate
+
+    def count(fd: int, offset: int, length: int) -> None:
+        grown.append(length)
+        allocate(fd, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", count)
+    for size in range(100_000, 1_000_000, 1000):
+        arena.write([b"x" * size])
+    assert len(grown) < 25
+
+
+def test_writer_knows_when_it_has_been_read(arena: Arena) -> None:
+    other = Arena.open(arena.path)
+    assert arena.is_free()
+    arena.write([b"one"])
+    assert not arena.is_free()
+    other.take(3)
+    assert arena.is_free()
+    other.close()
+
+
+def test_it_is_gone_with_those_who_have_it_open() -> None:
+    before = open_files()
+    arena = Arena.create()
+    arena.write([b"x" * 100_000])
+    other = Arena.open(arena.path)
+    view = other.view(100_000)
+    other.close()
+    other.close()
+    arena.close()
+    assert bytes(view[:1]) == b"x"  # who still looks at it may go on
+    del view
+    assert open_files() == before
+
+
+def test_nobody_can_pull_it_away_from_under_a_reader(arena: Arena) -> None:
+    arena.write([b"x" * 100_000])
+    with pytest.raises(PermissionError), Path(arena.path).open("r+b") as file:
+        file.truncate(0)
+
+
+def test_size_that_is_not_there_is_an_error(arena: Arena) -> None:
+    arena.write([b"abc"])
+    with pytest.raises(OSError, match="are to be in shared memory that has"):
+        arena.take(1_000_000)
+
+
+def test_lack_of_memory_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
+    script = (
+        "import resource; from geartrain.ipc.shared_memory import Arena\n"
+        "arena = Arena.create(); resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "try: arena.write([b'x' * 1_000_000])\n"
+        "except OSError as error: print('error')\n"
+        "print(arena.write([b'x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["error", "1"]
+
+
+# the memory of a slot
+
+
+def test_memory_of_a_slot_is_made_when_it_is_needed_and_given_back() -> None:
+    before = open_files()
+    memory = SharedSlotMemory()
+    memory.is_possible = True
+    assert memory.outputs() is None
+    assert open_files() == before
+    paths = memory.message()
+    assert paths is not None
+    assert (memory.inputs(), memory.outputs()) != (None, None)
+    for path in (paths.input, paths.output):
+        Arena.open(path).close()
+    assert len(open_files()) > len(before)
+    memory.close()
+    assert open_files() == before
+    assert memory.message() is None, "too late for memory"
+    assert open_files() == before
+
+
+def test_a_slot_that_cannot_share_memory_has_none() -> None:
+    before = open_files()
+    assert SharedSlotMemory().message() is None
+    assert open_files() == before
+
+
+def test_system_without_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError("no")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert new_probe() is None
+    memory = SharedSlotMemory()
+    memory.is_possible = True
+    assert memory.inputs() is None
+    assert memory.message() is None
+
+
+def test_probe() -> None:
+    probe = new_probe()
+    assert probe is not None
+    assert can_share(probe.path)
+    probe.close()
+    assert not can_share(probe.path)
+    assert not can_share(None)

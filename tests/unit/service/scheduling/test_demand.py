@@ -1,0 +1,150 @@
+"""When a run is taken for the only one: only then its end is awaited on the spot."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from geartrain.domain.errors import GeartrainError
+from geartrain.domain.predictions.calls import CallInput, CallListener, HealthVerdict, ItemEnd, Succeeded, WorkerInfo
+from geartrain.domain.signature.types import OutputSpec, Signature, TypeSpec
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits, VersionRecord
+from geartrain.service.scheduling.demand import Demand
+from geartrain.service.shared_memory import SharedRegions
+from geartrain.transport.grpc import open_inference_pb2 as pb
+from geartrain.transport.grpc.infer import InferCalls
+from tests.support.deployments import catalogue_of, deploy
+
+
+def test_some_runs_are_not_awaited_so_that_others_are_seen() -> None:
+    demand = Demand()
+    likely = []
+    for _ in range(20):
+        likely.append(demand.is_single())
+        demand.end_call(alone=True)
+    assert likely == [number > 2 and number % 8 != 0 for number in range(20)]
+
+
+def test_others_that_were_seen_once_are_expected_for_long() -> None:
+    demand = Demand()
+    for _ in range(10):
+        demand.end_call(alone=True)
+    demand.end_call(alone=False)
+    runs = 0
+    while not demand.is_single():
+        demand.end_call(alone=True)
+        runs += 1
+    assert runs > 60
+    demand.end_call(alone=False)
+    assert not demand.is_single()
+
+
+class Worker:
+    """Keeps its call until the test ends it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[CallInput, CallListener]] = []
+        self.has_come = asyncio.Event()  # a call
+
+    async def start(self) -> WorkerInfo:
+        return WorkerInfo(Signature((), OutputSpec(TypeSpec("string"))), 1, is_async=False, has_healthcheck=False)
+
+    def run(self, slot: int, call: CallInput, listener: CallListener) -> None:
+        listener.on_begin()
+        self.calls.append((call, listener))
+        self.has_come.set()
+
+    def end(self) -> bool:
+        """End its call; return whether it was taken for the only one."""
+        call, listener = self.calls.pop()
+        self.has_come.clear()
+        listener.on_end((ItemEnd(0, Succeeded(b'"a"', 0.1)),), idle=True)
+        return call.lone
+
+    def cancel(self, slot: int, call_id: str) -> None:
+        raise NotImplementedError
+
+    def discard(self, files: object) -> None:
+        raise NotImplementedError
+
+    def kill(self, reason: str) -> None:
+        raise NotImplementedError
+
+    async def healthcheck(self) -> HealthVerdict:
+        raise NotImplementedError
+
+    async def stop(self, grace: float) -> None:
+        raise NotImplementedError
+
+
+def _deployed(worker: Worker, queue: int, **options: Any) -> Deployment:
+    return deploy(lambda _observer: worker, settings=DeploymentSettings(limits=Limits(queue=queue)), **options)
+
+
+def _ask_alone(deployment: Deployment, worker: Worker) -> None:
+    """Ask so often, one after the other, that the next one is taken for a single client's."""
+    likely = []
+    for _ in range(4):
+        deployment.create(NewPrediction())
+        likely.append(worker.end())
+    assert likely == [False, False, False, True]
+
+
+async def _served(queue: int) -> tuple[Deployment, Worker]:
+    worker = Worker()
+    deployment = _deployed(worker, queue)
+    await deployment.start()
+    _ask_alone(deployment, worker)
+    return deployment, worker
+
+
+async def test_one_that_waits_is_somebody_else() -> None:
+    deployment, worker = await _served(queue=1)
+    deployment.create(NewPrediction())
+    deployment.create(NewPrediction())
+    assert worker.end()
+    assert not worker.end()
+    deployment.create(NewPrediction())
+    assert not worker.end()
+
+
+async def test_one_that_is_refused_is_somebody_else() -> None:
+    deployment, worker = await _served(queue=0)
+    deployment.create(NewPrediction())
+    with pytest.raises(GeartrainError):
+        deployment.create(NewPrediction())
+    worker.end()
+    deployment.create(NewPrediction())
+    assert not worker.end()
+
+
+async def test_calls_of_grpc_that_come_together_are_of_several_clients() -> None:
+    worker = Worker()
+
+    def open_deployment(record: VersionRecord) -> Deployment:
+        return _deployed(worker, 2, record=record)
+
+    catalogue = await catalogue_of(m=open_deployment)
+    _ask_alone(catalogue.find("m"), worker)
+    calls = InferCalls(catalogue, SharedRegions(enabled=False))
+    request = pb.ModelInferRequest(model_name="m").SerializeToString()
+    context: Any = SimpleNamespace(time_remaining=lambda: None)
+
+    def ask() -> asyncio.Task[bytes]:
+        return asyncio.ensure_future(calls.infer(request, context))
+
+    async def end() -> bool:
+        await worker.has_come.wait()
+        return worker.end()
+
+    only = ask()
+    assert await end()
+    await only
+    both = ask(), ask()
+    assert not await end()
+    assert not await end()
+    assert await both[0] == await both[1]

@@ -1,0 +1,105 @@
+"""When a client that was refused should come again."""
+
+from __future__ import annotations
+
+import pytest
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.domain.predictions.calls import WorkerObserver
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import DeploymentSettings, Limits
+from geartrain.service.scheduling.pace import LONGEST_WAIT, Pace
+from tests.support.deployments import deploy
+from tests.support.hand_worker import HandCall, HandWorker
+
+
+def test_the_average_forgets() -> None:
+    pace = Pace()
+    pace.note(8.0)
+    assert pace.seconds == 8.0
+    pace.note(16.0)
+    assert pace.seconds == 9.0
+    for _ in range(100):
+        pace.note(2.0)
+    assert pace.seconds == pytest.approx(2.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ahead", "slots", "wait"),
+    [(0.0, 5, 1, 1), (0.01, 5, 1, 1), (2.0, 0, 1, 2), (2.0, 3, 1, 8), (2.0, 3, 4, 2), (2.5, 3, 4, 3), (2.0, 3, 0, 8)],
+)
+def test_the_wait_is_the_time_of_those_ahead(seconds: float, ahead: int, slots: int, wait: int) -> None:
+    pace = Pace()
+    pace.note(seconds)
+    assert pace.retry_after(ahead, slots) == wait
+
+
+def test_nobody_is_sent_away_for_days() -> None:
+    pace = Pace()
+    pace.note(100_000.0)
+    assert pace.retry_after(100, 1) == LONGEST_WAIT
+
+
+class Bench:
+    """A model whose runs take as long as the test says."""
+
+    def __init__(self, *, batch: int = 0, slots: int = 1, queue: int = 0) -> None:
+        self.now = 1000.0
+        policy = BatchPolicy(max_size=batch) if batch else None
+        self.worker: HandWorker
+
+        def spawn(observer: WorkerObserver) -> HandWorker:
+            self.worker = HandWorker(observer, policy=policy, slots=slots)
+            return self.worker
+
+        settings = DeploymentSettings(limits=Limits(queue=queue))
+        self.deployment = deploy(spawn, settings=settings, clock=lambda: self.now)
+
+    async def start(self) -> Bench:
+        await self.deployment.start()
+        return self
+
+    def ask(self, **fields: object) -> None:
+        self.deployment.create(NewPrediction(b'{"text": "a"}', **fields))  # type: ignore[arg-type]
+
+    def refused(self, **fields: object) -> tuple[Code, int]:
+        with pytest.raises(GeartrainError) as caught:
+            self.ask(**fields)
+        return caught.value.code, caught.value.retry_after
+
+    def end(self, call: HandCall, after: float) -> None:
+        self.now += after
+        call.answer()
+
+
+async def test_who_finds_no_slot_is_told_when() -> None:
+    bench = await Bench().start()
+    bench.ask()
+    assert bench.refused() == (Code.AT_CAPACITY, 1)
+    bench.end(bench.worker.calls[0], after=10.0)
+    bench.ask(id="x")
+    assert bench.refused() == (Code.AT_CAPACITY, 10)
+    assert bench.refused(id="x") == (Code.CONFLICT, 10)
+
+
+async def test_who_finds_the_queue_full_is_told_when() -> None:
+    bench = await Bench(slots=2).start()
+    bench.ask()
+    bench.end(bench.worker.calls[0], after=10.0)
+    for _ in range(5):
+        bench.ask(queue=3)
+    assert bench.deployment.scheduler.waiting == 3
+    assert bench.refused(queue=3) == (Code.QUEUE_FULL, 20), "four of ten seconds, two at a time"
+
+
+async def test_the_time_of_a_batch_is_shared() -> None:
+    bench = await Bench(batch=8, queue=3).start()
+    bench.ask()
+    bench.deployment.scheduler.serve()
+    for _ in range(3):
+        bench.ask()
+    bench.end(bench.worker.calls[0], after=3.0)
+    assert len(bench.worker.calls[1].input.items) == 3
+    bench.end(bench.worker.calls[1], after=9.0)
+    assert bench.deployment.scheduler.pace.seconds == 3.0

@@ -1,0 +1,91 @@
+"""A slot of the worker: the memory that it shares with the parent, and the copies of its calls' files."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from geartrain.ipc.messages import Inline, InMemory, SlotMemory
+from geartrain.ipc.shared_memory import Arena
+from geartrain.worker.channels.channel import Channel
+from geartrain.worker.channels.slot import Slot, can_share
+from geartrain.worker.values.call_files import CallFiles
+
+
+@pytest.fixture
+def slot() -> Iterator[Slot]:
+    ours, theirs = socket.socketpair()
+    slot = Slot(Channel(ours), CallFiles())
+    yield slot
+    slot.memory.close()
+    slot.memory.close()
+    ours.close()
+    theirs.close()
+
+
+@pytest.fixture
+def parents() -> Iterator[tuple[Arena, Arena]]:
+    down, up = Arena.create(), Arena.create()
+    yield down, up
+    down.close()
+    up.close()
+
+
+def test_memory_is_opened_once_and_kept(slot: Slot, parents: tuple[Arena, Arena]) -> None:
+    down, up = parents
+    slot.memory.paths = SlotMemory(down.path, up.path)
+    assert slot.memory.input() is slot.memory.input()
+    assert slot.memory.output() is slot.memory.output()
+    down.write([b"x" * 100_000])
+    assert bytes(slot.reader.read(InMemory(100_000))) == b"x" * 100_000
+    slot.reader.free()
+    assert down.is_free()
+    assert slot.writer.place([b"y" * 100_000], may_share=True) == InMemory(100_000)
+    assert up.take(100_000) == b"y" * 100_000
+
+
+def test_without_memory_outputs_travel_in_messages(slot: Slot) -> None:
+    assert slot.memory.input() is None
+    assert slot.writer.place([b"y" * 100_000], may_share=True) == Inline(b"y" * 100_000)
+
+
+def test_memory_that_cannot_be_opened_is_no_error(slot: Slot) -> None:
+    slot.memory.paths = SlotMemory("/proc/self/fd/99999", "/proc/self/fd/99999")
+    assert slot.writer.place([b"y" * 100_000], may_share=True) == Inline(b"y" * 100_000)
+    slot.reader.discard(InMemory(5))
+
+
+def test_probe(parents: tuple[Arena, Arena]) -> None:
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208 - names
+    assert can_share(parents[0].path)
+    assert not can_share("/proc/self/fd/99999")
+    assert not can_share(None)
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208 - names
+
+
+def test_copies_go_into_folders_of_their_own_and_are_removed_unless_handed_over(tmp_path: Path) -> None:
+    files = CallFiles()
+    files.folder = str(tmp_path)
+    first, second = files.new_file(), files.new_file()
+    for path in (first, second):
+        path.write_text("output")
+    assert first.parent.parent == second.parent.parent == tmp_path
+    assert first.parent != second.parent
+    files.hand_over([str(first)])
+    files.close()
+    files.close()
+    assert first.exists()
+    assert not second.parent.exists()
+
+
+def test_without_a_folder_copies_go_where_temporary_files_are_made() -> None:
+    files = CallFiles()
+    assert files.folder is None
+    path = files.new_file()
+    assert path.parent.is_dir()
+    files.close()
+    assert not path.parent.exists()

@@ -1,0 +1,165 @@
+"""Which of an author's temporary files are deleted when a run is over."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from geartrain.domain.signature.types import RecordField, TypeSpec
+from geartrain.worker.values import temporary_files
+from geartrain.worker.values.temporary_files import TemporaryFiles, may_hold_files
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def temporary(folder: Path, tmp_path: Path) -> TemporaryFiles:
+    return TemporaryFiles(str(tmp_path / "model"))
+
+
+def made(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("content")
+    return path
+
+
+def has_exact_dates() -> bool:
+    clock = temporary_files._FileClock()
+    return clock.mark() != clock.mark()
+
+
+@pytest.mark.skipif(not has_exact_dates(), reason="Linux 6.13 and later")
+def test_what_was_made_before_and_after_a_mark(temporary: TemporaryFiles, folder: Path) -> None:
+    """However quickly they follow each other."""
+    for number in range(200):
+        before = made(folder / f"before{number}")
+        claim = temporary.begin()
+        after = made(folder / f"after{number}")
+        assert temporary.claim(claim, before) == ()
+        assert temporary.claim(claim, after) == (str(after),)
+        temporary.end(claim)
+        assert (before.exists(), after.exists()) == (True, False)
+
+
+def test_folders_made_for_a_file_go_with_it(temporary: TemporaryFiles, folder: Path) -> None:
+    (folder / "old").mkdir()
+    claim = temporary.begin()
+    path = made(folder / "new" / "a")
+    deep = folder / "old" / "x" / "y"
+    deep.mkdir(parents=True)
+    other = made(deep / "b")
+    assert temporary.claim(claim, path) == (str(path), str(path.parent))
+    assert temporary.claim(claim, other) == (str(other), str(deep), str(deep.parent))
+    temporary.end(claim)
+    assert [entry.name for entry in folder.iterdir()] == ["old"]
+    assert list((folder / "old").iterdir()) == []
+
+
+def test_folder_that_holds_something_else_stays(temporary: TemporaryFiles, folder: Path) -> None:
+    claim = temporary.begin()
+    path = made(folder / "new" / "a")
+    other = made(folder / "new" / "b")
+    temporary.claim(claim, path)
+    temporary.end(claim)
+    assert (path.exists(), other.exists()) == (False, True)
+
+
+def test_what_is_elsewhere_stays(temporary: TemporaryFiles, folder: Path) -> None:
+    claim = temporary.begin()
+    assert temporary.claim(claim, Path("/etc/hostname")) == ()
+    assert temporary.claim(claim, folder / "missing") == ()
+    assert temporary.claim(claim, folder / ".." / ".." / "etc") == ()
+    link = folder / "link"
+    link.symlink_to(made(folder / "target"))
+    assert temporary.claim(claim, link) == ()
+
+
+def test_model_in_a_temporary_folder_keeps_its_own(folder: Path) -> None:
+    temporary = TemporaryFiles(str(folder / "model"))
+    claim = temporary.begin()
+    assert temporary.claim(claim, made(folder / "model" / "a")) == ()
+    assert temporary.claim(claim, made(folder / "model2" / "a")) != ()
+
+
+def test_runs_beside_each_other(temporary: TemporaryFiles, folder: Path) -> None:
+    first, second = temporary.begin(), temporary.begin()
+    own, shared = made(folder / "own"), made(folder / "shared")
+    temporary.claim(first, own)
+    temporary.claim(first, shared)
+    temporary.end(first)
+    assert own.exists()  # the second may yet give it
+    third = temporary.begin()
+    temporary.claim(second, shared)
+    temporary.end(second)
+    assert (own.exists(), shared.exists()) == (False, True)
+    temporary.end(third)
+    temporary.end(third)
+    assert (temporary._running, temporary._waiting, temporary._shared, +temporary._claims) == (set(), [], set(), {})
+
+
+def test_run_that_gives_a_file_twice_is_one_claim(temporary: TemporaryFiles, folder: Path) -> None:
+    claim = temporary.begin()
+    path = made(folder / "a")
+    assert temporary.claim(claim, path) == temporary.claim(claim, path)
+    temporary.end(claim)
+    assert not path.exists()
+
+
+def test_without_birth_dates_everything_stays(
+    temporary: TemporaryFiles, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(temporary_files, "_birth_time", lambda *_: None)
+    claim = temporary.begin()
+    assert temporary.claim(claim, made(folder / "a")) == ()
+
+
+def test_without_exact_dates_a_tick_in_which_another_run_ended_is_left_out(
+    temporary: TemporaryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(temporary._clock, "_touch", lambda _: 17)
+    monkeypatch.setattr(temporary_files, "_tick", lambda: 17)
+    claim = temporary.begin()
+    assert claim.since == 17
+    temporary.end(claim)
+    assert temporary.begin().since == 18
+    monkeypatch.setattr(temporary._clock, "_touch", lambda _: 21)
+    assert temporary.begin().since == 21
+    monkeypatch.setattr(temporary._clock, "_probe", None)
+    assert temporary.begin().since == 18
+
+
+def test_folder_that_takes_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    assert TemporaryFiles("/model").begin().since > 1e18
+
+
+@pytest.mark.parametrize(
+    ("spec", "may"),
+    [
+        (TypeSpec("string"), False),
+        (TypeSpec("path"), True),
+        (TypeSpec("opaque"), True),
+        (TypeSpec("object"), True),
+        (TypeSpec("array", items=TypeSpec("integer")), False),
+        (TypeSpec("array", items=TypeSpec("path")), True),
+        (TypeSpec("union", members=(TypeSpec("string"), TypeSpec("file"))), True),
+        (TypeSpec("record", fields=(RecordField("a", TypeSpec("number")),)), False),
+        (TypeSpec("record", fields=(RecordField("a", TypeSpec("path")),)), True),
+    ],
+)
+def test_types_that_may_hold_files(spec: TypeSpec, may: bool) -> None:
+    assert may_hold_files(spec) == may
+
+
+def test_delete_never_raises(folder: Path) -> None:
+    temporary_files.delete([str(folder / "missing"), os.sep, str(made(folder / "a"))])
+    assert list(folder.iterdir()) == []
