@@ -37,7 +37,7 @@ PEERS = {"triton": "nvidia-pytriton", "mosec": "mosec", "litserve": "litserve"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Door:
+class Endpoint:
     """How a number is sent, and where the answer has twice that number and one.
 
     The body is the number between `head` and `tail`. `pattern` finds the result in the text of an answer, in Lua's
@@ -51,15 +51,15 @@ class Door:
     result: Callable[[Any], float]
 
 
-COG = Door("/predictions", '{"input":{"x":', "}}", '"output":([%d.]+)', lambda answer: answer["output"])
-INFER = Door(
+COG = Endpoint("/predictions", '{"input":{"x":', "}}", '"output":([%d.]+)', lambda answer: answer["output"])
+INFER = Endpoint(
     "/v2/models/doubler/infer",
     '{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[',
     "]}]}",
     '"data":%[+([%d.]+)',
     lambda answer: _first(answer["outputs"][0]["data"]),
 )
-MOSEC = Door("/inference", '{"x":', "}", '"y": ?([%d.]+)', lambda answer: answer["y"])
+MOSEC = Endpoint("/inference", '{"x":', "}", '"y": ?([%d.]+)', lambda answer: answer["y"])
 LITSERVE = dataclasses.replace(MOSEC, path="/predict")
 
 
@@ -71,14 +71,14 @@ def _first(data: Any) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A server with one way of gathering, asked at one door. `make` may write into the folder it is given.
+    """A server with one way of gathering, asked at one endpoint. `make` may write into the folder it is given.
 
     `restless`: it looks into its queue all the time, also when nothing comes; so it is stopped in the turns of others.
     """
 
     name: str
     program: str
-    door: Door
+    endpoint: Endpoint
     make: Callable[[pathlib.Path], Server]
     restless: bool = False
 
@@ -136,10 +136,10 @@ def limit(connections: int) -> float:
     return min(connections, MAX_SIZE) / BATCH_SECONDS
 
 
-def load(server: Running, door: Door, *, connections: int, seconds: int) -> Load:
-    """Send numbers through a door."""
-    arguments = (door.head, door.tail, door.pattern)
-    return drive(server, door.path, "batched.lua", arguments, connections=connections, seconds=seconds)
+def load(server: Running, endpoint: Endpoint, *, connections: int, seconds: int) -> Load:
+    """Send numbers to an endpoint."""
+    arguments = (endpoint.head, endpoint.tail, endpoint.pattern)
+    return drive(server, endpoint.path, "batched.lua", arguments, connections=connections, seconds=seconds)
 
 
 def verify(contender: Contender, server: Running, connections: int) -> None:
@@ -148,11 +148,11 @@ def verify(contender: Contender, server: Running, connections: int) -> None:
     def ask(client: int) -> Iterator[str]:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
         for number in range(client * SAMPLE, (client + 1) * SAMPLE):
-            body = f"{contender.door.head}{number}{contender.door.tail}"
-            connection.request("POST", contender.door.path, body, {"Content-Type": "application/json"})
+            body = f"{contender.endpoint.head}{number}{contender.endpoint.tail}"
+            connection.request("POST", contender.endpoint.path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             text = answer.read()
-            if answer.status != http.client.OK or contender.door.result(json.loads(text)) != number * 2 + 1:
+            if answer.status != http.client.OK or contender.endpoint.result(json.loads(text)) != number * 2 + 1:
                 yield f"{contender.name} answered {number} with {answer.status} {text[:200]!r}"
         connection.close()
 
@@ -173,11 +173,11 @@ def measure(connections: int, contenders: Sequence[Contender], *, rounds: int, s
             started.append((contender, stack.enter_context(running(contender.make(own))), []))
         for contender, server, _ in started:
             verify(contender, server, connections)
-            load(server, contender.door, connections=connections, seconds=WARM_UP)
+            load(server, contender.endpoint, connections=connections, seconds=WARM_UP)
         for _ in range(rounds):
             for contender, server, loads in started:
                 with resting(other for each, other, _ in started if each.restless and other is not server):
-                    loads.append(load(server, contender.door, connections=connections, seconds=seconds))
+                    loads.append(load(server, contender.endpoint, connections=connections, seconds=seconds))
         for contender, server, _ in started:
             verify(contender, server, connections)
     rows = [_row(contender.name, summary(loads), limit(connections)) for contender, _, loads in started]

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from servers import ROOT, Server
 
 CACHE = ROOT / ".cache/compare"
-PATIENCE = 1800  # seconds that pip may take
+TIMEOUT = 1800  # seconds that pip may take
 PACKAGES = ("jaxtyping",)  # that models of `models/` import, besides those of the extra `examples`
 PINS = ("pyproject.toml", "constraints.txt")
 
@@ -127,7 +127,7 @@ def _run(command: Sequence[str], **environment: str) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         cwd=ROOT,
         env=os.environ | environment,
     )

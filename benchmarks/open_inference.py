@@ -238,7 +238,10 @@ def _h2load(port: int, body: pathlib.Path, *, connections: int, seconds: int) ->
 
 
 def check(name: str, server: Running, request: Request) -> None:
-    """Ask once, and raise RuntimeError if the answer is not the tensor that was sent. Of gRPC, look at JSON's door."""
+    """Ask once, and raise RuntimeError if the answer is not the tensor that was sent.
+
+    Of gRPC, look at JSON's endpoint.
+    """
     asked = small_json() if request.is_grpc else request
     headers = {"Content-Type": asked.content_type}
     if asked.header is not None:

@@ -52,7 +52,7 @@ def triton(folder: pathlib.Path, *, model: str, settle: Callable[[str], str] = s
 
 
 def mlserver(folder: pathlib.Path, *, model: str, package: str = "mlserver") -> Server:
-    """MLServer on the settings in `folder`, with its own defaults: one process for the doors, one for the model."""
+    """MLServer on the settings in `folder`, with its own defaults: one process for the endpoints, one for the model."""
     return Server(
         name="mlserver",
         command=(str(peers_environment(package) / "bin/mlserver"), "start", "."),

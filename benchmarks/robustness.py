@@ -1,4 +1,4 @@
-"""Whether the server stays on its feet: many clients for one slot, clients that hang up, one client that never pauses.
+"""Whether the server keeps serving: many clients for one slot, clients that disconnect, one client that never pauses.
 
 `python benchmarks/robustness.py --help`. Prints what was counted, and memory, descriptors and threads before and after,
 as markdown. Ends with 1 if an answer was not as it must be, if one did not come, or if something was not given back.
@@ -22,9 +22,9 @@ from http import HTTPStatus
 from report import table
 from servers import HERE, Running, Server, geartrain, processes_of, running
 
-PATIENCE = 10.0  # seconds that a client waits for an answer
+TIMEOUT = 10.0  # seconds that a client waits for an answer
 SOON = 5.0  # seconds within which a prediction whose client has gone is over
-WAVE = 100  # clients that hang up together
+WAVE = 100  # clients that disconnect together
 WARM_UP = 1.0  # seconds of load before the first look at the memory
 GROWTH = 8 * 1024**2  # bytes by which memory may grow, for what allocators keep
 
@@ -49,14 +49,14 @@ class Client:
     async def answer(self) -> tuple[int, dict[str, object]]:
         """Read status and body; raises `Violation` if they do not come."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 head = await self._reader.readuntil(b"\r\n\r\n")
                 length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
                 body: dict[str, object] = json.loads(await self._reader.readexactly(length))
         except TimeoutError:
-            raise Violation(f"no answer within {PATIENCE:g} s") from None
+            raise Violation(f"no answer within {TIMEOUT:g} s") from None
         except (ConnectionError, asyncio.IncompleteReadError) as error:
-            raise Violation(f"the server hung up: {error}") from None
+            raise Violation(f"the server disconnected: {error}") from None
         return int(head.split(b" ", 2)[1]), body
 
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, object]]:
@@ -74,7 +74,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def connected(port: int) -> AsyncIterator[Client]:
-    """Connect, and hang up at the end."""
+    """Connect, and disconnect at the end."""
     client = Client(*await asyncio.open_connection("127.0.0.1", port))
     try:
         yield client
@@ -156,16 +156,16 @@ async def sequence(port: int, predictions: int) -> Result:
     return result
 
 
-async def hang_ups(port: int, clients: int) -> Result:
-    """Clients that hang up while their prediction runs; the last wave shows that every slot has come back."""
-    result = Result(f"{clients} clients that hang up, {WAVE} at a time")
+async def disconnects(port: int, clients: int) -> Result:
+    """Clients that disconnect while their prediction runs; the last wave shows that every slot has come back."""
+    result = Result(f"{clients} clients that disconnect, {WAVE} at a time")
 
     async def all_waves() -> None:
         async with connected(port) as watcher:
             for begun in [*range(WAVE, clients + 1, WAVE), clients + WAVE]:
                 wave = [Client(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(WAVE)]
                 for number, client in enumerate(wave):
-                    # The two roads to a prediction: plain, and by an id of the client's.
+                    # The two ways to a prediction: plain, and by an id of the client's.
                     method, path = ("POST", "") if number % 2 else ("PUT", f"/{begun}-{number}")
                     client.send(method, f"/predictions{path}", {"input": {"what": "wait"}})
                 await until(watcher, "begun", begun)
@@ -181,14 +181,14 @@ async def hang_ups(port: int, clients: int) -> Result:
 
 
 async def early_hang_ups(port: int, clients: int) -> Result:
-    """Clients that hang up as soon as they have asked; some of their predictions never begin."""
-    result = Result(f"{clients} clients that hang up at once")
+    """Clients that disconnect as soon as they have asked; some of their predictions never begin."""
+    result = Result(f"{clients} clients that disconnect at once")
 
     async def one(number: int) -> None:
         client = Client(*await asyncio.open_connection("127.0.0.1", port))
         client.send("POST", "/predictions", {"input": {"text": "x", "seconds": 600}})
         client.hang_up(rudely=number % 2 == 0)
-        result.counts["hung up"] += 1
+        result.counts["disconnected"] += 1
 
     async def all_clients() -> None:
         for number in range(clients):
@@ -299,13 +299,13 @@ async def main(arguments: argparse.Namespace) -> int:
         before = Use.of(server)
         results.append(await crowd(server.port, arguments.clients, arguments.seconds))
         results.append(await sequence(server.port, arguments.sequence))
-        results.append(await early_hang_ups(server.port, arguments.hang_ups))
+        results.append(await early_hang_ups(server.port, arguments.disconnects))
         await settle("echo, 1 slot", server, folder, before=before)
     with served("counting", WAVE + 1, violations) as (server, folder):
         async with connected(server.port) as client:
             await client.ask("POST", "/predictions", {"input": {}})
         before = Use.of(server)
-        results.append(await hang_ups(server.port, arguments.hang_ups))
+        results.append(await disconnects(server.port, arguments.disconnects))
         await settle(f"counting, {WAVE + 1} slots", server, folder, before=before)
 
     rows = []
@@ -325,5 +325,5 @@ if __name__ == "__main__":
     parser.add_argument("--clients", type=int, default=200, help="in the crowd")
     parser.add_argument("--seconds", type=float, default=20, help="that the crowd stays")
     parser.add_argument("--sequence", type=int, default=2000, help="predictions in a row")
-    parser.add_argument("--hang-ups", type=int, default=1000, help="clients that hang up")
+    parser.add_argument("--disconnects", type=int, default=1000, help="clients that disconnect")
     sys.exit(asyncio.run(main(parser.parse_args())))

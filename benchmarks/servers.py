@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-PATIENCE = 30.0  # seconds that a server may take to become ready, and to end
+TIMEOUT = 30.0  # seconds that a server may take to become ready, and to end
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def running(server: Server) -> Iterator[Running]:
         )
         try:
             while not _ready(ports["port"], server.ready):
-                if process.poll() is not None or time.perf_counter() - begin > PATIENCE:
+                if process.poll() is not None or time.perf_counter() - begin > TIMEOUT:
                     raise RuntimeError(
                         f"{server.name} did not become ready; its output ends:\n{_tail(output.fileno())}"
                     )
@@ -149,7 +149,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     family = processes_of(process.pid)
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

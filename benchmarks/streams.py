@@ -27,7 +27,7 @@ SERVERS = ("geartrain", "coglet")
 TOKENS = 10_000
 STREAMS, TOKENS_OF_EACH = 200, 50
 PACED, GAP = 50, 0.01  # tokens, and seconds between them
-PATIENCE = 20.0  # seconds without a byte; coglet now and then leaves one of many streams without an end
+TIMEOUT = 20.0  # seconds without a byte; coglet now and then leaves one of many streams without an end
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -70,7 +70,7 @@ def _chunks(body: bytes) -> Iterable[bytes]:
 def begin(port: int, values: dict[str, float]) -> Stream:
     """Ask for a stream."""
     body = json.dumps({"input": values}).encode()
-    connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     head = "POST /predictions HTTP/1.1\r\nhost: bench\r\naccept: text/event-stream\r\ncontent-type: application/json"
     connection.sendall(f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
@@ -101,7 +101,7 @@ def flow(port: int, *, streams: int, tokens: int) -> Flow:
             stack.callback(stream.connection.close)
             selector.register(stream.connection, selectors.EVENT_READ, stream)
         while selector.get_map():
-            ready = selector.select(PATIENCE)
+            ready = selector.select(TIMEOUT)
             if not ready:
                 break  # what has not come by now is not good
             for key, _ in ready:

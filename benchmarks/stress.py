@@ -1,6 +1,6 @@
 """An hour of mixed use in a minute: whether every prediction ends exactly once, and everything is given back.
 
-`python benchmarks/stress.py --help`. Clients that wait, stream, cancel, hang up; predictions that fail; receivers of
+`python benchmarks/stress.py --help`. Clients that wait, stream, cancel, disconnect; predictions that fail; receivers of
 webhooks that are slow, fail, close in the middle of a request, crash, or are not there. Prints counts as markdown.
 Ends with 1 if a prediction did not end as it must, if a webhook did not come, or if something was not given back.
 """
@@ -32,7 +32,7 @@ MODELS = ("stress_async", "stress")
 CLIENTS = 48
 CROWD = 200
 CALM = 10  # looks, a tenth of a second apart
-PATIENCE = 30.0  # seconds for anything to come or to end
+TIMEOUT = 30.0  # seconds for anything to come or to end
 ENDS = ("succeeded", "failed", "canceled")
 Values = dict[str, Any]
 
@@ -65,7 +65,7 @@ class Run:
             self._numbers += 1
             prediction_id = f"{'async' if self.in_chunks else 'sync'}-{self._numbers}"
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     status = await kind(self, prediction_id)
             except Refused:
                 self.seen[kind.__name__, "refused"] += 1
@@ -259,7 +259,7 @@ class Site:
 
     async def settled(self, limits: dict[str, int]) -> dict[str, int]:
         """Wait until no more is held than `limits`, as long as there is hope; return what is."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while True:
             now = holdings(self._server.pid, self._folder, await self.ask())
             if all(now[name] <= limits[name] for name in limits) or time.monotonic() > until:
@@ -317,7 +317,7 @@ async def ended(server: Running) -> list[str]:
     """Tell the server to end; it must, with all its processes."""
     family = processes_of(server.pid)
     os.kill(server.pid, signal.SIGTERM)
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while left := [pid for pid in family if _lives(pid)]:
         if time.monotonic() > until:
             return [f"processes left: {left}"]

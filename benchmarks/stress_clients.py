@@ -1,4 +1,4 @@
-"""Clients for stress.py: they wait, read streams, cancel, and hang up."""
+"""Clients for stress.py: they wait, read streams, cancel, and disconnect."""
 
 from __future__ import annotations
 

@@ -349,7 +349,7 @@ async def test_cancel_at_any_moment(which: str, request: pytest.FixtureRequest) 
 # disconnect
 
 
-async def test_hangup_cancels_a_sync_prediction(server: LiveServer) -> None:
+async def test_disconnect_cancels_a_sync_prediction(server: LiveServer) -> None:
     for number in range(3):
         body = json.dumps({"id": f"h{number}", "input": {}}).encode()
         async with connection(server.url) as wire:
@@ -364,7 +364,7 @@ async def test_hangup_cancels_a_sync_prediction(server: LiveServer) -> None:
     await usable(server)
 
 
-async def test_hangup_cancels_a_put(concurrent: LiveServer) -> None:
+async def test_disconnect_cancels_a_put(concurrent: LiveServer) -> None:
     async with connection(concurrent.url) as wire:
         await wire.send(b"PUT /predictions/hp HTTP/1.1\r\nhost: t\r\n\r\n")
         await concurrent.said("hp", "begun")
@@ -372,7 +372,7 @@ async def test_hangup_cancels_a_put(concurrent: LiveServer) -> None:
     await usable(concurrent)
 
 
-async def test_hangup_of_one_who_looked_at_it_cancels_nothing(server: LiveServer) -> None:
+async def test_disconnect_of_one_who_looked_at_it_cancels_nothing(server: LiveServer) -> None:
     await server.start({"gate": "looked"}, id="l")
     async with connection(server.url) as wire:
         assert (await wire.ask(b"PUT /predictions/l HTTP/1.1\r\nhost: t\r\n\r\n")).status == 202

@@ -158,7 +158,7 @@ WIRE = """
 
 
 @pytest.fixture
-def spilled(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def in_files(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that inputs were written to."""
     files: list[Path] = []
     new_input = WorkerFolder.new_input
@@ -172,18 +172,18 @@ def spilled(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 async def test_input_over_the_limit_travels_by_a_file_that_the_worker_deletes(
-    serve: Serve, spilled: list[Path]
+    serve: Serve, in_files: list[Path]
 ) -> None:
     frame = len(b'{"do":"wait","text":""}')
     async with serve(WIRE) as server:
         server.open_gate()
         for length in (1, INLINE_LIMIT - frame):
             assert (await server.predict({"do": "wait", "text": "x" * length}))["output"] == ["x" * length]
-        assert spilled == []
+        assert in_files == []
         (server.root / "go").unlink()
         await server.start({"do": "wait", "text": "x" * (INLINE_LIMIT - frame + 1)}, id="large")
         await server.said("large", "begun")
-        (file,) = spilled
+        (file,) = in_files
         assert file.parent.is_dir()
         assert not file.exists()  # it has been read, and the run has not ended
         server.open_gate()
@@ -224,10 +224,10 @@ async def test_worker_itself_writes_to_the_servers_log(serve: Serve, caplog: pyt
         assert (await server.predict({"do": "", "text": "after"}))["output"] == ["after"]
 
 
-# HTTP API: iterators without the mark, and files that are uploaded
+# HTTP API: iterators without the decorator, and files that are uploaded
 
 
-async def test_iterator_without_the_mark_is_a_list_in_json_and_no_stream(serve: Serve) -> None:
+async def test_iterator_without_the_decorator_is_a_list_in_json_and_no_stream(serve: Serve) -> None:
     source = """
         from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A model of tensors behind Cog's HTTP API: nested arrays in JSON, checked at the door."""
+"""A model of tensors behind Cog's HTTP API: nested arrays in JSON, checked before anything runs."""
 
 from __future__ import annotations
 

@@ -542,7 +542,7 @@ async def test_raw_request(talk: LiveServer, serve: Serve) -> None:
 )
 async def test_t5_t12_mistakes_of_clients_are_400_and_json(kinds: LiveServer, body: bytes) -> None:
     assert (await error(kinds, INFER, content=body))[0] == 400
-    headers = {"content-encoding": "identity"}  # which takes the other road
+    headers = {"content-encoding": "identity"}  # which takes the other path
     assert (await error(kinds, INFER, content=body, headers=headers))[0] == 400
 
 
@@ -659,7 +659,7 @@ async def test_content_type_of_a_request_is_passed_over(kinds: LiveServer) -> No
 
 @pytest.mark.parametrize("header", [(), ("content-encoding: identity",)])
 async def test_client_that_hangs_up_cancels_its_run(kinds: LiveServer, header: tuple[str, ...]) -> None:
-    """On either road."""
+    """On either path."""
     body = json.dumps({"inputs": [act("wait")]}).encode()
     seen = kinds.newest() if kinds._admitted else None
     async with wire.connection(kinds.url) as one:

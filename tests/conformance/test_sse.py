@@ -390,7 +390,7 @@ async def test_id_that_does_not_match_the_path(server: LiveServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("imported", "mark"),
+    ("imported", "decorator"),
     [
         ("from geartrain import streaming", "@streaming"),
         ("from geartrain import streaming", "@streaming()"),
@@ -402,13 +402,13 @@ async def test_id_that_does_not_match_the_path(server: LiveServer) -> None:
         ("import cog", "@cog.streaming()"),
     ],
 )
-async def test_forms_of_the_mark(serve: Serve, imported: str, mark: str) -> None:
+async def test_forms_of_the_decorator(serve: Serve, imported: str, decorator: str) -> None:
     source = f"""
         from typing import Iterator
         {imported}
 
         class Runner:
-            {mark}
+            {decorator}
             def run(self) -> Iterator[str]:
                 yield "a"
     """

@@ -1,4 +1,4 @@
-"""One bench for every kind of worker: a model, its service, and the rooms around them under the test's control."""
+"""One bench for every kind of worker: a model, its service, and the parts around them under the test's control."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ NO_LIMITS = Limits()
 
 
 class Deliveries:
-    """Output files become `file:<content>`, when the door is open."""
+    """Output files become `file:<content>`, once they are released."""
 
     def __init__(self) -> None:
-        self.door = asyncio.Event()
-        self.door.set()
+        self.released = asyncio.Event()
+        self.released.set()
         self.error: str | None = None
         self.begun = 0
 
@@ -61,7 +61,7 @@ class Deliveries:
     async def deliver(self, output: bytes, files: Sequence[FileRef]) -> bytes:
         """See `OutputFilesPort`."""
         self.begun += len(files)
-        await self.door.wait()
+        await self.released.wait()
         if self.error is not None:
             raise OSError(self.error)
         for file in files:
@@ -78,11 +78,11 @@ def _content(file: FileRef) -> bytes:
 
 
 class Inputs:
-    """The image of an input is fetched when the door is open."""
+    """The image of an input is fetched once it is released."""
 
     def __init__(self) -> None:
-        self.door = asyncio.Event()
-        self.door.set()
+        self.released = asyncio.Event()
+        self.released.set()
         self.error: str | None = None
         self.fetching = asyncio.Event()
         self.folder: Path | None = None
@@ -101,7 +101,7 @@ class Inputs:
         path = self.folder / "image"
         path.write_text(f"the content of {values['image']}", encoding="utf-8")
         self.fetching.set()
-        await self.door.wait()
+        await self.released.wait()
         if self.error is not None:
             raise OSError(self.error)
         return {**values, "image": str(path)}

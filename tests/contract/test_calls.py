@@ -45,7 +45,7 @@ class Observer:
         self.lost = asyncio.Event()
 
     def on_setup_log(self, source: LogSource, data: str) -> None:
-        """Nobody reads it."""
+        """Do nothing: nobody reads."""
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """It is returned later."""

@@ -244,7 +244,7 @@ async def test_files_of_an_output_become_urls(bench: OpenBench) -> None:
 
 async def test_what_follows_a_file_waits_behind_it(bench: OpenBench) -> None:
     async with bench() as b:
-        b.deliveries.door.clear()
+        b.deliveries.released.clear()
         prediction = b.create(
             ["give a file", str(b.folder / "1.txt"), "one"],
             ["say", "between\n"],
@@ -256,7 +256,7 @@ async def test_what_follows_a_file_waits_behind_it(bench: OpenBench) -> None:
         )
         await wait_on_loop(b.gate())
         assert (prediction.chunks, prediction.logs) == ([], "")
-        b.deliveries.door.set()
+        b.deliveries.released.set()
         await b.ended(prediction)
         assert story(prediction) == ['"file:one"', "between\n", "metric", '"file:two"', '"last"', "end\n"]
         assert prediction.output == b'["file:one","file:two","last"]'
@@ -265,18 +265,18 @@ async def test_what_follows_a_file_waits_behind_it(bench: OpenBench) -> None:
 
 async def test_permit_stays_with_an_end_that_waits_for_files(bench: OpenBench) -> None:
     async with bench(streams=False) as b:
-        b.deliveries.door.clear()
+        b.deliveries.released.clear()
         prediction = b.create(["give a file", str(b.folder / "out.txt"), "content"], ["open", b.gate()])
         await wait_on_loop(b.gate())
         assert refusal(b) is Code.AT_CAPACITY
-        b.deliveries.door.set()
+        b.deliveries.released.set()
         assert (await b.ended(prediction)).output == b'"file:content"'
 
 
 async def test_files_of_one_name_do_not_meet(async_bench: OpenBench) -> None:
     """Two chunks, and two predictions, give files of one name: each keeps its content."""
     async with async_bench(slots=2) as b:
-        b.deliveries.door.clear()
+        b.deliveries.released.clear()
         for folder in ("1", "2", "3"):
             (b.folder / folder).mkdir()
         first = b.create(
@@ -287,7 +287,7 @@ async def test_files_of_one_name_do_not_meet(async_bench: OpenBench) -> None:
         second = b.create(["give a file", str(b.folder / "3" / "out.txt"), "three"], ["open", b.gate("2")])
         await wait_on_loop(b.gate("1"))
         await wait_on_loop(b.gate("2"))
-        b.deliveries.door.set()
+        b.deliveries.released.set()
         assert (await b.ended(first)).output == b'["file:one","file:two"]'
         assert (await b.ended(second)).output == b'["file:three"]'
 
@@ -322,14 +322,14 @@ async def test_run_is_canceled_when_its_file_cannot_be_delivered(bench: OpenBenc
 
 async def test_image_is_fetched_before_the_run(bench: OpenBench) -> None:
     async with bench(streams=False) as b:
-        b.inputs.door.clear()
+        b.inputs.released.clear()
         prediction = b.create(["give the image"], image="http://example.com/cat")
         await b.inputs.fetching.wait()
         assert prediction.status is Status.STARTING
         assert refusal(b) is Code.AT_CAPACITY
         assert b.inputs.folder is not None
         assert b.inputs.folder.exists()
-        b.inputs.door.set()
+        b.inputs.released.set()
         assert (await b.ended(prediction)).output == b'"the content of http://example.com/cat"'
         assert not b.inputs.folder.exists()
 
@@ -346,7 +346,7 @@ async def test_image_that_cannot_be_fetched_fails_it(bench: OpenBench) -> None:
 
 async def test_cancel_while_the_image_is_fetched(bench: OpenBench) -> None:
     async with bench() as b:
-        b.inputs.door.clear()
+        b.inputs.released.clear()
         prediction = b.create(["give", 1], image="http://example.com/cat")
         await b.inputs.fetching.wait()
         assert b.predictions.cancel(prediction.id)
@@ -367,7 +367,7 @@ async def test_cancel_before_the_fetching_begins(bench: OpenBench) -> None:
 async def test_cancels_that_follow_each_other_while_the_image_is_fetched(bench: OpenBench) -> None:
     """The second may come while the folder is being removed; it must not cancel that."""
     async with bench() as b:
-        b.inputs.door.clear()
+        b.inputs.released.clear()
         prediction = b.create(["give", 1], image="http://example.com/cat")
         await b.inputs.fetching.wait()
         for _ in range(50):
@@ -670,24 +670,24 @@ async def test_worker_lost_during_a_cleanup(async_bench: OpenBench) -> None:
 
 async def test_worker_lost_while_a_file_is_delivered(bench: OpenBench) -> None:
     async with bench() as b:
-        b.deliveries.door.clear()
+        b.deliveries.released.clear()
         prediction = b.create(["give a file", str(b.folder / "a"), "one"], ["open", b.gate()], ["for ever"])
         await wait_on_loop(b.gate())
         b.kill_worker()
         await b.lost()
         assert not prediction.is_terminal
-        b.deliveries.door.set()
+        b.deliveries.released.set()
         assert (await b.ended(prediction)).status is Status.FAILED
 
 
 async def test_worker_lost_while_the_image_is_fetched(bench: OpenBench) -> None:
     async with bench() as b:
-        b.inputs.door.clear()
+        b.inputs.released.clear()
         prediction = b.create(["give", 1], image="http://example.com/cat")
         await b.inputs.fetching.wait()
         b.kill_worker()
         await b.lost()
-        b.inputs.door.set()
+        b.inputs.released.set()
         assert (await b.ended(prediction)).status is Status.FAILED
         assert b.inputs.folder is not None
         assert not b.inputs.folder.exists()
@@ -710,11 +710,11 @@ async def test_close_admits_nothing_more_and_drain_waits(bench: OpenBench) -> No
         assert await b.deployment.executions.drain(0)
 
 
-async def test_cancel_all_empties_the_house(async_bench: OpenBench) -> None:
+async def test_cancel_all_leaves_nothing(async_bench: OpenBench) -> None:
     async with async_bench(slots=3) as b:
         predictions = [b.create(["for ever"]), b.create(["say", "running\n"], ["for ever"])]
         predictions.append(b.create(["give", 1], image="http://example.com/cat"))
-        b.inputs.door.clear()
+        b.inputs.released.clear()
         await b.said(predictions[1], "running")
         b.deployment.executions.cancel_all()
         assert await b.deployment.executions.drain(20)

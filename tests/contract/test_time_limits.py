@@ -71,7 +71,7 @@ async def test_the_time_of_a_request_goes_on_in_its_run(bench: OpenBench) -> Non
 
 async def test_a_run_ends_while_its_files_are_delivered(bench: OpenBench) -> None:
     async with bench(limits=SHORT) as b:
-        b.deliveries.door.clear()
+        b.deliveries.released.clear()
         prediction = await b.done(["give a file", str(b.folder / "out.txt"), "content"], ["for ever"])
         assert end_of(prediction) == TIMED_OUT
         await b.idle(1)
@@ -79,11 +79,11 @@ async def test_a_run_ends_while_its_files_are_delivered(bench: OpenBench) -> Non
 
 async def test_fetching_the_input_is_part_of_the_time_of_a_request(bench: OpenBench) -> None:
     async with bench(limits=SHORT) as b:
-        b.inputs.door.clear()
+        b.inputs.released.clear()
         prediction = b.create(["say", "it ran\n"], image="cat", schedule=SchedulePolicy(0.2))
         assert end_of(await b.ended(prediction)) == TIMED_OUT
         assert prediction.started_at is None
-        b.inputs.door.set()
+        b.inputs.released.set()
         assert (await b.done(["give", 1])).output == b"[1]"
 
 

@@ -1,4 +1,4 @@
-"""Models that take batches, behind every door: single requests share calls, and nobody notices but the figures."""
+"""Models that take batches, behind every API: single requests share calls, and only the figures show it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _infer(**values: Any) -> dict[str, Any]:
     return {"inputs": inputs}
 
 
-async def test_all_doors_feed_one_batch(serve: Serve, gates: Gates) -> None:
+async def test_all_apis_feed_one_batch(serve: Serve, gates: Gates) -> None:
     async with serve(TEXTS) as server:
         client = server.client
         async with _held(server, gates):
@@ -139,7 +139,7 @@ async def test_all_doors_feed_one_batch(serve: Serve, gates: Gates) -> None:
         assert 'geartrain_batch_size_sum{model="model",version="1"} 7' in metrics
 
 
-async def test_wrong_input_is_refused_at_the_door_as_ever(serve: Serve) -> None:
+async def test_wrong_input_is_refused_before_it_runs_as_ever(serve: Serve) -> None:
     async with serve(TEXTS) as server:
         answer = await server.client.post("/predictions", json={"input": {"text": ["a"], "times": 0}})
         assert answer.status_code == 422
@@ -198,7 +198,7 @@ async def test_rows_of_several_requests(serve: Serve) -> None:
         assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
 
 
-async def test_more_rows_than_fit_are_refused_by_every_door(serve: Serve) -> None:
+async def test_more_rows_than_fit_are_refused_by_every_api(serve: Serve) -> None:
     async with serve(ROWS) as server:
         rows = [[0.0, 0.0]] * 9
         answer = await server.client.post("/predictions", json={"input": {"x": rows}})

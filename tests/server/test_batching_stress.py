@@ -1,4 +1,4 @@
-"""10,000 requests of a batched model through three doors, with cancels, faults and a crash: each has its own answer."""
+"""10,000 requests of a batched model through three APIs, with cancels, faults and a crash: each has its own answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.servers import ServerProcess, write_model
 from tests.support.wire import Connection, connection
 
 REQUESTS: Final = 10_000
-CLIENTS: Final = 22  # of each door: together about twice what the workers can take at once
+CLIENTS: Final = 22  # of each API: together about twice what the workers can take at once
 MAX_SIZE: Final = 16
 LEAVING: Final = 0.05  # of the requests are canceled at some moment
 MOMENTS: Final = (0.0, 0.001, 0.004)  # seconds until then
@@ -68,7 +68,7 @@ def judge(number: int, scale: int, answer: int | None, error: str) -> Fate:
     return "failed"
 
 
-class Doors:
+class Clients:
     """The clients of a server, and what they have seen."""
 
     def __init__(self, url: str, grpc_url: str, seed: int) -> None:
@@ -80,7 +80,7 @@ class Doors:
         self._numbers = iter(range(REQUESTS))
 
     async def go(self) -> None:
-        """Have every door asked until all numbers have had their turn."""
+        """Ask every API until all numbers have had their turn."""
         async with asyncio.TaskGroup() as group, grpc.aio.insecure_channel(self.grpc_url) as channel:
             stub = GRPCInferenceServiceStub(channel)
             clients = [
@@ -120,7 +120,7 @@ class Doors:
                     assert 1 <= answer["metrics"]["batch_size"] <= MAX_SIZE
 
     async def _ask_rest(self) -> None:
-        """Cancel by hanging up."""
+        """Cancel by disconnecting."""
         requests = self._requests()
         while await self._ask_rest_until_one_leaves(requests):
             pass
@@ -224,15 +224,17 @@ async def test_every_request_has_its_own_answer(server_process: Callable[..., Se
     process = server_process(str(folder), "--restart", "on-crash", "--grpc-port", "0")
     url = process.wait_for("listening")["url"]
     events = [process.wait_for_one("listening-grpc", "ready") for _ in range(2)]
-    doors = Doors(url, next(event["url"] for event in events if "url" in event), seed=5)
+    clients = Clients(url, next(event["url"] for event in events if "url" in event), seed=5)
     workers = sorted(children(process.popen.pid))
     assert len(workers) == 2
-    going = asyncio.ensure_future(doors.go())
-    await asyncio.wait((going, half := asyncio.ensure_future(doors.is_half_done.wait())), return_when="FIRST_COMPLETED")
+    going = asyncio.ensure_future(clients.go())
+    await asyncio.wait(
+        (going, half := asyncio.ensure_future(clients.is_half_done.wait())), return_when="FIRST_COMPLETED"
+    )
     half.cancel()
     os.kill(workers[0], signal.SIGKILL)
     await going
-    seen = doors.seen
+    seen = clients.seen
     assert seen.total() == REQUESTS
     assert seen["crashed"] <= MAX_SIZE
     assert seen["failed"] > 0 < seen["canceled"]

@@ -1,4 +1,4 @@
-"""The express lane and the ASGI road give the same answers, in order, on one connection."""
+"""The direct path and ASGI give the same answers, in order, on one connection."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from geartrain.transport.http.connection import Connection, IdleSweep
-from geartrain.transport.http.handlers import EXPRESS_LIMIT
-from geartrain.transport.http.head_cache import KnownHead, KnownHeads
+from geartrain.transport.http.handlers import DIRECT_LIMIT
+from geartrain.transport.http.head_cache import HeadCache, KnownHead
 from tests.support.servers import LiveServer, Serve
 from tests.support.wire import connection
 
@@ -72,8 +72,8 @@ async def test_a_body_that_comes_in_pieces(serve: Serve) -> None:
         await writer.wait_closed()
 
 
-@pytest.mark.parametrize("size", [EXPRESS_LIMIT - 100, EXPRESS_LIMIT + 100, 3_000_000])
-async def test_bodies_around_the_limit_of_the_lane(serve: Serve, size: int) -> None:
+@pytest.mark.parametrize("size", [DIRECT_LIMIT - 100, DIRECT_LIMIT + 100, 3_000_000])
+async def test_bodies_around_the_limit_of_the_direct_path(serve: Serve, size: int) -> None:
     async with serve(ECHO) as server:
         status, _, body = (await exchange(server, post("", size=size)))[0]
         assert (status, len(body["output"])) == (200, size)
@@ -93,7 +93,7 @@ async def test_a_client_that_wants_the_connection_closed(serve: Serve, version: 
         await writer.wait_closed()
 
 
-async def test_an_error_on_the_lane_leaves_the_connection_usable(serve: Serve) -> None:
+async def test_an_error_on_the_direct_path_leaves_the_connection_usable(serve: Serve) -> None:
     async with serve(ECHO) as server:
         broken = (
             b"POST /predictions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\n{bad"
@@ -168,19 +168,19 @@ async def test_a_known_head_finds_the_model_of_now(serve: Serve) -> None:
 
 
 def test_heads_are_kept_within_bounds() -> None:
-    heads = KnownHeads()
-    new_call: Any = object()
+    heads = HeadCache()
+    new_exchange: Any = object()
     head = b"POST /%d HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
     for number in range(2000):
-        heads.learn(head % number + b"{}", KnownHead(new_call, 2))
+        heads.learn(head % number + b"{}", KnownHead(new_exchange, 2))
     assert len(heads._known) <= 512
-    assert heads.find(head % 1999 + b"[]") == (KnownHead(new_call, 2), b"[]")
+    assert heads.find(head % 1999 + b"[]") == (KnownHead(new_exchange, 2), b"[]")
     assert heads.find(head % 1999 + b"[] ") is None
     assert heads.find(head % 1999) is None
     assert heads.find(b"") is None
-    heads.learn(b"POST / HTTP/1.1\r\nx: " + b"y" * 3000 + b"\r\n\r\n{}", KnownHead(new_call, 2))
+    heads.learn(b"POST / HTTP/1.1\r\nx: " + b"y" * 3000 + b"\r\n\r\n{}", KnownHead(new_exchange, 2))
     assert max(map(len, heads._known)) < 2049
-    heads.learn(b"POST /two HTTP/1.1\r\n\r\n{}POST", KnownHead(new_call, 2))
+    heads.learn(b"POST /two HTTP/1.1\r\n\r\n{}POST", KnownHead(new_exchange, 2))
     assert heads.find(b"POST /two HTTP/1.1\r\n\r\n{}") is None
 
 

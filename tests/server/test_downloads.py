@@ -366,7 +366,7 @@ async def test_server_that_falls_silent(server: Server, tmp_path: Path) -> None:
 async def test_server_that_trickles_for_ever(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def trickle(exchange: Exchange) -> None:
         exchange.reply(Content_Length="1000000000")
-        while True:  # until the client hangs up
+        while True:  # until the client disconnects
             exchange.wfile.write(b"x")
 
     monkeypatch.setattr(downloads, "CONNECT_SECONDS", 0.2)
@@ -408,7 +408,7 @@ async def test_file_that_turns_out_too_large(server: Server, tmp_path: Path) -> 
         exchange.send_response(200)
         exchange.send_header("Transfer-Encoding", "chunked")
         exchange.end_headers()
-        while True:  # until the client hangs up
+        while True:  # until the client disconnects
             exchange.wfile.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
 
     server.routes["/x"] = endless

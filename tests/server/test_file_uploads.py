@@ -291,7 +291,7 @@ async def test_files_that_were_given_before_a_failure_stay(
 
 
 def holds(receiver: Server) -> Route:
-    """Answer only when the client has hung up."""
+    """Answer only when the client has disconnected."""
 
     def hold(exchange: Exchange) -> None:
         exchange.hold()

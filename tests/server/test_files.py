@@ -21,7 +21,7 @@ from tests.support.servers import Serve, ServerProcess, eventually, write_model
 from tests.support.web_server import running_server
 
 MIB = 1 << 20
-SPILLED = 7 * MIB  # above the inline limit
+IN_FILE = 7 * MIB  # above the inline limit
 
 SYNC = """
     import os, pathlib, select, tempfile
@@ -78,7 +78,7 @@ ASYNC = """
             elif step == "die":
                 os._exit(9)
 """
-STEPS: list[list[Any]] = [["file", "a.txt"], ["large", SPILLED], ["file", "b.txt"], ["print", "made"]]
+STEPS: list[list[Any]] = [["file", "a.txt"], ["large", IN_FILE], ["file", "b.txt"], ["print", "made"]]
 CONTENT = "data:text/plain;base64,Y29udGVudA=="
 IMAGE = "data:image/png;base64," + "AAAA" * 100
 
@@ -125,9 +125,9 @@ async def test_nothing_is_left_of_a_prediction(
     serve: Serve, temporary: Path, source: str, end: list[Any], status: str
 ) -> None:
     async with serve(source) as server:
-        values = {"script": STEPS + end, "image": IMAGE, "text": "t" * SPILLED}
+        values = {"script": STEPS + end, "image": IMAGE, "text": "t" * IN_FILE}
         body = await server.predict(values)
-        assert (body["status"], body["output"]) == (status, [CONTENT, "x" * SPILLED, CONTENT]), body.get("error")
+        assert (body["status"], body["output"]) == (status, [CONTENT, "x" * IN_FILE, CONTENT]), body.get("error")
         if end != [["die", ""]]:
             assert left_in(temporary) == []  # at the moment of the answer
         await eventually(lambda: left_in(temporary) == [])
@@ -139,7 +139,7 @@ async def test_nothing_is_left_of_a_canceled_prediction(
     serve: Serve, temporary: Path, gates: Gates, source: str
 ) -> None:
     async with serve(source) as server:
-        values = {"script": [*STEPS, ["wait", str(gates["never"].path)]], "image": IMAGE, "text": "t" * SPILLED}
+        values = {"script": [*STEPS, ["wait", str(gates["never"].path)]], "image": IMAGE, "text": "t" * IN_FILE}
         created = await server.start(values)
         await server.said(created["id"], "made")
         await server.client.post(f"/predictions/{created['id']}/cancel")
@@ -156,7 +156,7 @@ async def test_nothing_is_left_of_a_prediction_that_is_canceled_at_once(
     """Whether its input has been read by then or not. (What an author made and had not given yet is the author's.)"""
     async with serve(source) as server:
         for number in range(6):
-            created = await server.start({"script": [["large", SPILLED]] * 2, "text": "t" * SPILLED}, id=str(number))
+            created = await server.start({"script": [["large", IN_FILE]] * 2, "text": "t" * IN_FILE}, id=str(number))
             await server.client.post(f"/predictions/{created['id']}/cancel")
             await server.ended(created["id"])
         await eventually(lambda: left_in(temporary) == [])
@@ -350,7 +350,7 @@ async def test_names_of_lazy_files(serve: Serve) -> None:
 # Sizes
 
 
-@pytest.mark.parametrize("size", [6 * MIB - 64, 6 * MIB, SPILLED])
+@pytest.mark.parametrize("size", [6 * MIB - 64, 6 * MIB, IN_FILE])
 async def test_sizes_around_the_inline_limit(serve: Serve, size: int) -> None:
     source = """
         from cog import Path

@@ -46,12 +46,12 @@ MIXED = """
 
 @LINUX
 def test_script_finds_no_fault() -> None:
-    """200 clients for one slot, 2,000 predictions in a row (D1), 200 and 200 clients that hang up.
+    """200 clients for one slot, 2,000 predictions in a row (D1), 200 and 200 clients that disconnect.
 
     Shorter than `python benchmarks/robustness.py` alone, and the same otherwise.
     """
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--seconds", "3", "--hang-ups", "200"],
+        [sys.executable, str(SCRIPT), "--seconds", "3", "--disconnects", "200"],
         check=False,
         capture_output=True,
         text=True,

@@ -262,8 +262,8 @@ async def test_form_is_what_the_document_says(server: Server, private: OutputDes
     assert received.headers["user-agent"] == "geartrain"
     assert not {"transfer-encoding", "x-prediction-id", "authorization", "cookie"} & received.headers.keys()
     head = b'Content-Disposition: form-data; name="file"; filename="image.png"\r\nContent-Type: image/png'
-    mark = boundary.encode()
-    assert received.body == b"--" + mark + b"\r\n" + head + b"\r\n\r\n" + content + b"\r\n--" + mark + b"--\r\n"
+    line = boundary.encode()
+    assert received.body == b"--" + line + b"\r\n" + head + b"\r\n\r\n" + content + b"\r\n--" + line + b"--\r\n"
 
 
 async def test_large_form_arrives_whole(server: Server, private: OutputDestinations, tmp_path: Path) -> None:

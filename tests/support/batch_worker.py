@@ -22,7 +22,7 @@ from geartrain.domain.tensors.tensor import Tensor, pack, split_bytes, stack, un
 from geartrain.ipc import messages as m
 from geartrain.ipc.framing import FrameReader, frame
 from geartrain.ipc.payload import PayloadReader
-from geartrain.ipc.shared_memory import Arena
+from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.arrays import NAMES, numpy_type
 from geartrain.worker.calls.tools import tools_of_model
 from geartrain.worker.channels.channel import Channel
@@ -96,7 +96,7 @@ class Answers:
     `lasts` are the frames that ended items, or the call, each with whether it was the last.
     """
 
-    def __init__(self, frames: Sequence[m.Reports], number: int, shared: Arena | None = None) -> None:
+    def __init__(self, frames: Sequence[m.Reports], number: int, shared: MemoryRegion | None = None) -> None:
         self.frames = list(frames)
         self.ends: dict[int, End] = {}
         self.outputs: dict[int, Any] = {}
@@ -210,7 +210,7 @@ class Worker:
         self,
         batches: Sequence[Sequence[Item]],
         *,
-        shared: Arena | None = None,
+        shared: MemoryRegion | None = None,
         inputs: Sequence[m.Payload] | None = None,
         **message: Any,
     ) -> list[Answers]:

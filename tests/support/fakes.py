@@ -17,7 +17,7 @@ import msgspec
 
 import geartrain
 from geartrain.authoring.batches import ItemError
-from geartrain.authoring.decorators import BATCHED_MARK
+from geartrain.authoring.decorators import BATCHED_ATTRIBUTE
 from geartrain.authoring.scope import Scope, reset_scope, set_scope
 from geartrain.bridge.child import SetupError
 from geartrain.domain.predictions.calls import (
@@ -37,7 +37,7 @@ from geartrain.domain.predictions.calls import (
 from geartrain.domain.predictions.events import LogSource, Metric, MetricMode
 from geartrain.domain.tensors.tensor import pack
 from geartrain.worker.loading.batched_signature import read_batched
-from geartrain.worker.loading.callables import mark_of
+from geartrain.worker.loading.callables import decorator_value
 from geartrain.worker.loading.signature import read_parameters, read_signature
 from geartrain.worker.stdio.router import LineWriter
 from geartrain.worker.values.arguments import ArgumentBinder
@@ -166,7 +166,7 @@ class FakeWorker:
         """Tell the signature, then run `setup` if there is one; its prints are what it calls its argument with."""
         owner = type(self.runner).__name__
         batching = None
-        if mark_of(self.runner.run, BATCHED_MARK) is None:
+        if decorator_value(self.runner.run, BATCHED_ATTRIBUTE) is None:
             signature = read_signature(self.runner.run, owner_name=owner)
             parameters = read_parameters(self.runner.run, owner_name="run()")
         else:

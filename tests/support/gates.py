@@ -29,7 +29,7 @@ class Gate:
             raise TimeoutError(f"nobody has opened the gate {self.path.name!r}")
 
     def remove(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self._fd)
 
 

@@ -71,7 +71,7 @@ class Watched:
         return all(select.select([fd], [], [], max(0.0, until - time.monotonic()))[0] for fd in self._fds.values())
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         for fd in self._fds.values():
             os.close(fd)
 

@@ -38,7 +38,7 @@ class Exchange(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def hold(self) -> None:
-        """Answer no further until the client has hung up."""
+        """Answer no further until the client has disconnected."""
         self.wfile.flush()
         self.server.held.release()
         with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ class Server(ThreadingHTTPServer):
         return [received.path for received in self.received]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up is no error here."""
+        """A client that disconnected is no error here."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""LitServe's API: twice the number and one, 5 ms for each batch. Called with the port, the wait in s, and its servers."""
+"""LitServe's API: twice the number and one, 5 ms for each batch.
+
+Called with the port, the wait in s, and its servers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""mosec's worker: twice the number and one, 5 ms for each batch. Called with `--port` and the wait in ms (`MAX_WAIT`)."""
+"""mosec's worker: twice the number and one, 5 ms for each batch.
+
+Called with `--port` and the wait in ms (`MAX_WAIT`).
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     request: InferRequest
 
 
-# in
+# input
 
 
 def read_request(body: bytes | bytearray, signature: Signature, view: TensorView) -> GenerateRequest:
@@ -248,7 +248,7 @@ def _shape_for(spec: TensorSpec, count: int) -> tuple[int, ...] | None:
     return shape if fits(shape, spec) else None
 
 
-# out
+# output
 
 
 def encode_response(model: tuple[str, str], own_id: str, outputs: _Members) -> bytes:

@@ -110,7 +110,7 @@ def check_utf8(text: bytes | bytearray) -> None:
 
 
 def guard(read: Any, text: bytes | bytearray) -> Any:
-    """Call a reader of JSON, and have its faults as ours: `UNPARSABLE` or `INVALID_INPUT`."""
+    """Call a reader of JSON; turn its errors into `UNPARSABLE` or `INVALID_INPUT`."""
     try:
         return read(text)
     except (ValueError, RecursionError) as error:

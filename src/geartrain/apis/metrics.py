@@ -1,7 +1,7 @@
 """The metrics of the models in Prometheus' text format. Pure.
 
 Source: Prometheus text exposition format 0.0.4; the names `nv_inference_…` are those that dashboards of Triton know
-(observed Triton, section 13), the names `geartrain_…` are ours.
+(observed Triton, section 13), the names `geartrain_…` are geartrain's own.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Reply(msgspec.Struct, frozen=True):
 _PLAIN: Final = Reply()
 
 
-# in
+# input
 
 
 def read_request(
@@ -97,7 +97,7 @@ def read_request(
         try:
             request, data = infer_json.convert(*arrays.parse(text))
             return _request(request, data, tail, fetch=fetch, view=view)
-        except arrays.SlowRoadError:
+        except arrays.SlowPathError:
             pass
     request = infer_json.decode(text)
     return _request(request, [one.data for one in request.inputs], tail, fetch=fetch, view=view)
@@ -236,7 +236,7 @@ def _raw_input(body: bytes | bytearray, specs: tuple[TensorSpec, ...]) -> Tensor
     return Tensor(spec.name, spec.datatype, tuple(length if s == VARIABLE else s for s in spec.shape), body)
 
 
-# out
+# output
 
 
 class Answer(msgspec.Struct, frozen=True):

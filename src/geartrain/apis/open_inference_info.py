@@ -107,7 +107,7 @@ def backend_of(platform: str) -> str:
 
 
 def model_config(name: str, view: TensorView, slots: int, *, platform: str, batching: Batching | None) -> bytes:
-    """Return the body of `GET v2/models/{name}/config`: how it is served, in the words of Triton's configuration."""
+    """Return the body of `GET v2/models/{name}/config`: how it is served, in the terms of Triton's configuration."""
     largest = max_batch(view, batching)
     return _encode(
         {

@@ -34,7 +34,7 @@ _MARK: Final = b"\xef\xbb\xbf"  # of a byte order, which JSON does not have
 _parser: Final = simdjson.Parser()
 
 
-class SlowRoadError(Exception):
+class SlowPathError(Exception):
     """This text is for the reader of small ones: it is wrong, which that one can explain, or unusual."""
 
 
@@ -42,27 +42,27 @@ def parse(text: bytes | memoryview) -> tuple[dict[str, Any], list[Any]]:
     """Read the JSON of an infer request in one pass.
 
     Returns its members with `inputs` lacking their `data`, and these: UNSET where there is none, else what `decode`
-    takes. Of a member that stands twice the first one counts. Raises `SlowRoadError`.
+    takes. Of a member that stands twice the first one counts. Raises `SlowPathError`.
     """
     if bytes(text[:3]) == _MARK:
-        raise SlowRoadError  # simdjson would pass over it
+        raise SlowPathError  # simdjson would pass over it
     try:
         document = _parsed(text)
         if not isinstance(document, simdjson.Object):
-            raise SlowRoadError
+            raise SlowPathError
         inputs = document["inputs"]
         if not isinstance(inputs, simdjson.Array):
-            raise SlowRoadError
+            raise SlowPathError
         data: list[Any] = []
         plain = []
         for one in inputs:
             if not isinstance(one, simdjson.Object):
-                raise SlowRoadError
+                raise SlowPathError
             plain.append(_members(one, but="data"))
             data.append(one.get("data", UNSET))
         members = _members(document, but="inputs")
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise SlowRoadError from error
+        raise SlowPathError from error
     return {**members, "inputs": plain}, data
 
 
@@ -78,7 +78,7 @@ def _parsed(text: bytes | memoryview) -> Any:
 
 def _members(value: simdjson.Object, *, but: str | None = None) -> dict[str, Any]:
     if len(value) > _MOST_MEMBERS:  # each is looked for from the first one on
-        raise SlowRoadError
+        raise SlowPathError
     return {key: _plain(value[key]) for key in value if key != but}
 
 
@@ -89,11 +89,11 @@ def _plain(value: Any) -> Any:
 
 
 def decode(name: str, datatype: str, data: Any, *, count: int) -> bytes | memoryview:
-    """As `tensor_json.decode`, of what `parse` has found. Raises `SlowRoadError` as well."""
+    """As `tensor_json.decode`, of what `parse` has found. Raises `SlowPathError` as well."""
     if datatype in tensor_json.BINARY_ONLY:
         raise tensor_json.binary_only("input", name, datatype)
     if not isinstance(data, simdjson.Array):
-        raise SlowRoadError
+        raise SlowPathError
     if datatype in {"BOOL", "BYTES"}:
         return _decode_objects(name, datatype, data, count=count)
     dtype = np.dtype(_DTYPES[datatype])
@@ -101,7 +101,7 @@ def decode(name: str, datatype: str, data: Any, *, count: int) -> bytes | memory
     try:
         wide = np.frombuffer(data.as_buffer(of_type=kind), wide_dtype)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise SlowRoadError from error
+        raise SlowPathError from error
     tensor_json.check_count(name, wide.size, count)
     if wide.dtype == dtype:
         return wide.tobytes()
@@ -118,7 +118,7 @@ def _decode_objects(name: str, datatype: str, data: Any, *, count: int) -> bytes
     elements = tensor_json.flat_list(data.as_list())
     wanted = bool if datatype == "BOOL" else str
     if any(type(element) is not wanted for element in elements):
-        raise SlowRoadError
+        raise SlowPathError
     tensor_json.check_count(name, len(elements), count)
     return tensor_json.pack(name, datatype, elements)
 

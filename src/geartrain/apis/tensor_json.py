@@ -4,7 +4,7 @@ Source: "Tensor Data" of the Open Inference Protocol; observed Triton, sections 
 there: an integer has to fit its datatype, a number has to be finite, and text has to be UTF-8, both ways.
 
 Small tensors are read and written with msgspec alone. From `LARGE` on, an array package does it without a Python object
-for each element; it is loaded in time by whoever serves, see `load_arrays`.
+for each element; servers load it in time, see `load_arrays`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def out_of_range(name: str, datatype: str, index: int, *, element: object) -> Ge
     )
 
 
-# in
+# input
 
 
 def read_elements(name: str, datatype: str, text: msgspec.Raw) -> list[Any]:
@@ -201,7 +201,7 @@ def unparsable(name: str, datatype: str, error: Exception) -> GeartrainError:
     return tensor_error(f"Unable to parse 'data' of input '{name}': {text}")
 
 
-# out
+# output
 
 
 def encode(tensor: Tensor) -> bytes:

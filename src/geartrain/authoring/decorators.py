@@ -1,4 +1,4 @@
-"""Marks that an author puts on `run()` or on a type. They change nothing by themselves; the worker reads them."""
+"""Decorators of `run()`, and `Opaque` for types. They change nothing by themselves; the worker reads them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Final, TypeVar, final, overload
 
 from geartrain.authoring.batches import DEFAULT_MAX_SIZE, check_settings
 
-STREAMING_MARK: Final = "__geartrain_streaming__"
-CONCURRENT_MARK: Final = "__geartrain_concurrent_max__"
-BATCHED_MARK: Final = "__geartrain_batched__"
+STREAMING_ATTRIBUTE: Final = "__geartrain_streaming__"
+CONCURRENT_ATTRIBUTE: Final = "__geartrain_concurrent_max__"
+BATCHED_ATTRIBUTE: Final = "__geartrain_batched__"
 
 _CO_COROUTINE = 0x80  # inspect.CO_COROUTINE, and the next: importing inspect would cost more than all the rest
 _CO_ASYNC_GENERATOR = 0x200
@@ -18,14 +18,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @final
-class OpaqueMark:
+class OpaqueType:
     """The type of `Opaque`."""
 
     def __repr__(self) -> str:
         return "geartrain.Opaque"
 
 
-Opaque: Final = OpaqueMark()
+Opaque: Final = OpaqueType()
 """`Annotated[T, Opaque]`: pass the JSON value on as it is, whatever `T`; the schema admits any value."""
 
 
@@ -36,11 +36,11 @@ def streaming(function: None = None) -> Callable[[_Function], _Function]: ...
 def streaming(function: _Function | None = None) -> _Function | Callable[[_Function], _Function]:
     """Allow clients to read the outputs of this generator as server-sent events: `@streaming` or `@streaming()`."""
 
-    def mark(function: _Function) -> _Function:
-        setattr(function, STREAMING_MARK, True)
+    def decorate(function: _Function) -> _Function:
+        setattr(function, STREAMING_ATTRIBUTE, True)
         return function
 
-    return mark if function is None else mark(function)
+    return decorate if function is None else decorate(function)
 
 
 @overload
@@ -61,7 +61,7 @@ def concurrent(
     if max < 1:
         raise ValueError(f"@concurrent(max={max}): max must be at least 1")
 
-    def mark(function: _Function) -> _Function:
+    def decorate(function: _Function) -> _Function:
         if not callable(function):
             raise TypeError(f"write @concurrent or @concurrent(max={max}), not @concurrent({function!r})")
         if max > 1 and not _is_async(function):
@@ -69,10 +69,10 @@ def concurrent(
                 f"@concurrent(max={max}) needs an async function: make it `async def {_name_of(function)}`,"
                 " or leave max at 1"
             )
-        setattr(function, CONCURRENT_MARK, max)
+        setattr(function, CONCURRENT_ATTRIBUTE, max)
         return function
 
-    return mark if function is None else mark(function)
+    return decorate if function is None else decorate(function)
 
 
 @overload
@@ -117,13 +117,13 @@ def batched(
     except (TypeError, ValueError) as error:
         raise type(error)(f"@batched: {error}") from None
 
-    def mark(function: _Function) -> _Function:
+    def decorate(function: _Function) -> _Function:
         if not callable(function):
             raise TypeError(f"write @batched or @batched(max_size={max_size}), not @batched({function!r})")
-        setattr(function, BATCHED_MARK, settings)
+        setattr(function, BATCHED_ATTRIBUTE, settings)
         return function
 
-    return mark if function is None else mark(function)
+    return decorate if function is None else decorate(function)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -67,7 +67,7 @@ class URLFile(File):
         self._response: Any = None
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def read(self, size: int = -1) -> bytes:
@@ -143,7 +143,7 @@ class URLPath(Path):
             self._local.unlink(missing_ok=missing_ok)
 
     def with_segments(self, *segments: str | os.PathLike[str]) -> Path:
-        """What is derived from it is a plain path."""
+        """Make a plain path of what is derived from this one."""
         return Path(*segments)
 
     def __str__(self) -> str:

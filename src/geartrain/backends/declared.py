@@ -1,4 +1,4 @@
-"""Tensors that somebody declares in the `parameters` of a `geartrain.yaml`, for files that do not say theirs."""
+"""Tensors that an operator declares in the `parameters` of a `geartrain.yaml`, for files that do not say theirs."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def example(option: str, specs: Sequence[TensorSpec]) -> str:
 
 
 def missing(subject: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BackendError:
-    """Return the error for a file whose tensors nobody has declared, with what to paste and put right."""
+    """Return the error for a file whose tensors are not declared, with lines to paste and correct."""
     lines = f"parameters:\n{example('inputs', inputs)}\n{example('outputs', outputs)}"
     return BackendError(f"{subject}; put this into geartrain.yaml, with your datatypes and shapes:\n{lines}")

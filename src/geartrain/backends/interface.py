@@ -73,4 +73,4 @@ class Backend(abc.ABC):
         )
 
     def close(self) -> None:  # noqa: B027 - most have nothing to do
-        """Let go of what the library holds; nothing is called afterwards."""
+        """Release what the library holds; nothing is called afterwards."""

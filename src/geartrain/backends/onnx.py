@@ -76,7 +76,7 @@ class OnnxBackend(Backend):
                 raise BackendError(f"{name}, which is cut: it has {beside.stat().st_size} of at least {size} bytes")
 
     def _check_providers(self, session: Any, wanted: list[tuple[str, dict[str, str]]]) -> None:
-        """See that onnxruntime has not quietly gone on without a provider that somebody has asked for."""
+        """Raise `BackendError` if onnxruntime goes on without a provider that the operator has asked for."""
         used = session.get_providers()
         unused = [name for name, _ in wanted if name not in used]
         if unused and self.given.get("providers") is not None:

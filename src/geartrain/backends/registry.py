@@ -1,4 +1,4 @@
-"""The backends by name: our own, and those that other packages offer as entry points."""
+"""The backends by name: geartrain's own, and those that other packages offer as entry points."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUILT_IN: Final = {
 
 
 def backend_class(name: str) -> type[Backend]:
-    """Return the backend of a name; one of our own comes before another's of the same name. Raises `BackendError`."""
+    """Return the backend of a name; geartrain's own come before others of the same name. Raises `BackendError`."""
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         found = getattr(importlib.import_module(module), attribute)

@@ -172,7 +172,7 @@ class ChildWorker:
             self._slots.run(slot, call, listener)
 
     def discard(self, files: Sequence[calls.FileRef]) -> None:
-        """Remove the files of an output: they have been read, or nobody wants them."""
+        """Remove the files of an output: they have been read, or are not needed."""
         self._slots.folder.discard(files)
 
     def cancel(self, slot: int, call_id: str) -> None:
@@ -191,7 +191,7 @@ class ChildWorker:
         return gone(self._reason) if self._life.state is _DEAD else await self._checks.ask()
 
     async def stop(self, grace: float) -> None:
-        """End the worker: ask, wait `grace` seconds, kill. Nothing of it is left afterwards."""
+        """End the worker: ask, wait `grace` seconds, kill. No process of it is left afterwards."""
         if self._life.state is ChildState.SPAWNED:  # no loop watches it
             self._life.step(ChildState.STOPPING)
             self._process.kill()
@@ -273,7 +273,7 @@ class ChildWorker:
         self._burial = asyncio.ensure_future(self._bury(code))
 
     async def _bury(self, code: int) -> None:
-        """Let the dead worker's last words arrive, then end what it had left undone."""
+        """Read what the dead worker has still sent, then end its calls."""
         self._process.kill()  # its process group: what it had started must not outlive it
         await self._slots.drain(_LAST_WORDS)
         self._pipes.drain()

@@ -40,7 +40,7 @@ class ControlChannel:
             loop.add_writer(self._socket, self._flush)
 
     def send(self, message: ControlToWorker) -> None:
-        """Send, or keep for later what the worker does not take now. A worker that is gone is ignored."""
+        """Send a message; what the worker does not take now stays in a buffer. A worker that is gone is ignored."""
         if self._closed:
             return
         waiting = bool(self._unsent)
@@ -54,7 +54,7 @@ class ControlChannel:
             pass
 
     def close(self) -> None:
-        """Close our end: the worker takes that as the death of the parent."""
+        """Close the channel: the worker ends then, as at the death of its parent."""
         if not self._closed:
             self._stop_reading()
             self._closed = True
@@ -66,7 +66,7 @@ class ControlChannel:
                 while self._unsent:
                     del self._unsent[: self._socket.send(self._unsent)]
             except (BrokenPipeError, ConnectionResetError):
-                self._unsent.clear()  # its exit is told elsewhere
+                self._unsent.clear()  # the exit of the worker is reported elsewhere
         if self._loop is not None:
             if self._unsent:
                 self._loop.add_writer(self._socket, self._flush)

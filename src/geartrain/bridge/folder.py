@@ -15,7 +15,7 @@ _MAX_SOCKET_PATH = 100  # bytes; the kernel takes 108, with its end
 
 
 class WorkerFolder:
-    """Made at once; removed by `close`, but not before the output files in it that are being read have been.
+    """The folder is made at once, and removed by `close` as soon as none of its output files is being read.
 
     A worker puts each output file into a folder of its own in `outputs`, so that the file can keep its name.
     """
@@ -50,7 +50,7 @@ class WorkerFolder:
         self._lent.add(file.filename)
 
     def discard(self, files: Iterable[FileRef]) -> None:
-        """Remove output files: they have been read, or nobody wants them. What does not lie here is left alone."""
+        """Remove output files: they have been read, or are not needed. Files outside of this folder are left alone."""
         for file in files:
             folder = Path(file.filename).parent
             if folder.parent == self._outputs and folder.name != "..":
@@ -60,7 +60,7 @@ class WorkerFolder:
             self._remove()
 
     def close(self, *, now: bool) -> None:
-        """The worker is gone: remove everything, at once or when nothing in it is lent any more."""
+        """Remove everything, because the worker is gone: at once, or when no output file is being read any more."""
         self._closed = True
         if now or not self._lent:
             self._remove()
@@ -69,7 +69,7 @@ class WorkerFolder:
         shutil.rmtree(self._path, ignore_errors=True)
 
 
-def delete_originals(paths: Iterable[str]) -> None:
+def delete_temporary_files(paths: Iterable[str]) -> None:
     """Delete an author's temporary files and then their folders, in the order of a `FileOutput`; never raises."""
     for name in paths:
         path = Path(name)

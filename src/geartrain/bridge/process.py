@@ -1,7 +1,8 @@
 """The worker's operating-system process: spawned, watched by a thread that waits on this one child, killed, reaped.
 
-Nothing of it outlives us, not even what the model has started: the child leads a process group of its own. We kill it
-when the child ends, and the kernel kills it when we end: the child has it watch a pipe that we hold open.
+No process of a worker outlives the server, not even one that the model has started: the child leads a process group of
+its own. The server kills the group when the child ends, and the kernel kills it when the server ends: the child has the
+kernel watch a pipe that the server holds open.
 """
 
 from __future__ import annotations

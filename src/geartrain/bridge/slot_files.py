@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from geartrain.bridge.call_messages import has_tensors, parts_of, predict_of
-from geartrain.bridge.folder import WorkerFolder, delete_originals
+from geartrain.bridge.folder import WorkerFolder, delete_temporary_files
 from geartrain.bridge.slot_memory import SharedSlotMemory
 from geartrain.domain.predictions import calls
 from geartrain.ipc.framing import FrameError, frame
@@ -24,7 +24,7 @@ class SlotFiles:
         self.reader = PayloadReader(memory.outputs)
         self._writer = PayloadWriter(memory.inputs, folder.new_input)
         self._folder = folder
-        self._originals: list[str] = []  # the author's own temporary files, as `FileOutput` has them
+        self._temporary_files: list[str] = []  # the author's own temporary files, as `FileOutput` has them
 
     def place(self, call: calls.CallInput, *, fresh: bool) -> Payload | None:
         """Put the input of a call where it travels best; None if it has to go into a file.
@@ -60,11 +60,11 @@ class SlotFiles:
         """Take over a file of an output."""
         reference = calls.FileRef(report.token, report.filename, report.mime_type)
         self._folder.lend(reference)
-        self._originals += report.originals
+        self._temporary_files += report.temporary_files
         return reference
 
     def discard(self, reports: Iterable[Report]) -> None:
-        """Let go of the files and the memory of outputs that nobody waits for."""
+        """Release the files and the memory of outputs that nobody waits for."""
         for report in reports:
             if isinstance(report, FileOutput):
                 self._folder.discard((calls.FileRef(report.token, report.filename, report.mime_type),))
@@ -74,11 +74,11 @@ class SlotFiles:
                 else:
                     self.reader.discard(report.output)
 
-    def forget_originals(self) -> None:
+    def forget_temporary_files(self) -> None:
         """Note that the worker has deleted the author's temporary files."""
-        self._originals.clear()
+        self._temporary_files.clear()
 
-    def delete_originals(self) -> None:
+    def delete_temporary_files(self) -> None:
         """Delete what a worker that has died can no longer delete."""
-        originals, self._originals = self._originals, []
-        delete_originals(originals)
+        temporary_files, self._temporary_files = self._temporary_files, []
+        delete_temporary_files(temporary_files)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from geartrain.ipc.messages import SlotMemory
-from geartrain.ipc.shared_memory import Arena
+from geartrain.ipc.shared_memory import MemoryRegion
 
 logger = logging.getLogger(__name__)
 
@@ -15,22 +15,22 @@ class SharedSlotMemory:
 
     def __init__(self) -> None:
         self.is_possible = False  # whether the worker can open what is made here
-        self._inputs: Arena | None = None
-        self._outputs: Arena | None = None
+        self._inputs: MemoryRegion | None = None
+        self._outputs: MemoryRegion | None = None
         self._message: SlotMemory | None = None
 
-    def inputs(self) -> Arena | None:
+    def inputs(self) -> MemoryRegion | None:
         """Return the region for inputs; None if parent and worker cannot share any."""
         if self._inputs is None and self.is_possible:
             try:
-                self._inputs, self._outputs = Arena.create(), Arena.create()
+                self._inputs, self._outputs = MemoryRegion.create(), MemoryRegion.create()
                 self._message = SlotMemory(self._inputs.path, self._outputs.path)
             except OSError as error:
                 logger.info("tensors travel without shared memory: %s", error)
                 self.close()
         return self._inputs
 
-    def outputs(self) -> Arena | None:
+    def outputs(self) -> MemoryRegion | None:
         """Return the region for outputs; None before there was a call with tensors."""
         return self._outputs
 
@@ -40,18 +40,18 @@ class SharedSlotMemory:
         return self._message
 
     def close(self) -> None:
-        """Give the memory back, and make none any more."""
+        """Close the memory, and make no more."""
         self.is_possible = False
-        for arena in (self._inputs, self._outputs):
-            if arena is not None:
-                arena.close()
+        for region in (self._inputs, self._outputs):
+            if region is not None:
+                region.close()
         self._inputs = self._outputs = self._message = None
 
 
-def new_probe() -> Arena | None:
-    """Return memory by which a worker can tell whether it can open ours; None where there is no such memory."""
+def new_probe() -> MemoryRegion | None:
+    """Return memory for a worker to try whether it can open the parent's; None where there is no such memory."""
     try:
-        return Arena.create()
+        return MemoryRegion.create()
     except OSError as error:
         logger.info("tensors travel without shared memory: %s", error)
         return None

@@ -17,24 +17,24 @@ _LISTENER_FAILED: Final = "the listener of a call has failed"
 
 
 class NoListener:
-    """Hears what is of no call."""
+    """Listens while no call runs."""
 
     def on_begin(self) -> None:
-        """Nobody waits for it."""
+        """Do nothing: nobody waits."""
 
     on_unstarted = on_idle = on_begin
 
     def on_output(self, _item: int, _chunk: bytes, _files: tuple[calls.FileRef, ...]) -> None:
-        """Nobody reads it."""
+        """Do nothing: nobody reads."""
 
     def on_log(self, _item: int, _source: object, _data: str) -> None:
-        """Nobody reads it."""
+        """Do nothing: nobody reads."""
 
     def on_metric(self, _item: int, _metric: object) -> None:
-        """Nobody reads it."""
+        """Do nothing: nobody reads."""
 
     def on_end(self, _ends: object, *, idle: bool) -> None:
-        """Nobody waits for it."""
+        """Do nothing: nobody waits."""
 
 
 def tell_reports(reports: Iterable[Report], listener: calls.CallListener, outputs: SlotFiles) -> list[calls.ItemEnd]:
@@ -95,7 +95,7 @@ def _tell_other(
 
 
 def tell(listener: Callable[..., None], *arguments: object) -> None:
-    """Tell a listener. What it raises is a fault of ours, and reaches neither the slot nor anybody else."""
+    """Call a listener. What it raises is a bug in the server: it is logged, and reaches neither the slot nor others."""
     try:
         listener(*arguments)
     except Exception:

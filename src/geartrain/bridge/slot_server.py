@@ -65,8 +65,8 @@ class SlotServer:
         for server in self._servers:
             if server.is_serving():
                 # asyncio makes the transport of a connection in a task of its own. If the server were closed in
-                # between, the task would fail and leave the connection open: so first nobody comes any more, then that
-                # task has its turn.
+                # between, the task would fail and leave the connection open: so first the server stops accepting, then
+                # that task has its turn.
                 server.get_loop().remove_reader(self._listener)
                 await asyncio.sleep(0)
                 server.close()  # and the socket with it: closed by itself, its number would stay with the loop
@@ -80,7 +80,7 @@ class SlotServer:
 
     def run(self, slot: int, call: calls.CallInput, listener: calls.CallListener) -> None:
         """Run a call on an idle slot, or lay it behind the one that runs if it is prefetched."""
-        loading = self.channels[slot].run(call, listener, alone=call.lone and _are_free(self.channels))
+        loading = self.channels[slot].run(call, listener, alone=call.single_client and _are_free(self.channels))
         if loading is not None:
             self._loading.add(loading)
             loading.add_done_callback(self._loading.discard)

@@ -99,6 +99,6 @@ class SlotSocket(asyncio.Protocol):
             self._forget()
 
     def _forget(self) -> None:
-        """Never touch the descriptor again: its number is free to become another connection's, such as a client's."""
+        """Forget the descriptor: its number may soon belong to another connection, such as a client's."""
         self._transport = None
         self.fd = -1

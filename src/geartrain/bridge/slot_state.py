@@ -9,7 +9,7 @@ from typing import Final
 class SlotState(StrEnum):
     """Where a slot stands."""
 
-    CONNECTING = "connecting"  # nobody has said yet which slot it is
+    CONNECTING = "connecting"  # the worker has not said yet which slot it is
     FREE = "free"
     LOADING = "loading"  # the input of its call is being written to a file
     RUNNING = "running"

@@ -37,7 +37,7 @@ _FREE, _RUNNING = SlotState.FREE, SlotState.RUNNING
 
 
 class SlotCall(msgspec.Struct, frozen=True, eq=False):
-    """A call that a slot is kept for: its number among the calls of the slot, its id, and who hears of it."""
+    """A call on a slot: its number among the calls of the slot, its id, and its listener."""
 
     serial: int
     call_id: str
@@ -82,10 +82,10 @@ class SlotChannel:
     # towards the worker
 
     def run(self, call: calls.CallInput, listener: calls.CallListener, *, alone: bool) -> asyncio.Task[None] | None:
-        """Run a call on a slot that is free, or lay it behind the one that runs if it is prefetched.
+        """Run a call on a free slot, or after the running one if it is prefetched.
 
-        `alone`: it may be awaited on the spot. Returns the task that writes its input to a file, if that is too large
-        for a message.
+        `alone`: the server may block until the call ends. Returns the task that writes its input to a file, if that is
+        too large for a message.
         """
         self._last_serial += 1
         slot_call = SlotCall(self._last_serial, call.id, listener)
@@ -119,7 +119,7 @@ class SlotChannel:
             self._files.reader.discard(payload)
 
     def _begin(self, call: calls.CallInput, slot_call: SlotCall, payload: Payload, *, alone: bool) -> None:
-        self.wakeup.before_send(lone=alone)
+        self.wakeup.before_send(alone=alone)
         self.socket.write(self._files.message(call, slot_call.serial, payload))
         tell(slot_call.listener.on_begin)
         if alone:
@@ -140,13 +140,13 @@ class SlotChannel:
     def on_idle(self) -> None:
         """Free the slot: the worker is done with a call that was ended from outside."""
         if self.state is SlotState.DETACHED:
-            self._files.forget_originals()  # the worker has deleted them
+            self._files.forget_temporary_files()  # the worker has deleted them
             listener = self._free()
             tell(listener.on_idle)
 
     def fail(self, reason: str) -> None:
         """End what the slot has, because its worker has died or cannot be understood, and close it."""
-        self._files.delete_originals()
+        self._files.delete_temporary_files()
         state, call, following = self.state, self.call, self._next
         self.call = self._next = _NO_CALL
         self.close()
@@ -202,19 +202,19 @@ class SlotChannel:
                 break
         self.wakeup.on_end(took)
         self._before_end()
-        self._files.forget_originals()
+        self._files.forget_temporary_files()
         listener = self._free()
         tell_end(listener, ends, idle=True)
         if self.is_last and self.state is _FREE:
             self.close()
 
     def _free(self) -> calls.CallListener:
-        """Begin what was prefetched, or be free. Returns the listener of the call that is over."""
+        """Begin the prefetched call, or become free. Returns the listener of the call that has ended."""
         listener = self.call.listener
         self._step(_FREE)
         self.call, self._next = self._next, _NO_CALL
         if self.call is not _NO_CALL:
             self._step(_RUNNING)
-            self.wakeup.before_send(lone=False)
+            self.wakeup.before_send(alone=False)
             tell(self.call.listener.on_begin)
         return listener

@@ -62,7 +62,7 @@ class _Pipe:
                 self._deliver(self._source, text)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._pipe.close()
 
 

@@ -33,8 +33,8 @@ _LEAD: Final = 400e-6
 class WakeupPolicy(Protocol):
     """Decides for one slot when the parent stays awake."""
 
-    def before_send(self, *, lone: bool) -> None:
-        """Note that a call begins. `lone`: no other call runs, and no other client seems to ask."""
+    def before_send(self, *, alone: bool) -> None:
+        """Note that a call begins. `alone`: no other call runs, and no other client seems to ask."""
 
     def wait(self, poll: Callable[[], bool]) -> None:
         """Wait for the call on the spot, or return at once.
@@ -52,7 +52,7 @@ class WakeupPolicy(Protocol):
 class Blocking:
     """Sleeps until something comes: the reference."""
 
-    def before_send(self, *, lone: bool) -> None:
+    def before_send(self, *, alone: bool) -> None:
         """Do nothing."""
 
     def wait(self, poll: Callable[[], bool]) -> None:
@@ -66,25 +66,25 @@ class Blocking:
 
 
 class Adaptive:
-    """Stays awake for a short call of a lone client: see the module."""
+    """Stays awake for a short call of a alone client: see the module."""
 
     def __init__(self) -> None:
         self._sent_at = 0.0  # as all moments here, on the performance counter, in seconds
         self._was_short = False
         self._awaits = False
 
-    def before_send(self, *, lone: bool) -> None:
+    def before_send(self, *, alone: bool) -> None:
         """Note the beginning."""
         self._sent_at = time.perf_counter()
-        self._awaits = lone and self._was_short
+        self._awaits = alone and self._was_short
 
     def wait(self, poll: Callable[[], bool]) -> None:
-        """Poll for a moment, if the call before was short and nobody else asks."""
+        """Poll for a moment, if the call before was short and no other client asks."""
         if not self._awaits:
             return
         until = self._sent_at + _BRIEFLY
         while not poll() and time.perf_counter() < until:
-            os.sched_yield()  # whoever else has something to do on this core goes first
+            os.sched_yield()  # let other threads of this core run first
 
     def on_end(self, took: float | None) -> None:
         """Note the end."""
@@ -106,10 +106,10 @@ class AdaptiveOneByOne(Adaptive):
         self._took = 0.0  # the latest call, from its beginning to its end
         self._is_foreseeable = False  # whether the next one is worth being awake for
 
-    def before_send(self, *, lone: bool) -> None:
+    def before_send(self, *, alone: bool) -> None:
         """Note the beginning, and plan to be awake at the expected end."""
         now = self._sent_at = time.perf_counter()
-        self._awaits = lone and self._was_short
+        self._awaits = alone and self._was_short
         self._awake.sleep()
         if self._is_foreseeable and now - self._ended_at < _DENSE:
             took = self._took
@@ -117,7 +117,7 @@ class AdaptiveOneByOne(Adaptive):
             self._awake.plan(took - lead, until=now + took + lead)
 
     def on_end(self, took: float | None) -> None:
-        """Note the end, and stay awake for those who are about to ask again, if the calls are dense."""
+        """Note the end; if calls follow each other closely, stay awake for the next one."""
         now = self._ended_at = time.perf_counter()
         whole = self._took = now - self._sent_at
         if took is None:
@@ -182,7 +182,7 @@ class _AwakeLoop:
 
 
 def effective_mode(mode: WakeupMode, *, cores: Callable[[], float] = usable_cores) -> WakeupMode:
-    """Return the mode that is used: nobody waits awake where parent and worker share one core or less."""
+    """Return the mode that is used: always `blocking` where parent and worker share one core or less."""
     return mode if mode == "blocking" or cores() > 1 else "blocking"
 
 

@@ -18,7 +18,7 @@ _MEGABYTE = 1_000_000
 class Activity:
     """A step at a time, below what the model prints.
 
-    A line that the model leaves open, such as a progress bar of its own, takes the place of ours until it is closed.
+    A line that the model leaves open, such as a progress bar of its own, replaces the command's until it is closed.
     On a terminal that cannot move its cursor there is only what the model prints.
     """
 

@@ -19,7 +19,7 @@ from geartrain.domain.signature.types import OutputSpec
 class AnswerWriter:
     """Writes the output of one prediction; `target` is the `-o` of the command line.
 
-    Each method may raise OutputFileError, and BrokenPipeError when nobody reads stdout any more.
+    Each method may raise OutputFileError, and BrokenPipeError when stdout is closed.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ def configure(
 
     `level` comes before `RUST_LOG`, and that before `COG_LOG_LEVEL`; `form` comes before `LOG_FORMAT`. Other libraries'
     records show from warnings on. A level or form that does not exist gives a warning and the usual one: `info`, and
-    JSON unless stderr is a terminal. `default` is the level that nobody has asked for.
+    JSON unless stderr is a terminal. `default` is the level where none is set.
     """
     wanted_level = (level or variables.log_level(environ) or default).strip().lower()
     wanted_form = (form or environ.get("LOG_FORMAT") or "").strip().lower()

@@ -31,7 +31,7 @@ def build_variables() -> Mapping[str, object]:
 
 
 def check_interpreter(build: Mapping[str, object]) -> list[Finding]:
-    """See whether Python itself was built for speed, by its `build` variables; where these are silent, so are we."""
+    """See whether Python itself was built for speed, by its `build` variables; unknown otherwise."""
     name = f"Python {build.get('py_version', '')}".rstrip()
     if build.get("Py_DEBUG"):
         text = f"{name} is a debug build: it checks itself at every step, and whatever runs in it is much slower"

@@ -227,6 +227,6 @@ class _Interrupts:
 
 
 def _silence_stdout() -> None:
-    """Nobody reads stdout any more; keep the interpreter from complaining of that when it flushes it at exit."""
+    """Handle a closed stdout; keep the interpreter from complaining of that when it flushes it at exit."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -99,7 +99,7 @@ class RunObserver:
             self._activity.add_bytes(file, size, total)
 
     def leave_stdout(self) -> None:
-        """Output is about to be written: on the same terminal, nothing of ours may come in between."""
+        """Clear the line of the step: output is about to be written, perhaps on the same terminal."""
         if self._activity is not None and logs.is_terminal(sys.stdout):
             self.end()
 

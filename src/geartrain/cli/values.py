@@ -102,7 +102,7 @@ def parse_json_input(text: str) -> dict[str, Any]:
 
 
 def describe(errors: Iterable[FieldError]) -> list[str]:
-    """Say what the validator found, in the words of the command line."""
+    """Say what the validator found, in the terms of the command line."""
     return [_describe(error) for error in errors]
 
 
@@ -297,7 +297,7 @@ def _read(name: str) -> bytes:
 
 @functools.lru_cache(maxsize=1)
 def _whole_of(stream: BinaryIO) -> bytes:
-    """Return all of stdin, also to whoever asks a second time."""
+    """Return all of stdin, also when asked a second time."""
     return stream.read()
 
 

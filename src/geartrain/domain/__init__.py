@@ -1,1 +1,1 @@
-"""The pure words of the house: no loop, no clock, no socket."""
+"""The domain: data and rules. It has no event loop, no clock and no socket."""

@@ -1,4 +1,4 @@
-"""The closed set of errors that a client can meet, without a word of any protocol.
+"""The closed set of errors that a client can meet, independent of any protocol.
 
 `transport/errors.py` is the one table that turns a code into an HTTP and a gRPC status.
 """
@@ -24,16 +24,16 @@ class Code(StrEnum):
     METHOD_NOT_ALLOWED = "method_not_allowed"
     CONFLICT = "conflict"  # the id is taken by a running prediction
     AT_CAPACITY = "at_capacity"  # every slot is in use
-    QUEUE_FULL = "queue_full"  # of those who are ready to wait for a slot
+    QUEUE_FULL = "queue_full"  # too many requests wait for a slot
     TIMED_OUT = "timed_out"  # its time was up while it waited or ran
     QUEUE_TIMED_OUT = "queue_timed_out"  # it has waited as long as the policy of the queue allows
     TOO_MANY_READERS = "too_many_readers"  # of one prediction
     NOT_READY = "not_ready"  # setup has not finished, or failed, or the worker is gone
     SHUTTING_DOWN = "shutting_down"
-    LOAD_FAILED = "load_failed"  # of a model that somebody wanted loaded: it could not be made ready
+    LOAD_FAILED = "load_failed"  # a model that was to be loaded could not be made ready
     UNSUPPORTED = "unsupported"  # a well-formed request for what this server or model does not do
     RUN_FAILED = "run_failed"  # the model raised, or its worker died; only where an answer has no place for a status
-    RUN_CANCELED = "run_canceled"  # as RUN_FAILED: somebody has canceled the run
+    RUN_CANCELED = "run_canceled"  # as RUN_FAILED, for a run that was canceled
     INTERNAL = "internal"
 
 

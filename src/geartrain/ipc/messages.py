@@ -48,14 +48,14 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
     mode: Literal["predict", "train"] = "predict"  # which method of the runner's class, and what it is called
     weights: str | None = None
     inspect: bool = False  # load and report, no setup, no slots
-    probe: str | None = None  # the path of some memory of the parent's, to try whether it can be shared
+    probe: str | None = None  # the path of a piece of the parent's memory, to try whether memory can be shared
     backend: BackendChoice | None = None  # instead of the class that `predictor_ref` names
     batching: dict[str, Any] | None = None
     wakeup: Literal["adaptive", "blocking"] = "adaptive"  # how a slot without a call waits for the next one
 
 
 class Cancel(_Message, frozen=True, tag="Cancel"):
-    """Stop job `serial` of `slot`; nothing happens if the slot no longer runs it."""
+    """Stop call `serial` of `slot`; nothing happens if the slot no longer runs it."""
 
     slot: int
     serial: int
@@ -159,13 +159,13 @@ class Inline(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
 
 
 class InFile(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
-    """The bytes are in a file. Whoever reads it deletes it."""
+    """The bytes are in a file, which its reader deletes."""
 
     path: str
 
 
 class InMemory(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
-    """The bytes are in the memory that parent and worker share for the slot (`bridge.arena`)."""
+    """The bytes are in the memory that parent and worker share for the slot (`ipc.shared_memory`)."""
 
     size: int
     offset: int = 0
@@ -249,8 +249,8 @@ class FileOutput(_Message, frozen=True, tag="FileOutput"):
     """A file of the `Output` or `Done` of the same item that follows in the same report.
 
     `filename` is a copy of the author's file, which the parent deletes; the output's JSON has the string `token` where
-    its URL belongs. `originals` are the author's own temporary file and its folders, in the order in which they are
-    deleted: by the worker when the run is over, by the parent if the worker dies before. The document's oversized
+    its URL belongs. `temporary_files` are the author's own temporary file and its folders, in the order in which they
+    are deleted: by the worker when the run is over, by the parent if the worker dies before. The document's oversized
     output is an `InFile` of `Output` or `Done`.
     """
 
@@ -258,7 +258,7 @@ class FileOutput(_Message, frozen=True, tag="FileOutput"):
     filename: str
     mime_type: str
     token: str
-    originals: tuple[str, ...] = ()
+    temporary_files: tuple[str, ...] = ()
 
 
 class Metric(_Message, frozen=True, tag="Metric", gc=True):

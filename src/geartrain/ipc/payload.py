@@ -1,8 +1,8 @@
 """How the bytes of a payload get from one side to the other: in the message, in a file, or in shared memory.
 
 Parent and worker write and read payloads with the same two classes, so the thresholds are known here only. Small pieces
-and plain JSON travel in the message. Packed pieces between `arena.WORTHWHILE` and `arena.LARGEST` lie in the memory
-that both sides share for the slot, if the other side has read what was there before. What is larger than
+and plain JSON travel in the message. Packed pieces between `shared_memory.WORTHWHILE` and `shared_memory.LARGEST` lie
+in the memory that both sides share for the slot, if the other side has read what was there before. What is larger than
 `framing.INLINE_LIMIT` is written to a file.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.framing import INLINE_LIMIT
 from geartrain.ipc.messages import InFile, Inline, InMemory, Payload
-from geartrain.ipc.shared_memory import LARGEST, WORTHWHILE, Arena
+from geartrain.ipc.shared_memory import LARGEST, WORTHWHILE, MemoryRegion
 
-ArenaSource = Callable[[], Arena | None]
+RegionSource = Callable[[], MemoryRegion | None]
 """Gives the shared memory, made or opened at the first call; None if there is none. May raise `OSError`."""
 
 
@@ -26,7 +26,7 @@ class PayloadWriter:
 
     __slots__ = ("_memory", "_new_file")
 
-    def __init__(self, memory: ArenaSource, new_file: Callable[[], Path]) -> None:
+    def __init__(self, memory: RegionSource, new_file: Callable[[], Path]) -> None:
         """`new_file` gives the path of a file that does not exist yet, in a folder that does."""
         self._memory = memory
         self._new_file = new_file
@@ -72,7 +72,7 @@ class PayloadWriter:
         _free(self._memory)
 
     def to_file(self, parts: Sequence[Buffer]) -> InFile:
-        """Write one piece to a new file, which whoever reads it deletes. Raises `OSError`; no file is left then."""
+        """Write one piece to a new file, which its reader deletes. Raises `OSError`; no file is left then."""
         path = self._new_file()
         try:
             with path.open("wb") as file:
@@ -85,11 +85,11 @@ class PayloadWriter:
 
     def _write(self, parts: Sequence[Buffer]) -> bool:
         try:
-            arena = self._memory()
-            if arena is None or not arena.is_free():
+            region = self._memory()
+            if region is None or not region.is_free():
                 return False
-            arena.write(parts)
-        except OSError:  # no memory for it: there are other ways
+            region.write(parts)
+        except OSError:  # no memory is left: the payload travels in another way
             return False
         return True
 
@@ -99,7 +99,7 @@ class PayloadReader:
 
     __slots__ = ("_memory",)
 
-    def __init__(self, memory: ArenaSource) -> None:
+    def __init__(self, memory: RegionSource) -> None:
         self._memory = memory
 
     def read(self, payload: Payload) -> Buffer:
@@ -122,7 +122,7 @@ class PayloadReader:
         _free(self._memory)
 
     def discard(self, payload: Payload) -> None:
-        """Let go of a payload, whether it has been read or not: delete its file, free its memory. Never raises."""
+        """Release a payload, whether it has been read or not: delete its file, free its memory. Never raises."""
         if isinstance(payload, Inline):  # nearly all
             return
         if isinstance(payload, InMemory):
@@ -132,15 +132,15 @@ class PayloadReader:
             Path(payload.path).unlink(missing_ok=True)
 
     def _view(self, payload: InMemory) -> memoryview:
-        arena = self._memory()
-        if arena is None:
+        region = self._memory()
+        if region is None:
             msg = "a payload is said to lie in shared memory, and there is none"
             raise OSError(msg)
-        return arena.view(payload.offset + payload.size)[payload.offset :]
+        return region.view(payload.offset + payload.size)[payload.offset :]
 
 
-def _free(memory: ArenaSource) -> None:
+def _free(memory: RegionSource) -> None:
     with suppress(OSError):
-        arena = memory()
-        if arena is not None:
-            arena.free()
+        region = memory()
+        if region is not None:
+            region.free()

@@ -1,7 +1,7 @@
-"""Memory that parent and worker share, for what is too large to be worth a way through a socket.
+"""Memory that parent and worker share, for data that a socket would carry more slowly.
 
 It has no name in any file system: the parent makes it, the worker opens it through the parent's descriptor in `/proc`,
-and the kernel takes it back when both have let go, however they end. It is not bounded by the size of `/dev/shm`.
+and the kernel frees it when both have closed it, however they end. It is not bounded by the size of `/dev/shm`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FULL: Final = 1
 Buffer = bytes | bytearray | memoryview
 
 
-class Arena:
+class MemoryRegion:
     """One region for one piece at a time, mapped once, grown when needed.
 
     What is in it belongs to the writer until the other side has been told of it, and to the reader until `free`. Made
@@ -34,18 +34,18 @@ class Arena:
         self._map: mmap.mmap | None = None
 
     @classmethod
-    def create(cls) -> Arena:
-        """Make an empty one."""
+    def create(cls) -> MemoryRegion:
+        """Make empty memory."""
         if not hasattr(os, "memfd_create"):  # pragma: no cover - Linux has it
             msg = "this system has no anonymous shared memory"
             raise OSError(msg)
         fd = os.memfd_create("geartrain-slot", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # nobody can pull it away from under a reader
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # it cannot shrink while the other side reads
         return cls(fd)
 
     @classmethod
-    def open(cls, path: str) -> Arena:
-        """Open the one of another process."""
+    def open(cls, path: str) -> MemoryRegion:
+        """Open the memory of another process."""
         return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     @property
@@ -70,7 +70,7 @@ class Arena:
         return self._map is None or self._map[0] == _FREE
 
     def view(self, size: int) -> memoryview:
-        """What is there, `size` bytes, in place. To be let go before the other side writes again."""
+        """What is there, `size` bytes, in place. The view has to be released before the other side writes again."""
         return memoryview(self._mapped(_HEADER + size))[_HEADER : _HEADER + size]
 
     def take(self, size: int) -> bytes:
@@ -85,7 +85,7 @@ class Arena:
         memory[0] = _FREE
 
     def close(self) -> None:
-        """Let go of it. Repeating it is harmless."""
+        """Close the memory. Repeating it is harmless."""
         self._unmap()
         fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -111,5 +111,5 @@ class Arena:
     def _unmap(self) -> None:
         memory, self._map = self._map, None
         if memory is not None:
-            with contextlib.suppress(BufferError):  # somebody looks at it: it goes when they do
+            with contextlib.suppress(BufferError):  # a view of it is in use: it is unmapped with the last view
                 memory.close()

@@ -1,6 +1,6 @@
-"""How many requests may be under way at once: to one receiver, and to all of them together.
+"""Limits the requests that are under way at once: to one receiver, and to all together.
 
-A receiver that hangs keeps its own lane busy and no other's, and thousands of waiting requests hold no descriptor.
+A receiver that does not answer holds up no other one, and thousands of waiting requests hold no descriptor.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class _Lane:
-    __slots__ = ("gate", "users")
+class _Limit:
+    __slots__ = ("free", "users")
 
     def __init__(self, width: int) -> None:
-        self.gate = asyncio.Semaphore(width)
+        self.free = asyncio.Semaphore(width)
         self.users = 0
 
 
-class Lanes:
-    """A lane for each receiver that somebody sends to; whoever waits is let in by turn."""
+class HostLimits:
+    """A limit for each receiver, and one for all together; waiting requests are let in by turn."""
 
     def __init__(self, *, each: int, together: int) -> None:
         self._each = each
         self._together = asyncio.Semaphore(together)
-        self._lanes: dict[str, _Lane] = {}
+        self._limits: dict[str, _Limit] = {}
 
     @asynccontextmanager
     async def enter(self, receiver: str) -> AsyncIterator[None]:
-        """Wait for a place in the lane of `receiver`, and keep it for the block."""
-        lane = self._lanes.get(receiver)
-        if lane is None:
-            lane = self._lanes[receiver] = _Lane(self._each)
-        lane.users += 1
+        """Wait until a request to `receiver` may begin, and count it during the block."""
+        limit = self._limits.get(receiver)
+        if limit is None:
+            limit = self._limits[receiver] = _Limit(self._each)
+        limit.users += 1
         try:
-            async with lane.gate, self._together:
+            async with limit.free, self._together:
                 yield
         finally:
-            lane.users -= 1
-            if not lane.users:
-                del self._lanes[receiver]
+            limit.users -= 1
+            if not limit.users:
+                del self._limits[receiver]

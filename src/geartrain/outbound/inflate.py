@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 
 _PIECE = 1 << 20  # bytes given at a time at most
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib's word for "tell by the header"
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib's number for "tell by the header"
 _GZIP_MAGIC = b"\x1f\x8b"
 
 

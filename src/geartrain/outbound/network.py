@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from geartrain.outbound.policy import UrlPolicy
 
 CONNECT_SECONDS = 10.0
-_READ = 1 << 16  # bytes of an answer that nobody needs, read at most
+_READ = 1 << 16  # bytes read at most of an answer that is not needed
 _READ_SECONDS = 1.0
 _IDLE_SECONDS = 3.0  # an idle connection is used no later than this: web servers close theirs after 5 s or more
 
@@ -145,7 +145,7 @@ def open_download_client(
     """A client for the files of one prediction, so that no cookie and no connection outlives it.
 
     `timeout` is the longest silence of a server, in seconds. Proxies and `.netrc` of the environment are not used: a
-    proxy would resolve the name and connect in our place, out of the policy's sight, and `.netrc` would send the
+    proxy would resolve the name and connect instead of the server, past the policy, and `.netrc` would send the
     operator's passwords wherever a client points. Redirects are not followed by it, for it would read the bodies of
     the redirecting answers without a limit.
     """

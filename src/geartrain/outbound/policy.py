@@ -15,7 +15,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _V4_COMPATIBLE = IPv6Network("::/96")
 _V6_GLOBAL_UNICAST = IPv6Network("2000::/3")
 
-# Where clouds hand credentials to whoever asks from the machine itself. Most use the local link, which is refused as
+# Where clouds give credentials to any process of the machine. Most use the local link, which is refused as
 # a whole; these stand outside it.
 _METADATA: tuple[IPv4Network | IPv6Network, ...] = (
     IPv4Network("168.63.129.16/32"),  # Azure
@@ -39,7 +39,7 @@ class AddressRefusedError(Exception):
 class UrlPolicy(msgspec.Struct, frozen=True):
     """The rule for addresses: public ones pass; internal ones only if `allow_private`.
 
-    Addresses of the local link (169.254.0.0/16 and fe80::/10, the home of metadata services), known metadata services
+    Addresses of the local link (169.254.0.0/16 and fe80::/10, where metadata services are), known metadata services
     elsewhere, and multicast groups never pass.
     """
 
@@ -78,7 +78,7 @@ class UrlPolicy(msgspec.Struct, frozen=True):
 
 
 def _carried(address: IPv4Address | IPv6Address) -> IPv4Address | None:
-    """The IPv4 address inside an IPv6 one that is only a coat for it."""
+    """Return the IPv4 address that an IPv6 address only wraps."""
     if isinstance(address, IPv4Address):
         return None
     if address.ipv4_mapped is not None:

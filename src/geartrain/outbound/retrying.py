@@ -1,4 +1,4 @@
-"""stamina, with its word of each retry among our own log records: by itself it would print to stdout."""
+"""stamina, with a log record of each retry: by itself it would print to stdout."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ _FAILURES = (
 )
 
 
-class Putter:
+class UploadClient:
     """Sends files over one pool of connections; where the URLs are clients', with a pool that `policy` guards.
 
     A guarded pool is there only while it is in use: no connection of a client's outlives its files.
@@ -88,7 +88,7 @@ class Putter:
     async def put(
         self, file: FileRef, url: str, *, headers: Mapping[str, str], around: tuple[bytes, bytes] = (b"", b"")
     ) -> Taken:
-        """Send one file between the bytes `around` it, again if the receiver falters.
+        """Send one file between the bytes `around` it, again if the receiver fails for a moment.
 
         Raises OutputFileError: the file is unreadable, or the receiver did not take it.
         """

@@ -23,7 +23,7 @@ from geartrain.outbound.urls import target_fault
 if TYPE_CHECKING:
     from geartrain.domain.predictions.calls import FileRef
     from geartrain.outbound.policy import UrlPolicy
-    from geartrain.outbound.upload_client import Putter
+    from geartrain.outbound.upload_client import UploadClient
 
 _SYNCHRONOUS = (
     "it is for predictions that are created synchronously; those created with `Prefer: respond-async` or as an event"
@@ -69,11 +69,11 @@ class OutputDestinations:
         await self._guarded.close()
 
 
-class PutterSource(Protocol):
-    """Has what sends files."""
+class UploadClientSource(Protocol):
+    """Gives the client that sends files."""
 
-    async def putter(self) -> Putter:
-        """It; opened when it is first needed."""
+    async def client(self) -> UploadClient:
+        """Return the client; it is opened when it is first needed."""
 
 
 class UploadSink:
@@ -81,16 +81,16 @@ class UploadSink:
 
     at_once = 4
 
-    def __init__(self, source: PutterSource, upload_url: str, prediction_id: str) -> None:
+    def __init__(self, source: UploadClientSource, upload_url: str, prediction_id: str) -> None:
         self._source = source
         self._url = upload_url
         self._prediction_id = quote(prediction_id, safe=string.punctuation)
 
     async def deliver(self, file: FileRef, name: str) -> bytes:
         """Upload a file; see `OutputSink`. Its URL is what the receiver says, or where it was taken in the end."""
-        putter = await self._source.putter()
+        client = await self._source.client()
         headers = {"Content-Type": media_type(file), "X-Prediction-Id": self._prediction_id}
-        answer = await putter.put(file, url_below(self._url, name), headers=headers)
+        answer = await client.put(file, url_below(self._url, name), headers=headers)
         return _as_text(_stripped(answer.location or answer.url))
 
 
@@ -99,13 +99,13 @@ class PrefixSink:
 
     at_once = 4
 
-    def __init__(self, source: PutterSource, prefix: str) -> None:
+    def __init__(self, source: UploadClientSource, prefix: str) -> None:
         self._source = source
         self._prefix = prefix
 
     async def deliver(self, file: FileRef, name: str) -> bytes:
         """Upload a file; see `OutputSink`. Its URL is what the receiver says, or its name below the prefix."""
-        putter = await self._source.putter()
+        client = await self._source.client()
         boundary = os.urandom(16).hex()
         filename = _BREAKS_QUOTES.sub(lambda found: f"%{ord(found[0]):02X}", name).encode(errors="replace")
         head = b'--%b\r\nContent-Disposition: form-data; name="file"; filename="%b"\r\nContent-Type: %b\r\n\r\n' % (
@@ -115,30 +115,30 @@ class PrefixSink:
         )
         tail = b"\r\n--%b--\r\n" % boundary.encode()
         headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
-        answer = await putter.put(file, self._prefix, headers=headers, around=(head, tail))
+        answer = await client.put(file, self._prefix, headers=headers, around=(head, tail))
         return _as_text(_stripped(answer.location or _anonymous(url_below(self._prefix, name))))
 
 
 class _Opener:
-    """Opens a putter when the first file is sent; it is shared by all predictions."""
+    """Opens an upload client when the first file is sent; all predictions share it."""
 
     def __init__(self, user_agent: str, policy: UrlPolicy | None) -> None:
         self._user_agent = user_agent
         self._policy = policy
-        self._putter: Putter | None = None
+        self._client: UploadClient | None = None
         self._opening = asyncio.Lock()
 
-    async def putter(self) -> Putter:
+    async def client(self) -> UploadClient:
         async with self._opening:
-            if self._putter is None:
+            if self._client is None:
                 kind, tls = await off_loop(_load)
-                self._putter = kind(self._user_agent, policy=self._policy, tls=tls)
-            return self._putter
+                self._client = kind(self._user_agent, policy=self._policy, tls=tls)
+            return self._client
 
     async def close(self) -> None:
-        putter, self._putter = self._putter, None
-        if putter is not None:
-            await putter.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
 
 def url_below(url: str, name: str) -> str:
@@ -164,8 +164,8 @@ def _as_text(url: str) -> bytes:
     return json.dumps(url)[1:-1].encode()
 
 
-def _load() -> tuple[type[Putter], ssl.SSLContext]:
+def _load() -> tuple[type[UploadClient], ssl.SSLContext]:
     from geartrain.outbound.network import tls_context
-    from geartrain.outbound.upload_client import Putter  # late: it imports httpx and stamina, which cost 200 ms
+    from geartrain.outbound.upload_client import UploadClient  # late: it imports httpx and stamina, which cost 200 ms
 
-    return Putter, tls_context()
+    return UploadClient, tls_context()

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpcore
 import httpx
 
-from geartrain.outbound.host_limits import Lanes
+from geartrain.outbound.host_limits import HostLimits
 from geartrain.outbound.network import open_guarded_client, read_rest
 from geartrain.outbound.policy import AddressRefusedError
 from geartrain.outbound.retries import Retries
@@ -60,8 +60,8 @@ _FAILURES = (
 )
 
 
-class Poster:
-    """Sends webhooks over one pool of connections, which it closes when nobody has sent for a while."""
+class WebhookClient:
+    """Sends webhooks over one pool of connections, which it closes when none has been sent for a while."""
 
     def __init__(
         self, policy: UrlPolicy, tls: ssl.SSLContext, *, headers: list[tuple[str, str]], retries: Retries
@@ -70,12 +70,12 @@ class Poster:
         self._tls = tls
         self._headers = headers
         self._retries = retries
-        self._lanes = Lanes(each=_EACH, together=_TOGETHER)
+        self._limits = HostLimits(each=_EACH, together=_TOGETHER)
         self._client: httpx.AsyncClient | None = None
         self._users = 0
         self._idle: asyncio.TimerHandle | None = None
         self._closing: asyncio.Future[None] | None = None
-        self._hurried = False
+        self._is_ending = False
         self._pauses: set[asyncio.Timeout] = set()  # of deliveries between two tries
 
     async def send(self, webhook: Webhook, body: Callable[[], bytes]) -> str | None:
@@ -89,15 +89,15 @@ class Poster:
     async def deliver(self, webhook: Webhook, body: bytes) -> str | None:
         """Try until it has arrived or there is no hope; return why it did not arrive."""
         failure = await self._insist(
-            webhook, body, self._retries, again=lambda error: not self._hurried and _passes(error)
+            webhook, body, self._retries, again=lambda error: not self._is_ending and _passes(error)
         )
-        if failure is not None and self._hurried and _passes(failure):
+        if failure is not None and self._is_ending and _passes(failure):
             failure = await self._insist(webhook, body, _LAST_RETRIES, again=_passes)
         return None if failure is None else _reason(failure)
 
-    def hurry(self) -> None:
+    def end_pauses(self) -> None:
         """End every pause between two tries, and make no more long ones."""
-        self._hurried = True
+        self._is_ending = True
         now = asyncio.get_running_loop().time()
         for pause in self._pauses:
             pause.reschedule(now)
@@ -140,7 +140,7 @@ class Poster:
 
     async def _try(self, webhook: Webhook, body: Callable[[], bytes]) -> None:
         receiver = urlsplit(webhook.url).netloc.rpartition("@")[2].lower()
-        async with self._lanes.enter(receiver), self._connections() as client, asyncio.timeout(_SECONDS):
+        async with self._limits.enter(receiver), self._connections() as client, asyncio.timeout(_SECONDS):
             headers = [*self._headers, *webhook.trace]
             request = httpx.Request("POST", webhook.url, headers=headers, content=body())
             for _ in range(_MOST_REDIRECTS + 1):

@@ -1,4 +1,4 @@
-"""Webhooks on their way out: which targets are accepted, and who sends to them."""
+"""Sends webhooks: which targets are accepted, and one client for all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from geartrain.outbound.urls import target_fault
 if TYPE_CHECKING:
     from geartrain.domain.predictions.webhook import Webhook
     from geartrain.outbound.policy import UrlPolicy
-    from geartrain.outbound.webhook_client import Poster
+    from geartrain.outbound.webhook_client import WebhookClient
 
 
 class WebhookSender:
@@ -32,9 +32,9 @@ class WebhookSender:
         if token:
             self._headers.append(("authorization", f"Bearer {token}"))
         self._retries = retries or Retries()
-        self._poster: Poster | None = None
+        self._client: WebhookClient | None = None
         self._opening = asyncio.Lock()
-        self._hurried = False
+        self._is_ending = False
 
     def fault(self, url: str) -> str | None:
         """What is wrong with a target and can be told without a connection, as a sentence; None if nothing is."""
@@ -42,39 +42,39 @@ class WebhookSender:
 
     async def send(self, webhook: Webhook, body: Callable[[], bytes]) -> str | None:
         """Try once; return why it did not arrive, None if it did. `body` is asked for when its turn has come."""
-        return await (self._poster or await self._open()).send(webhook, body)
+        return await (self._client or await self._open()).send(webhook, body)
 
     async def deliver(self, webhook: Webhook, body: bytes) -> str | None:
         """Try until it has arrived, or there is no hope of it; return why it did not arrive, None if it did.
 
         What may pass is tried again: a connection that fails, a receiver that takes too long, 429, 500, 502, 503, 504.
         """
-        return await (self._poster or await self._open()).deliver(webhook, body)
+        return await (self._client or await self._open()).deliver(webhook, body)
 
-    def hurry(self) -> None:
-        """The server is about to end: try at once what waits for its next try, and pause no longer than a second."""
-        self._hurried = True
-        if self._poster is not None:
-            self._poster.hurry()
+    def end_pauses(self) -> None:
+        """End the pauses, because the server is about to stop: try again at once, and pause no longer than a second."""
+        self._is_ending = True
+        if self._client is not None:
+            self._client.end_pauses()
 
     async def close(self) -> None:
         """Close every connection."""
-        poster, self._poster = self._poster, None
-        if poster is not None:
-            await poster.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
-    async def _open(self) -> Poster:
+    async def _open(self) -> WebhookClient:
         async with self._opening:
-            if self._poster is None:
+            if self._client is None:
                 make, tls = await off_loop(_load)
-                self._poster = make(self._policy, tls, headers=self._headers, retries=self._retries)
-                if self._hurried:
-                    self._poster.hurry()
-            return self._poster
+                self._client = make(self._policy, tls, headers=self._headers, retries=self._retries)
+                if self._is_ending:
+                    self._client.end_pauses()
+            return self._client
 
 
-def _load() -> tuple[type[Poster], ssl.SSLContext]:
+def _load() -> tuple[type[WebhookClient], ssl.SSLContext]:
     from geartrain.outbound.network import tls_context
-    from geartrain.outbound.webhook_client import Poster  # late: it imports httpx and stamina, which cost 200 ms
+    from geartrain.outbound.webhook_client import WebhookClient  # late: it imports httpx and stamina, which cost 200 ms
 
-    return Poster, tls_context()
+    return WebhookClient, tls_context()

@@ -40,14 +40,14 @@ class Workspace:
     def make(self) -> Path:
         """A new, empty directory.
 
-        Raises RuntimeError after `close`, and OSError when the disk will not have it.
+        Raises RuntimeError after `close`, and OSError when it cannot be made.
         """
         with self._lock:
             if self._closed:
                 raise RuntimeError("the workspace is closed")
             name = f"prediction-{next(self._numbers)}"
             if self._root is not None:
-                with suppress(FileNotFoundError):  # something that tidies up temporary files has removed the root
+                with suppress(FileNotFoundError):  # a cleaner of temporary files has removed the root
                     return _made(self._root / name)
             self._root = Path(tempfile.mkdtemp(prefix="geartrain-", dir=self._parent)).absolute()
             return _made(self._root / name)
@@ -72,7 +72,7 @@ class PredictionFolder:
     def path(self) -> Path:
         """The directory, an absolute path; it exists.
 
-        Raises RuntimeError after the workspace was closed, and OSError when the disk will not have it.
+        Raises RuntimeError after the workspace was closed, and OSError when it cannot be made.
         """
         with self._lock:
             if self._path is None:

@@ -20,7 +20,7 @@ class ModelAlone:
             path = pathlib.Path(target.rpartition(":")[0])  # `run.py:Runner`, or else a module
         self.root = unresolved(path if path.is_dir() else path.parent) if path.exists() else source.root
         self._file = unresolved(path) if path.is_file() and source.backend is not None else None
-        # A variable may name code that nobody would look for in this folder.
+        # A variable may name code that is not usual in this folder.
         self._is_folder = path.is_dir() and (source.backend is not None or counts_as_code(path))
 
     def candidates(self) -> list[str]:

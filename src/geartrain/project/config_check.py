@@ -172,7 +172,7 @@ class _Check:
             yield warning(f"{self._at('predict')}: `predict` is the older name of `run`", "write `run`")
 
     def _passed_over(self) -> Iterator[Finding]:
-        """Tell of what only concerns a build: whoever wrote it may expect it to happen."""
+        """Tell of keys that only concern a build: their author may expect them to have an effect."""
         build = self._document.get("build")
         below = [f"build.{key}" for key in build if key in SECTIONS["build"]] if isinstance(build, dict) else []
         names = [*below, *(str(key) for key in self._document if key in BUILD_KEYS and key != "build")]

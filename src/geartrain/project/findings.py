@@ -35,5 +35,5 @@ def error(text: str, fix: str = "") -> Finding:
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of `names` that somebody who wrote `name` may have meant."""
+    """Return the one of `names` that `name` may be a misspelling of."""
     return next(iter(difflib.get_close_matches(name, sorted(names), n=1)), None)

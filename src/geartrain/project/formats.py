@@ -107,7 +107,7 @@ REFUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 
 
 def named_format(path: Path) -> Format | None:
-    """Return the format that a name stands for, of a file that somebody has named: its content need not fit."""
+    """Return the format that the name of an explicitly named file stands for: its content need not fit."""
     suffix = path.suffix.lower()
     fitting = [each for each in FORMATS if each.fits(path)]
     return next(iter(fitting or [each for each in FORMATS if suffix in each.suffixes]), None)
@@ -143,7 +143,7 @@ def can_run_code(path: Path, backend: str) -> bool:
     """Whether loading a file can run code that is in it."""
     own = [each for each in FORMATS if each.backend == backend]
     if not own:
-        return path.is_file() and sniffing.is_pickle(path)  # of a backend that somebody else has written
+        return path.is_file() and sniffing.is_pickle(path)  # of a backend of another package
     return any(each.runs_code(path) for each in own)
 
 
@@ -154,7 +154,7 @@ def known_suffixes() -> tuple[str, ...]:
 
 
 def known_backends() -> tuple[str, ...]:
-    """Return the names of the backends: ours, and those that other packages offer."""
+    """Return the names of the backends: geartrain's own, and those of other packages."""
     offered = [name for name, _ in _entry_points(_BACKENDS_GROUP)]
     return tuple(dict.fromkeys([*(each.backend for each in FORMATS), *sorted(offered)]))
 

@@ -1,4 +1,4 @@
-"""Finding the model file of a folder, or taking the one that somebody names."""
+"""Finds the model file of a folder, or takes the one that is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model says it needs, compared with the environment that its worker will run in: ours."""
+"""What a model says it needs, compared with the environment that its worker will run in: that of the server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_packages(root: Path) -> list[Finding]:
 
 
 def check_python(root: Path) -> Finding:
-    """Compare the Python that runs us, and so the model, with `build.python_version`."""
+    """Compare the running Python, which will run the model too, with `build.python_version`."""
     ours = ".".join(map(str, sys.version_info[:3]))
     wanted = build_section(root).get("python_version")
     if isinstance(wanted, str) and wanted.split(".") != ours.split(".")[: len(wanted.split("."))]:

@@ -1,6 +1,6 @@
 """A look at a model's file without running it: what cannot possibly load is refused before a worker or a port exists.
 
-Whatever is in doubt passes; the worker, which really imports the file, has the last word.
+Whatever is in doubt passes; the worker, which really imports the file, decides.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _has_runner_class(tree: ast.Module, methods: frozenset[str]) -> bool:
 
 
 def _bound_names(tree: ast.AST) -> Iterator[str]:
-    """Give every name that anything in the file may bind, at whatever depth, and the back doors that it uses."""
+    """Give every name that anything in the file may bind, at any depth, and its dynamic bindings."""
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():

@@ -48,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `priorities` are those of its queue.
 
     Of a model that is a file: `file` names it where its folder has several, `backend` is what runs it, `platform` says
-    the same in the words of the Open Inference Protocol, and `parameters` are options of the backend. `batching` has
+    the same in the terms of the Open Inference Protocol, and `parameters` are options of the backend. `batching` has
     fields of `domain.batching.BatchPolicy`.
     """
 

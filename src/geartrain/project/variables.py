@@ -100,7 +100,7 @@ class _Variable(msgspec.Struct, frozen=True, kw_only=True):
     if_wrong: Literal["passed over", "refused", "kept"] = "passed over"  # in the environment of the server
 
     def parse(self, text: str) -> Any:
-        """Return the value; raises ValueError for a wrong one, unless it is kept for somebody else to judge."""
+        """Return the value; raises ValueError for a wrong one, unless another part of the server judges it."""
         try:
             return self.read(text)
         except ValueError:

@@ -30,7 +30,10 @@ from geartrain.service.shared_memory import SharedRegions
 
 
 class App:
-    """The models of a server with all they need, and no listener. Made by `build`; nothing runs before `spawn`."""
+    """The models of a server with everything that they need, without a listener.
+
+    Made by `build`; nothing runs before `spawn`.
+    """
 
     def __init__(self, options: ServeOptions) -> None:
         self.options = options
@@ -126,7 +129,7 @@ class App:
         await asyncio.gather(*(deployment.workers.stop(0) for deployment in self._deployments()))
 
     async def stop(self, *, grace: float | None = 0.0, webhook_grace: Callable[[], float] = lambda: 0.0) -> None:
-        """End all there is: what runs within `grace` seconds (None: no limit), then the webhooks.
+        """End everything: what runs within `grace` seconds (None: no limit), then the webhooks.
 
         `webhook_grace` is asked, when all predictions have ended, for the seconds that webhooks have to be delivered.
         """

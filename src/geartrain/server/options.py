@@ -24,7 +24,7 @@ logger = logging.getLogger("geartrain.server")
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of the start, or of a model's life after it, for whoever shows it."""
+    """A step of the start, or of a model's life after it, to be shown to the operator."""
 
     # "listening", "listening-grpc", "watching", "setup-output", "ready", "setup-failed", "reload-failed", "unloaded",
     # "stopping"

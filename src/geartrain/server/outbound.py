@@ -73,7 +73,7 @@ class Outbound:
         """Close what is open, and remove what is left."""
         for webhooks in self._webhooks.values():
             await webhooks.close()
-        made = vars(self)  # a part that nobody has asked for was never made
+        made = vars(self)  # a part that was not needed was never made
         if "outputs" in made:
             await self.outputs.close()
         if "_workspace" in made:

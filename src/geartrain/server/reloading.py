@@ -1,4 +1,4 @@
-"""Keeps the models of a server as they are on disk, for whoever is writing them.
+"""Keeps the models of a server as they are on disk, for an author who is writing them.
 
 A change that the system reports is only a hint where to look. What is loaded or unloaded follows from a look at the
 disk. All of it is looked at every second, because some changes are never reported, such as those behind a link.

@@ -17,7 +17,7 @@ from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.reloading import watching
 from geartrain.server.tuning import tune_collector, tune_memory
 from geartrain.service.models.deployment import STOP_GRACE
-from geartrain.transport.grpc.listener import GrpcDoor
+from geartrain.transport.grpc.listener import GrpcListener
 
 if TYPE_CHECKING:
     from geartrain.transport.http.server import HttpServer
@@ -37,7 +37,7 @@ def run_server(options: ServeOptions) -> int:
     Raises `PortInUseError` or `GrpcOptionsError` before anything was started.
     """
     listener = listen(options.host, options.port)
-    grpc = GrpcDoor(options.grpc, options.host)
+    grpc = GrpcListener(options.grpc, options.host)
     early = _EarlySignals()
     app = build(options)
     app.spawn()  # the workers start while we import
@@ -55,7 +55,7 @@ class _EarlySignals:
             signal.signal(number, lambda got, _frame: self.seen.append(got))
 
 
-async def _serve(app: App, grpc: GrpcDoor, *, listener: socket.socket, early: _EarlySignals) -> int:
+async def _serve(app: App, grpc: GrpcListener, *, listener: socket.socket, early: _EarlySignals) -> int:
     options = app.options
     try:
         await app.start()

@@ -1,1 +1,1 @@
-"""The owner of models and predictions; every door calls it."""
+"""The service owns models and predictions; every transport calls it."""

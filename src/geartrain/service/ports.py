@@ -1,4 +1,4 @@
-"""What the service asks of the rooms below it. A test's fake and the real thing are equals here."""
+"""The ports of the service: what it needs of the layers below. Tests pass fakes instead."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class WorkerPort(Protocol):
         """Ask for the end of a call; its listener hears of it. Nothing happens if the slot does not run that call."""
 
     def discard(self, files: Sequence[FileRef]) -> None:
-        """Let go of an output's files: they have been read, or nobody wants them."""
+        """Release the files of an output: they have been read, or are not needed."""
 
     def kill(self, reason: str) -> None:
-        """End it at once and by force; what it runs fails for that reason."""
+        """Kill the worker at once; the calls that it runs fail for that reason."""
 
     async def healthcheck(self) -> HealthVerdict:
         """Run the author's healthcheck, however long it takes."""
@@ -79,8 +79,8 @@ class WebhookSenderPort(Protocol):
     async def deliver(self, webhook: Webhook, body: bytes) -> str | None:
         """Try until it has arrived, or there is no hope of it; return why it did not arrive, None if it did."""
 
-    def hurry(self) -> None:
-        """Make no more long pauses between two tries, and end those that are."""
+    def end_pauses(self) -> None:
+        """End every pause between two tries, and make no more long ones."""
 
     async def close(self) -> None:
         """Close every connection."""

@@ -55,12 +55,12 @@ class EventReader:
         return events
 
     def wake(self) -> None:
-        """Have whoever waits for a batch look up; who does not wait is not disturbed."""
+        """Wake the reader if it waits for a batch; do nothing otherwise."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def close(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         self._log.unlisten(self._on_event)
         self._pending = []
 
@@ -75,9 +75,9 @@ class EventReader:
 
 
 class ChangeReader:
-    """Tells that a prediction has changed, not how: for whoever sends its state as a whole, the latest one.
+    """Tells that a prediction has changed, not how: for a reader that sends the latest state as a whole.
 
-    It keeps two marks and no events, so it may be as slow as it likes.
+    It holds two flags and no events, so a slow reader costs nothing.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ChangeReader:
         self._log = prediction.log
         self._kinds = kinds
         self._waiter: asyncio.Future[None] | None = None
-        self.changed = False  # since it was last set to False by the one who reads
+        self.changed = False  # since the reader last set it to False
         self.over = False
         for event in self._log.read(self._log.first_index):
             self._on_event(event)
@@ -107,7 +107,7 @@ class ChangeReader:
                     await self._wait()
 
     def close(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         self._log.unlisten(self._on_event)
 
     async def _wait(self) -> None:
@@ -143,7 +143,7 @@ def replay_start(prediction: Prediction) -> int:
 
 
 def completion(prediction: Prediction) -> asyncio.Future[None]:
-    """Return a future that is done when the prediction is."""
+    """Return a future that is done when the prediction has ended."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     if prediction.is_terminal:
         done.set_result(None)

@@ -41,7 +41,7 @@ class SharedRegions:
     """The registered regions of a server."""
 
     def __init__(self, *, enabled: bool = True, folder: Path = _FOLDER) -> None:
-        """Not `enabled`, every use is refused: whoever reaches the server could read what others share."""
+        """Unless `enabled`, every use is refused: any client of the server could read what others share."""
         self.enabled = enabled
         self._folder = folder
         self._regions: dict[str, tuple[Region, int]] = {}  # with the descriptor of its object
@@ -103,7 +103,7 @@ class SharedRegions:
         """Write to a region; raise as `read` does."""
         region, descriptor = self._find(name, offset, len(data))
         begin = region.offset + offset
-        if os.fstat(descriptor).st_size < begin + len(data):  # to write on would make it grow
+        if os.fstat(descriptor).st_size < begin + len(data):  # writing beyond the end would make the object grow
             raise _shrunk(region)
         rest = memoryview(data)
         while rest:
@@ -111,7 +111,7 @@ class SharedRegions:
             begin, rest = begin + done, rest[done:]
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         for _, descriptor in self._regions.values():
             os.close(descriptor)
         self._regions.clear()
@@ -135,7 +135,7 @@ class SharedRegions:
         return found
 
     def _open(self, key: str) -> int:
-        """Open the object of a key, for a key can only be the name of one: it leads nowhere else."""
+        """Open the object that a key names. A key cannot lead to any other file."""
         name = key.removeprefix("/")
         if (
             not name

@@ -1,4 +1,4 @@
-"""Counts what a model version has done, at the end of each of its predictions, whichever door they came through."""
+"""Counts what a model version has done, at the end of each of its predictions, over any transport."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Counts(msgspec.Struct):
     fail_time: float = 0.0
     latest: float = 0.0  # when the latest run ended
     canceled: int = 0
-    rejected: int = 0  # for want of a place in the queue, or of patience in it
+    rejected: int = 0  # refused by a full queue, or timed out in the queue
     crashed: int = 0  # the run raised, or its worker died
     other: int = 0
     rows: int = 0  # of the batches, beyond one for each success

@@ -83,8 +83,8 @@ class Webhooks:
             return
         loop = asyncio.get_running_loop()
         for delivery in self._tasks.values():
-            delivery.hurry(loop.time() + grace / 2)
-        self.sender.hurry()
+            delivery.finish_by(loop.time() + grace / 2)
+        self.sender.end_pauses()
         await asyncio.wait(tuple(self._tasks), timeout=grace)
         if self._tasks:
             logger.warning("webhooks are given up: the server ends", extra={"count": len(self._tasks)})
@@ -119,7 +119,7 @@ class Webhooks:
 
 
 class _Delivery:
-    """Everything that one receiver is told of one prediction."""
+    """The webhooks that one receiver gets for one prediction."""
 
     task: asyncio.Task[None]
 
@@ -135,7 +135,7 @@ class _Delivery:
         self._reader = ChangeReader(prediction, kinds, on_end=self._on_end)
 
     async def run(self) -> None:
-        """Tell it all, in order."""
+        """Send all webhooks of the prediction, in order."""
         events = self._webhook.events
         try:
             if "start" in events:
@@ -147,14 +147,14 @@ class _Delivery:
         if "completed" in events:
             await self._tell_end()
 
-    def hurry(self, ends: float) -> None:
-        """Be through with everything but the end by then, on the loop's clock."""
+    def finish_by(self, ends: float) -> None:
+        """Send everything but the end by then, a time on the loop's clock."""
         self._ends = ends
         if self._limit is not None:
             self._limit.reschedule(ends)
 
     def give_up(self) -> None:
-        """Too much waits for receivers."""
+        """Give this delivery up, because too many webhooks wait for receivers."""
         self.task.cancel()
         logger.warning("a webhook is given up: too much waits for receivers", extra={"prediction": self._prediction_id})
 

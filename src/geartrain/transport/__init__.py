@@ -1,1 +1,1 @@
-"""The doors: they decode, call the service and encode."""
+"""The transports: they decode requests, call the service and encode its answers."""

@@ -42,7 +42,7 @@ def numpy_type(datatype: str) -> Any:
     return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
 
 
-# in
+# input
 
 
 def numbers_of(tensor: Tensor) -> Any:
@@ -79,7 +79,7 @@ def bits_of_bfloat(array: Any) -> Any:
     return rounded.astype(np.uint16).reshape(array.shape)
 
 
-# out
+# output
 
 
 def is_torch(value: Any) -> bool:

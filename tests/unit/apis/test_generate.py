@@ -265,7 +265,7 @@ def test_tensor_that_is_missing() -> None:
     assert read({"text_input": "a", "x": 1}, model).values == b'{"prompt":"a"}'
 
 
-# out
+# output
 
 
 def succeeded(output: bytes | None, *chunks: bytes) -> Prediction:

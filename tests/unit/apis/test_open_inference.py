@@ -25,7 +25,7 @@ FOUR = struct.pack("<4f", 1, 2, 3, 4)
 
 
 @pytest.fixture(params=["small", "large"], autouse=True)
-def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Every body is read by the reader of small ones, and once more by that of large ones."""
     if request.param == "large":
         tensor_json.load_arrays()

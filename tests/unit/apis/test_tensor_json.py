@@ -34,7 +34,7 @@ def decode_large(datatype: str, text: str, count: int) -> bytes:
     try:
         _, (data,) = tensor_arrays.parse(b'{"inputs":[{"data":' + text.encode() + b"}]}")
         return bytes(tensor_arrays.decode("x", datatype, data, count=count))
-    except tensor_arrays.SlowRoadError:
+    except tensor_arrays.SlowPathError:
         return decode_small(datatype, text, count)
 
 
@@ -189,7 +189,7 @@ def test_floats_survive(decode: Decode, values: list[float]) -> None:
         assert decode("FP32", text.decode(), len(values)) == contents
 
 
-# out
+# output
 
 
 @ENCODERS

@@ -31,7 +31,7 @@ from geartrain import (
     concurrent,
     streaming,
 )
-from geartrain.authoring.decorators import CONCURRENT_MARK, STREAMING_MARK
+from geartrain.authoring.decorators import CONCURRENT_ATTRIBUTE, STREAMING_ATTRIBUTE
 from geartrain.authoring.inputs import MISSING, FieldInfo
 
 HEAVY = (
@@ -195,26 +195,26 @@ def test_a_model_made_by_hand_has_no_dataclass_settings() -> None:
         type("Bad", (BaseModel,), {}, auto_dataclass=False, frozen=True)
 
 
-# Marks
+# Decorators
 
 
 @pytest.mark.parametrize("decorate", [streaming, streaming()], ids=["bare", "called"])
-def test_streaming_marks(decorate: typing.Callable[[typing.Any], typing.Any]) -> None:
+def test_streaming_decorator(decorate: typing.Callable[[typing.Any], typing.Any]) -> None:
     def run() -> None: ...
 
     assert decorate(run) is run
-    assert getattr(run, STREAMING_MARK) is True
+    assert getattr(run, STREAMING_ATTRIBUTE) is True
 
 
-def test_concurrent_marks() -> None:
+def test_concurrent_decorator() -> None:
     @concurrent(max=8)
     async def run() -> None: ...
 
     @concurrent
     def plain() -> None: ...
 
-    assert getattr(run, CONCURRENT_MARK) == 8
-    assert getattr(plain, CONCURRENT_MARK) == 1
+    assert getattr(run, CONCURRENT_ATTRIBUTE) == 8
+    assert getattr(plain, CONCURRENT_ATTRIBUTE) == 1
 
 
 def test_concurrent_takes_an_async_generator() -> None:
@@ -222,7 +222,7 @@ def test_concurrent_takes_an_async_generator() -> None:
     async def run() -> AsyncIterator[int]:
         yield 1
 
-    assert getattr(run, CONCURRENT_MARK) == 2
+    assert getattr(run, CONCURRENT_ATTRIBUTE) == 2
 
 
 @pytest.mark.parametrize("wrong", [0, -1])

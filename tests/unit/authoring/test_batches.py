@@ -1,4 +1,4 @@
-"""What an author writes for batches: the mark, the error of single requests, and the scope of one."""
+"""What an author writes for batches: the decorator, the error of single requests, and the scope of one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 import geartrain
 from geartrain import ItemError, Scope, batch_item, batched, concurrent, current_scope, streaming
 from geartrain.authoring.batches import check_settings
-from geartrain.authoring.decorators import BATCHED_MARK, CONCURRENT_MARK, STREAMING_MARK
+from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, CONCURRENT_ATTRIBUTE, STREAMING_ATTRIBUTE
 from geartrain.authoring.scope import use_scope
 from geartrain.worker.loading import cog_alias
 
 
 def settings_of(function: Any) -> dict[str, Any]:
-    found: dict[str, Any] = getattr(function, BATCHED_MARK)
+    found: dict[str, Any] = getattr(function, BATCHED_ATTRIBUTE)
     return found
 
 
-def test_mark_with_and_without_settings() -> None:
+def test_decorator_with_and_without_settings() -> None:
     @batched
     def bare() -> None: ...
 
@@ -42,17 +42,17 @@ def test_mark_with_and_without_settings() -> None:
     }
 
 
-def test_mark_goes_with_the_others_and_changes_nothing_by_itself() -> None:
+def test_decorator_goes_with_the_others_and_changes_nothing_by_itself() -> None:
     @batched(max_size=4)
     @streaming
     @concurrent(max=3)
     async def run() -> Any:
         yield 1
 
-    assert getattr(run, STREAMING_MARK)
-    assert getattr(run, CONCURRENT_MARK) == 3
+    assert getattr(run, STREAMING_ATTRIBUTE)
+    assert getattr(run, CONCURRENT_ATTRIBUTE) == 3
     assert settings_of(run)["max_size"] == 4
-    assert not hasattr(batched(lambda: 1), STREAMING_MARK)
+    assert not hasattr(batched(lambda: 1), STREAMING_ATTRIBUTE)
     assert batched(lambda: 1)() == 1
 
 
@@ -85,7 +85,7 @@ def test_settings_that_cannot_be_meant(settings: dict[str, Any], kind: type[Exce
         check_settings(settings)
 
 
-def test_mark_on_something_that_is_no_function() -> None:
+def test_decorator_on_something_that_is_no_function() -> None:
     with pytest.raises(TypeError, match=r"write @batched or @batched\(max_size=32\), not @batched\(8\)"):
         batched(8)  # type: ignore[call-overload]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.bridge.folder import WorkerFolder, delete_originals
+from geartrain.bridge.folder import WorkerFolder, delete_temporary_files
 from geartrain.domain.predictions.calls import FileRef
 
 
@@ -80,11 +80,11 @@ def test_socket_of_a_long_path_is_elsewhere(tmp_path: Path, monkeypatch: pytest.
     folder.close(now=True)
 
 
-def test_originals_are_deleted_with_their_empty_folders(tmp_path: Path) -> None:
+def test_temporary_files_are_deleted_with_their_empty_folders(tmp_path: Path) -> None:
     empty, full = tmp_path / "empty", tmp_path / "full"
     for path in (empty, full):
         path.mkdir()
         (path / "a").write_text("")
     (full / "b").write_text("")
-    delete_originals([str(empty / "a"), str(empty), str(full / "a"), str(full), str(tmp_path / "missing")])
+    delete_temporary_files([str(empty / "a"), str(empty), str(full / "a"), str(full), str(tmp_path / "missing")])
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["b", "full"]

@@ -37,7 +37,7 @@ from geartrain.domain.tensors.tensor import Tensor, join_bytes, unpack
 from geartrain.ipc import messages as m
 from geartrain.ipc.framing import INLINE_LIMIT, FrameReader, frame
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
-from geartrain.ipc.shared_memory import WORTHWHILE, Arena
+from geartrain.ipc.shared_memory import WORTHWHILE, MemoryRegion
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -205,12 +205,12 @@ async def test_large_tensors_travel_in_memory_call_after_call(slot: Slot) -> Non
         slot.run(Listener(), *items)
         message = slot.sent()
         assert message.memory is not None
-        arena = Arena.open(message.memory.input)
-        raw = PayloadReader(lambda arena=arena: arena).read(message.input)  # type: ignore[misc]
+        region = MemoryRegion.open(message.memory.input)
+        raw = PayloadReader(lambda region=region: region).read(message.input)  # type: ignore[misc]
         _, (whole,) = unpack(raw)
         assert bytes(whole.data) == b"".join(bytes(each.tensors[0].data) for each in items if each.tensors)
         del whole, raw
-        arena.close()
+        region.close()
         slot.report(m.Cancelled(0), m.Cancelled(1), m.Cancelled(2), serial=serial, idle=True)
 
 
@@ -229,10 +229,10 @@ async def test_the_largest_inputs_travel_in_a_file(slot: Slot) -> None:
 async def test_an_input_that_cannot_be_written_fails_its_call_and_frees_the_slot(
     slot: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(*_: object) -> None:
+    def no_space(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(PayloadWriter, "to_file", no_room)
+    monkeypatch.setattr(PayloadWriter, "to_file", no_space)
     listener = Listener()
     task = slot.run(listener, item(text=b'"' + b"x" * INLINE_LIMIT + b'"'))
     assert task is not None
@@ -319,8 +319,8 @@ async def test_outputs_in_memory_are_told_apart_and_the_memory_is_free_again(slo
     slot.run(listener, *[item(str(index), b"{}", tensor("x", 0, 1, 1)) for index in range(3)])
     memory = slot.sent().memory
     assert memory is not None
-    arena = Arena.open(memory.output)
-    writer = PayloadWriter(lambda: arena, Path)
+    region = MemoryRegion.open(memory.output)
+    writer = PayloadWriter(lambda: region, Path)
     pieces = [b"a" * WORTHWHILE, b"b" * 10]
     first, second = writer.share([[piece] for piece in pieces])
     assert first is not None
@@ -330,8 +330,8 @@ async def test_outputs_in_memory_are_told_apart_and_the_memory_is_free_again(slo
     assert listener.heard[1:] == [
         ("end", [ItemEnd(index, Succeeded(output, 0.5)) for index, output in enumerate(outputs)], True)
     ]
-    assert arena.is_free()
-    arena.close()
+    assert region.is_free()
+    region.close()
 
 
 async def test_a_late_word_of_another_call_changes_nothing(slot: Slot) -> None:

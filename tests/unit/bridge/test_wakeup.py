@@ -67,7 +67,7 @@ def adaptive(clock: Clock) -> Adaptive:
 def test_a_single_call_is_slept_through(clock: Clock) -> None:
     policy = adaptive(clock)
     for _ in range(3):
-        policy.before_send(lone=True)
+        policy.before_send(alone=True)
         assert not any(clock.move(0.005))
         policy.on_end(0.005)
         assert not any(clock.move(1.0))
@@ -76,7 +76,7 @@ def test_a_single_call_is_slept_through(clock: Clock) -> None:
 def test_calls_that_follow_each_other_find_the_loop_awake_at_their_end(clock: Clock) -> None:
     policy = adaptive(clock)
     for turn in range(4):
-        policy.before_send(lone=False)
+        policy.before_send(alone=False)
         awake = clock.move(0.005)
         assert awake[-1] == (turn > 0)
         assert not any(awake[:35])
@@ -89,7 +89,7 @@ def test_calls_that_follow_each_other_find_the_loop_awake_at_their_end(clock: Cl
 def test_the_loop_sleeps_through_short_and_through_long_calls(clock: Clock, took: float) -> None:
     policy = adaptive(clock)
     for _ in range(3):
-        policy.before_send(lone=False)
+        policy.before_send(alone=False)
         assert not any(clock.move(took))
         policy.on_end(took)
 
@@ -97,7 +97,7 @@ def test_the_loop_sleeps_through_short_and_through_long_calls(clock: Clock, took
 def test_the_loop_sleeps_through_calls_that_were_only_heard_of_late(clock: Clock) -> None:
     policy = adaptive(clock)
     for _ in range(3):
-        policy.before_send(lone=False)
+        policy.before_send(alone=False)
         assert not any(clock.move(0.005))
         policy.on_end(0.0001)
 
@@ -106,10 +106,10 @@ def _after_dense_calls(clock: Clock) -> Adaptive:
     """Return a policy after two calls of 5 ms, in the third one."""
     policy = adaptive(clock)
     for _ in range(2):
-        policy.before_send(lone=False)
+        policy.before_send(alone=False)
         clock.move(0.005)
         policy.on_end(0.005)
-    policy.before_send(lone=False)
+    policy.before_send(alone=False)
     return policy
 
 
@@ -126,7 +126,7 @@ def test_nobody_stays_awake_for_a_worker_that_is_gone(clock: Clock) -> None:
 def test_several_calls_at_a_time_are_not_foreseen(clock: Clock) -> None:
     policy = new_policy("adaptive", clock, one_by_one=False)  # type: ignore[arg-type]
     for _ in range(4):
-        policy.before_send(lone=False)
+        policy.before_send(alone=False)
         assert not any(clock.move(0.005))
         policy.on_end(0.005)
 
@@ -147,31 +147,31 @@ def _polls(policy: Adaptive | Blocking, clock: Clock, *, comes_after: int) -> in
 
 def test_a_short_call_of_a_single_client_is_awaited_on_the_spot_for_a_moment(clock: Clock) -> None:
     policy = adaptive(clock)
-    policy.before_send(lone=True)
+    policy.before_send(alone=True)
     assert _polls(policy, clock, comes_after=1) == 0, "nothing is known of its calls yet"
     policy.on_end(0.0001)
-    policy.before_send(lone=True)
+    policy.before_send(alone=True)
     assert _polls(policy, clock, comes_after=2) == 2
     policy.on_end(0.0001)
-    policy.before_send(lone=True)
+    policy.before_send(alone=True)
     assert _polls(policy, clock, comes_after=1000) in {5, 6}
     policy.on_end(0.01)
-    policy.before_send(lone=True)
+    policy.before_send(alone=True)
     assert _polls(policy, clock, comes_after=1) == 0, "the last one was long"
 
 
 def test_a_call_beside_others_is_not_awaited_on_the_spot(clock: Clock) -> None:
     policy = adaptive(clock)
-    policy.before_send(lone=False)
+    policy.before_send(alone=False)
     policy.on_end(0.0001)
-    policy.before_send(lone=False)
+    policy.before_send(alone=False)
     assert _polls(policy, clock, comes_after=1) == 0
 
 
 def test_blocking_never_waits_awake(clock: Clock) -> None:
     policy = Blocking()
     for _ in range(4):
-        policy.before_send(lone=True)
+        policy.before_send(alone=True)
         assert _polls(policy, clock, comes_after=1) == 0
         assert not any(clock.move(0.005))
         policy.on_end(0.0001)

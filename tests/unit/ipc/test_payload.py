@@ -12,26 +12,26 @@ import pytest
 from geartrain.ipc.framing import INLINE_LIMIT
 from geartrain.ipc.messages import InFile, Inline, InMemory
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
-from geartrain.ipc.shared_memory import LARGEST, WORTHWHILE, Arena
+from geartrain.ipc.shared_memory import LARGEST, WORTHWHILE, MemoryRegion
 
 
 class Side:
     """A writer and the reader of the other side, with memory of their own if there is any."""
 
-    def __init__(self, folder: Path, arena: Arena | None) -> None:
+    def __init__(self, folder: Path, region: MemoryRegion | None) -> None:
         numbers = itertools.count()
-        opened = None if arena is None else Arena.open(arena.path)
+        opened = None if region is None else MemoryRegion.open(region.path)
         self.opened = opened
-        self.writer = PayloadWriter(lambda: arena, lambda: folder / f"payload-{next(numbers)}")
+        self.writer = PayloadWriter(lambda: region, lambda: folder / f"payload-{next(numbers)}")
         self.reader = PayloadReader(lambda: opened)
 
 
 @pytest.fixture
 def side(tmp_path: Path) -> Iterator[Side]:
-    arena = Arena.create()
-    side = Side(tmp_path, arena)
+    region = MemoryRegion.create()
+    side = Side(tmp_path, region)
     yield side
-    arena.close()
+    region.close()
     assert side.opened is not None
     side.opened.close()
 
@@ -109,7 +109,7 @@ def test_without_memory_there_are_other_ways(bare: Side) -> None:
 
 
 def test_memory_that_cannot_be_had_is_no_error(tmp_path: Path) -> None:
-    def refuse() -> Arena:
+    def refuse() -> MemoryRegion:
         raise OSError("no")
 
     writer, reader = PayloadWriter(refuse, lambda: tmp_path / "file"), PayloadReader(refuse)

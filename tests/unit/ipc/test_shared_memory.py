@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from geartrain.bridge.slot_memory import SharedSlotMemory, new_probe
-from geartrain.ipc.shared_memory import Arena
+from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.channels.slot import can_share
 
 
@@ -20,30 +20,30 @@ def open_files() -> set[str]:
 
 
 @pytest.fixture
-def arena() -> Iterator[Arena]:
-    arena = Arena.create()
-    yield arena
-    arena.close()
+def region() -> Iterator[MemoryRegion]:
+    region = MemoryRegion.create()
+    yield region
+    region.close()
 
 
-def test_piece_comes_as_it_went(arena: Arena) -> None:
-    other = Arena.open(arena.path)
-    size = arena.write([b"abc", memoryview(b"def"), bytearray(b""), b"g"])
+def test_piece_comes_as_it_went(region: MemoryRegion) -> None:
+    other = MemoryRegion.open(region.path)
+    size = region.write([b"abc", memoryview(b"def"), bytearray(b""), b"g"])
     assert (size, bytes(other.view(size)), other.take(size)) == (7, b"abcdefg", b"abcdefg")
     other.close()
 
 
-def test_it_grows_on_either_side(arena: Arena) -> None:
-    other = Arena.open(arena.path)
+def test_it_grows_on_either_side(region: MemoryRegion) -> None:
+    other = MemoryRegion.open(region.path)
     for size in (1, 5000, 100_000, 30, 3_000_000):
-        for writer, reader in ((arena, other), (other, arena)):
+        for writer, reader in ((region, other), (other, region)):
             data = os.urandom(size)
             assert writer.write([data]) == size
             assert reader.take(size) == data
     other.close()
 
 
-def test_what_grows_slowly_does_not_grow_often(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_grows_slowly_does_not_grow_often(region: MemoryRegion, monkeypatch: pytest.MonkeyPatch) -> None:
     grown: list[int] = []
     allocate = os.posix_fallocate
 
@@ -53,54 +53,54 @@ def test_what_grows_slowly_does_not_grow_often(arena: Arena, monkeypatch: pytest
 
     monkeypatch.setattr(os, "posix_fallocate", count)
     for size in range(100_000, 1_000_000, 1000):
-        arena.write([b"x" * size])
+        region.write([b"x" * size])
     assert len(grown) < 25
 
 
-def test_writer_knows_when_it_has_been_read(arena: Arena) -> None:
-    other = Arena.open(arena.path)
-    assert arena.is_free()
-    arena.write([b"one"])
-    assert not arena.is_free()
+def test_writer_knows_when_it_has_been_read(region: MemoryRegion) -> None:
+    other = MemoryRegion.open(region.path)
+    assert region.is_free()
+    region.write([b"one"])
+    assert not region.is_free()
     other.take(3)
-    assert arena.is_free()
+    assert region.is_free()
     other.close()
 
 
 def test_it_is_gone_with_those_who_have_it_open() -> None:
     before = open_files()
-    arena = Arena.create()
-    arena.write([b"x" * 100_000])
-    other = Arena.open(arena.path)
+    region = MemoryRegion.create()
+    region.write([b"x" * 100_000])
+    other = MemoryRegion.open(region.path)
     view = other.view(100_000)
     other.close()
     other.close()
-    arena.close()
+    region.close()
     assert bytes(view[:1]) == b"x"  # who still looks at it may go on
     del view
     assert open_files() == before
 
 
-def test_nobody_can_pull_it_away_from_under_a_reader(arena: Arena) -> None:
-    arena.write([b"x" * 100_000])
-    with pytest.raises(PermissionError), Path(arena.path).open("r+b") as file:
+def test_nobody_can_pull_it_away_from_under_a_reader(region: MemoryRegion) -> None:
+    region.write([b"x" * 100_000])
+    with pytest.raises(PermissionError), Path(region.path).open("r+b") as file:
         file.truncate(0)
 
 
-def test_size_that_is_not_there_is_an_error(arena: Arena) -> None:
-    arena.write([b"abc"])
+def test_size_that_is_not_there_is_an_error(region: MemoryRegion) -> None:
+    region.write([b"abc"])
     with pytest.raises(OSError, match="are to be in shared memory that has"):
-        arena.take(1_000_000)
+        region.take(1_000_000)
 
 
 def test_lack_of_memory_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
     script = (
-        "import resource; from geartrain.ipc.shared_memory import Arena\n"
-        "arena = Arena.create(); resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "import resource; from geartrain.ipc.shared_memory import MemoryRegion\n"
+        "region = MemoryRegion.create(); resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "try: arena.write([b'x' * 1_000_000])\n"
+        "try: region.write([b'x' * 1_000_000])\n"
         "except OSError as error: print('error')\n"
-        "print(arena.write([b'x']))"
+        "print(region.write([b'x']))"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["error", "1"]
@@ -119,7 +119,7 @@ def test_memory_of_a_slot_is_made_when_it_is_needed_and_given_back() -> None:
     assert paths is not None
     assert (memory.inputs(), memory.outputs()) != (None, None)
     for path in (paths.input, paths.output):
-        Arena.open(path).close()
+        MemoryRegion.open(path).close()
     assert len(open_files()) > len(before)
     memory.close()
     assert open_files() == before

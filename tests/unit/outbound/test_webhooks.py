@@ -12,7 +12,7 @@ from geartrain.domain.predictions.events import Log, Output
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.webhook import Webhook, WebhookEvent
 from geartrain.outbound import network, webhook_client
-from geartrain.outbound.host_limits import Lanes
+from geartrain.outbound.host_limits import HostLimits
 from geartrain.outbound.policy import UrlPolicy
 from geartrain.outbound.retries import Retries
 from geartrain.outbound.webhooks import WebhookSender
@@ -154,22 +154,22 @@ async def test_body_is_asked_for_when_its_turn_has_come(
     assert [call.body for call in receiver.calls] == [b"1", b"late"]
 
 
-async def test_hurry_before_the_first_webhook(receiver: Receiver) -> None:
+async def test_end_of_pauses_before_the_first_webhook(receiver: Receiver) -> None:
     sender = WebhookSender(HERE, user_agent="x", retries=Retries(first_pause=3600, longest_pause=3600))
-    sender.hurry()
+    sender.end_pauses()
     receiver.script.append(answers(503))
     async with asyncio.timeout(10):
         assert await sender.deliver(Webhook(receiver.url()), b"{}") is None
     await sender.close()
 
 
-async def test_lanes() -> None:
-    lanes = Lanes(each=2, together=3)
+async def test_limits_of_one_host() -> None:
+    limits = HostLimits(each=2, together=3)
     inside: list[str] = []
     leave = asyncio.Event()
 
     async def enter(receiver: str) -> None:
-        async with lanes.enter(receiver):
+        async with limits.enter(receiver):
             inside.append(receiver)
             await leave.wait()
 
@@ -179,7 +179,7 @@ async def test_lanes() -> None:
     leave.set()
     await asyncio.gather(*tasks)
     assert sorted(inside) == ["a", "a", "a", "b", "b"]
-    assert lanes._lanes == {}
+    assert limits._limits == {}
 
 
 # what waits for receivers
@@ -210,7 +210,7 @@ class Dead:
         await asyncio.Event().wait()
         return None
 
-    def hurry(self) -> None:
+    def end_pauses(self) -> None:
         pass
 
     async def close(self) -> None:
@@ -278,7 +278,7 @@ async def test_bug_in_a_delivery_is_logged(caplog: pytest.LogCaptureFixture) -> 
 # the reader
 
 
-async def test_change_reader_keeps_two_marks() -> None:
+async def test_change_reader_holds_two_flags() -> None:
     prediction = Prediction("p", b"{}", 1.0)
     ends: list[None] = []
     reader = ChangeReader(prediction, frozenset({Output}), on_end=lambda: ends.append(None))

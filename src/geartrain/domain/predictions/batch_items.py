@@ -1,4 +1,4 @@
-"""How large a request is in a batch, and what it can share one with."""
+"""How many rows of a batch a request takes, and which requests can share a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of batches: how a model wants its requests gathered, and what of them can share one call.
+"""Settings of batches: how a model's requests are gathered, and which of them can share one call.
 
 A batch is one call of `run()` for several requests. Sizes count rows: those that a request's tensors bring along their
 first dimension, or 1 for a request of a model without tensor inputs.

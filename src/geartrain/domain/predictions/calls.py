@@ -1,6 +1,6 @@
-"""What passes between the service and a worker: a call, what becomes of it, and who hears of it.
+"""The interface between the service and a worker: a call, its outcome, and its listener.
 
-The service and the bridge both speak these words, so neither needs to know the other.
+Service and bridge both use these types, so neither imports the other.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class ItemInput(msgspec.Struct, frozen=True):
 class CallInput(msgspec.Struct, frozen=True):
     """One invocation of `run()`, for one prediction or, where the model takes batches, for several.
 
-    `prefetch`: the slot is still busy; the call begins when the one before it is over. `lone`: no other client seems
-    to ask at present, so the server has nothing else to do while the call runs.
+    `prefetch`: the slot is still busy; the call begins when the one before it is over. `single_client`: no other client
+    seems to ask at present, so the server has nothing else to do while the call runs.
     """
 
     id: str
     items: tuple[ItemInput, ...]
     prefetch: bool = False
-    lone: bool = False
+    single_client: bool = False
 
 
 class FileRef(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class CallListener(Protocol):
     """
 
     def on_begin(self) -> None:
-        """The call is run now: at once, or when the one before it on its slot is over."""
+        """The run of the call begins: at once, or when the call before it on its slot has ended."""
 
     def on_unstarted(self) -> None:
         """The worker has died before the call began: nothing of it has run."""
@@ -146,7 +146,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     is_async: bool
     has_healthcheck: bool
     batching: Batching | None = None
-    platform: str = PYTHON  # what runs it, as the Open Inference Protocol calls it
+    platform: str = PYTHON  # the Open Inference Protocol's name of what runs the model
 
 
 class HealthVerdict(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """What can happen to a prediction, and the append-only log that keeps it.
 
 Every way of answering is a reader of this log. A reader holds no queue of its own: it remembers the index it has read
-up to, so a slow one costs nothing and stalls nobody. The log keeps the newest `capacity` events and knows how many
+up to, so a slow one costs nothing and stalls no other. The log keeps the newest `capacity` events and knows how many
 it has dropped.
 """
 
@@ -57,7 +57,7 @@ Event = Start | Output | Log | Metric | Completed
 
 
 class EventsDroppedError(LookupError):
-    """A reader asked for events that the ring no longer holds."""
+    """A reader asked for events that the log no longer holds."""
 
     def __init__(self, skipped: int) -> None:
         super().__init__(f"{skipped} events were dropped")
@@ -98,10 +98,10 @@ class EventLog:
                 _log_failure(error)
 
     def end(self, event: Completed) -> None:
-        """Add the last event of all, and tell everybody."""
+        """Append the last event, and call the listeners."""
         self.append(event)
         enders = self._enders
-        # Who listens often knows the prediction: kept, they would hold each other.
+        # A listener often refers to the prediction: without this, they would keep each other alive.
         self._listeners = self._enders = ()
         for ender in enders:
             try:
@@ -121,7 +121,7 @@ class EventLog:
         self._listeners = (*self._listeners, listener)
 
     def listen_for_end(self, ender: Callable[[], None]) -> None:
-        """Call `ender` after the last event: most who wait for a prediction want to know no more."""
+        """Call `ender` after the last event: most readers of a prediction need no more."""
         self._enders = (*self._enders, ender)
 
     def unlisten(self, listener: Callable[[Event], None]) -> None:

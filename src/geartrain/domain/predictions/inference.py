@@ -1,4 +1,4 @@
-"""A request and a response of the Open Inference Protocol, without a word of HTTP or gRPC."""
+"""A request and a response of the Open Inference Protocol, independent of HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class InferRequest(msgspec.Struct, frozen=True):
 
 
 class InferResponse(msgspec.Struct, frozen=True):
-    """What it gets: the tensors, in the model's order, and the parameters that the run has recorded."""
+    """What the client gets: the tensors, in the model's order, and the parameters that the run has recorded."""
 
     model_name: str
     model_version: str

@@ -137,7 +137,7 @@ VERSION_STEPS: Final[dict[VersionState, frozenset[VersionState]]] = {
 
 
 class IllegalStepError(RuntimeError):
-    """A state machine was asked for a step that its table does not have: a bug of ours, never of a client."""
+    """A state machine was asked for a step that its table does not have: a bug in the server."""
 
     def __init__(self, what: str, current: StrEnum, wanted: StrEnum) -> None:
         super().__init__(f"{what} cannot go from {current} to {wanted}")

@@ -73,7 +73,7 @@ class Prediction:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing can happen to it any more."""
+        """Whether the prediction has ended."""
         return self.status in _TERMINAL
 
     @property

@@ -12,7 +12,7 @@ class Duration(msgspec.Struct):
     ns: int = 0
 
     def add(self, ns: int) -> None:
-        """It has happened once more."""
+        """Count one more."""
         self.count += 1
         self.ns += ns
 

@@ -1,4 +1,4 @@
-"""Whom a client wants told of its prediction, and of what."""
+"""The webhook that a client has asked for."""
 
 from __future__ import annotations
 

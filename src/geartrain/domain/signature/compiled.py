@@ -1,7 +1,7 @@
 """Rules compiled to msgspec types: the check that every prediction pays for.
 
-The compiled type may refuse what a rule accepts (the complete check then has the last word), and must never accept
-what a rule refuses. A rule that msgspec has no words for becomes `Any`, and is checked by `rules.faults` afterwards.
+The compiled type may refuse what a rule accepts (the complete check then decides), and must never accept
+what a rule refuses. A rule that msgspec cannot express becomes `Any`, and is checked by `rules.faults` afterwards.
 """
 
 from __future__ import annotations

@@ -240,6 +240,6 @@ def _shown(rule: Rule, value: Any) -> str:
 
 
 def unexpected(name: str, known: Iterable[str], what: str) -> str:
-    """The sentence about a field that nobody asked for; `what` names the things that `known` lists."""
+    """The sentence about an unknown field; `what` names the things that `known` lists."""
     names = ", ".join(known)
     return f"Unexpected field {render(name)}; the {what} are: {names}" if names else f"Unexpected field {render(name)}"

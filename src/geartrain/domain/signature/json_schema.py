@@ -88,7 +88,7 @@ def _record_schema(spec: TypeSpec) -> JsonObject:
 
 
 def _tensor_schema(spec: TypeSpec) -> JsonObject:
-    """Nested arrays. That rows of a variable size have to be equally long is beyond the words of a schema."""
+    """Nested arrays. That rows of a variable size have to be equally long cannot be said in a schema."""
     schema: JsonObject = {"type": ELEMENTS[spec.datatype]}
     limits = INTEGERS.get(spec.datatype)
     if limits is not None:

@@ -1,6 +1,6 @@
 """The regular expressions of `Input(regex=…)`, searched in text that a client chose.
 
-They run in the parent, on the loop that serves everybody, so the engine must not be led into exponential search:
+They run in the parent, on the loop that serves everybody, so no pattern may take exponential time:
 `jsonschema_rs` (the dialect of JSON Schema, and Cog's engine) gives up after a fixed number of steps. Only what it
 cannot read, such as Python's named groups, falls to `re`.
 """

@@ -104,7 +104,7 @@ class TensorView:
         self.gives_tensors = self._out.has_tensors
         self.has_tensors = self.gives_tensors or any(field.type.kind == "tensor" for field in signature.inputs)
 
-    # in
+    # input
 
     def bind(self, tensors: Sequence[Tensor]) -> Bound:
         """Check the tensors of a request and return the model's input.
@@ -149,7 +149,7 @@ class TensorView:
         least, most = len(self._required), len(self._specs)
         return f"{least} input(s)" if least == most else f"between {least} and {most} inputs"
 
-    # out
+    # output
 
     def check_requested(self, names: Sequence[str]) -> None:
         """Raise `INVALID_TENSOR` if one of these is no output of the model."""

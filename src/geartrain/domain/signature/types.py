@@ -21,7 +21,7 @@ Kind = Literal[
     "path",  # a file by URL; the runner gets a local path
     "file",  # a file by URL; the runner gets an open binary file
     "secret",
-    "object",  # `dict` and `Any`: Cog's schema has no narrower word for either
+    "object",  # `dict` and `Any`: Cog's schema has no narrower type for either
     "array",  # `items`
     "union",  # `members`
     "record",  # TypedDict, BaseModel, dataclass, pydantic: `fields`

@@ -28,7 +28,7 @@ class NewPrediction(msgspec.Struct, frozen=True):
     keep: bool = False  # for a client that will ask for it by its id
     webhook: Webhook | None = None
     output_prefix: str | None = None  # the URL that its output files shall go to
-    background: bool = False  # nobody waits for its answer
+    background: bool = False  # no client waits for its answer
     tensors: tuple[Tensor, ...] | None = None  # inputs that have been checked; see `ItemInput`
     parameters: Parameters | None = None
     queue: int | None = None  # how many may wait before it, where that is not the operator's `Limits.queue`
@@ -43,11 +43,11 @@ class NoInputFiles:
         return False
 
     def check(self, values: dict[str, Any]) -> tuple[FieldError, ...]:  # noqa: ARG002 - as of `InputFilesPort`
-        """There is nothing to be wrong."""
+        """Return no fault: there are no files."""
         return ()
 
     async def fetch(self, values: dict[str, Any], folder: Callable[[], Path]) -> dict[str, Any]:  # noqa: ARG002
-        """There is nothing to fetch."""
+        """Do nothing: there are no files."""
         return values
 
 

@@ -230,7 +230,7 @@ class Deployment:
 
     async def report(self) -> HealthReport:
         """Return the health now, after asking the author's healthcheck if there is one."""
-        return await self.workers.report(is_free=lambda: self.scheduler.has_room)
+        return await self.workers.report(is_free=lambda: self.scheduler.has_capacity)
 
     # as the observer of its workers
 

@@ -84,7 +84,7 @@ class ModelEntry:
         raise GeartrainError(Code.NOT_READY, self._absence(version))
 
     def _reason(self, version: str) -> str:
-        """Why nothing of it is loaded; empty if nobody wants it to be."""
+        """Why no version is loaded; empty if none is wanted."""
         number = version or next(reversed(self.numbers()), "")
         known = self.versions.get(number)
         return self.fault or ("" if known is None or known.reason == "unloaded" else known.reason)

@@ -17,7 +17,7 @@ _CANCELED, _FAILED = Status.CANCELED, Status.FAILED
 def create(deployment: Deployment, request: InferRequest) -> Prediction:
     """Check a request, admit it and start it. Returns at once; `response` reads the prediction when it is over.
 
-    Its id is our own: clients of this protocol give the same one to many requests. Raises `GeartrainError`:
+    The server makes its id: clients of this protocol give the same one to many requests. Raises `GeartrainError`:
     `INVALID_TENSOR`, `INVALID_INPUT`, `NOT_READY`, `QUEUE_FULL`, `SHUTTING_DOWN`.
     """
     deployment.workers.check_ready()

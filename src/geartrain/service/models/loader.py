@@ -62,7 +62,7 @@ class Loader:
         self._tell(Step("reload-failed" if entry.available else "setup-failed", entry.name, reason=str(error)))
 
     def open(self, entry: ModelEntry, version: Version) -> Attempt:
-        """Have new workers of a version on their way."""
+        """Spawn the new workers of a version."""
         try:
             deployment = self._repository.open(version.record)
         except LoadError as error:
@@ -121,7 +121,7 @@ class Loader:
         self._tell(Step("reload-failed" if is_served else "setup-failed", entry.name, version.number, reason=reason))
 
     def _retire(self, version: Version, deployments: Iterable[Deployment], grace: float | None) -> None:
-        """End what a version needs no more, on the side."""
+        """End what a version no longer needs, in the background."""
         for deployment in deployments:
             end = asyncio.ensure_future(self.end(deployment, grace))
             version.leaving.add(end)

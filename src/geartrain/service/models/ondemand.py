@@ -95,7 +95,7 @@ class OnDemandWorker:
             self._starting.cancel()
 
     def discard(self, files: Sequence[FileRef]) -> None:
-        """Let go of an output's files."""
+        """Release the files of an output."""
         for file in files:
             holder = self._unread.pop(file.token, None)
             if holder is not None:

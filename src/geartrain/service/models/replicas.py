@@ -1,4 +1,4 @@
-"""One of the equal workers of a model: its setup, its death, and who follows it."""
+"""One of the equal workers of a model: its setup, its death, and its restart."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ReplicaOwner(Protocol):
 
 
 class Replica:
-    """A worker, and after a crash the next one if the operator wants that. Hears them as their `WorkerObserver`."""
+    """A worker, and after a crash the next one if the operator wants that. It observes them (`WorkerObserver`)."""
 
     def __init__(
         self, owner: ReplicaOwner, spawn: Spawn, policy: RestartPolicy | None, *, clock: Callable[[], float]
@@ -127,7 +127,7 @@ class Replica:
             await self._worker.stop(grace if self.health is Health.READY else 0)
 
     def report(self) -> ReplicaReport:
-        """Say how it is."""
+        """Return the health of this replica."""
         if self.health is Health.READY:
             return ReplicaReport(Health.READY if self.permits.idle else Health.BUSY)
         last = self.setup.log_parts[-1].strip() if self.setup.failed else None
@@ -136,12 +136,12 @@ class Replica:
     # the worker's observer
 
     def on_setup_log(self, source: LogSource, data: str) -> None:
-        """Keep what setup prints: health shows it."""
+        """Keep what setup prints: the health report shows it."""
         self.setup.log_parts.append(data)
         self._owner.on_replica_output(source, data)
 
     def on_loaded(self, info: WorkerInfo) -> None:
-        """Pass on what the worker says of the model, before its setup."""
+        """Tell the model what the worker has loaded, before its setup."""
         self._owner.on_replica_loaded(info)
 
     def on_lost(self, reason: str) -> None:
@@ -177,7 +177,7 @@ class Replica:
         try:
             await self._set_up(worker)
         except ModelSetupError as error:
-            await worker.stop(0)  # it may have failed and still be there, with all its memory
+            await worker.stop(0)  # a worker whose setup failed may still be running, with all its memory
             self._crashed("the restarted worker could not be set up", error.reason, lived=0)
 
     async def _set_up(self, worker: WorkerPort) -> None:

@@ -43,7 +43,7 @@ class RepositoryPort(Protocol):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Something has become of a version, or of a model as a whole where it has none."""
+    """A change of a version, or of a model as a whole where it has none."""
 
     stage: Literal["ready", "setup-failed", "reload-failed", "unloaded"]
     name: str

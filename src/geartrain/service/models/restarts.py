@@ -11,7 +11,7 @@ class RestartPolicy(msgspec.Struct, frozen=True):
     limit: int = 5
     first_delay: float = 0.5
     longest_delay: float = 30.0
-    good_for: float = 600.0  # a worker that has been ready so long begins a new row
+    good_for: float = 600.0  # a worker that was ready for so long begins a new row
 
 
 class Restarts:

@@ -1,4 +1,4 @@
-"""The trainings of a served model: predictions of a second model, with a life of its own."""
+"""The trainings of a served model: predictions of a second model, whose worker starts and stops by itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Trainings:
                 raise GeartrainError(Code.SHUTTING_DOWN, "The server is shutting down and takes no new trainings.")
             self._loading = asyncio.ensure_future(self._load())
             self._loading.add_done_callback(_report)
-        await asyncio.wait((self._loading,))  # whoever else waits must not suffer from a caller that gives up
+        await asyncio.wait((self._loading,))  # a caller that gives up must not cancel the load of others
         if self._loading.cancelled():
             raise GeartrainError(Code.SHUTTING_DOWN, "The server is shutting down and takes no new trainings.")
         if (error := self._loading.exception()) is not None:

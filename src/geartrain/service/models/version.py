@@ -45,12 +45,12 @@ class Version:
         if wanted not in _DEPLOYED:
             self._deployment = None
 
-    # what becomes of it
+    # its steps
 
     def begin(self, deployment: Deployment) -> tuple[Deployment, ...]:
         """Note that workers are on their way: the first ones, or those that shall replace the present ones.
 
-        The first ones serve from now on. Returns those whose setup failed before, which nobody needs any more.
+        The first ones serve from now on. Returns those whose setup failed before, which are no longer needed.
         """
         if self.is_loaded:
             self._step(_S.RELOADING, self.reason)

@@ -94,15 +94,17 @@ class Call:
         self._predict_time: float | None = None  # of the run in the worker, once it has told
         self._is_counted = False
         self._holds_slot = False  # until its output files are delivered
-        self._timer: asyncio.TimerHandle | None = None  # kills a worker that does not heed a cancel
+        self._timer: asyncio.TimerHandle | None = None  # kills a worker that ignores a cancel
         self._is_prefetched = prefetched
         for member in members:
             member.assign(self, prefetched=prefetched)
 
-    def start(self, *, lone: bool = False) -> None:
-        """Hand the call to its worker; `lone` as of `CallInput`."""
+    def start(self, *, single_client: bool = False) -> None:
+        """Hand the call to its worker; `single_client` as of `CallInput`."""
         items = tuple([member.item for member in self._members.values()])
-        self.permit.worker.run(self.permit.slot, CallInput(self.call_id, items, self._is_prefetched, lone), self)
+        self.permit.worker.run(
+            self.permit.slot, CallInput(self.call_id, items, self._is_prefetched, single_client), self
+        )
 
     def _step(self, wanted: CallState) -> None:
         if wanted not in CALL_STEPS[self.state]:
@@ -129,7 +131,7 @@ class Call:
             self._stop()
 
     def discard(self, files: Sequence[FileRef]) -> None:
-        """Let go of an output's files."""
+        """Release the files of an output."""
         self.permit.worker.discard(files)
 
     def on_member_over(self) -> None:
@@ -178,7 +180,7 @@ class Call:
         self._owner.requeue(self, members)
 
     def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
-        """Give a chunk to the member that it is of."""
+        """Give a chunk of output to its member."""
         member = self._members.get(item)
         if member is not None:
             member.on_output(chunk, files)
@@ -186,12 +188,12 @@ class Call:
             self.discard(files)
 
     def on_log(self, item: int, source: LogSource, data: str) -> None:
-        """Give text that was written to the member that it is of, or to all."""
+        """Give text that was written to its member, or to all members."""
         for member in self._addressees(item):
             member.on_log(source, data)
 
     def on_metric(self, item: int, metric: Metric) -> None:
-        """Give a metric to the member that it is of, or to all."""
+        """Give a metric to its member, or to all members."""
         for member in self._addressees(item):
             member.on_metric(metric)
 
@@ -231,7 +233,7 @@ class Call:
             member.end(outcome, files, at=at)
 
     def _end_rest(self, end: ItemEnd, over: list[_Part]) -> None:
-        """Take an end that is of all members, or of one that has ended before."""
+        """Handle an end of all members, or of one that has ended before."""
         if end.item != ALL:
             if end.files:
                 self.discard(end.files)
@@ -241,7 +243,7 @@ class Call:
         self._members.clear()
 
     def on_idle(self) -> None:
-        """Free the slot, which was still occupied when all members had ended."""
+        """Free the slot: the run has ended, after all members of the call."""
         self._end()
 
     def _stop_timer(self) -> None:

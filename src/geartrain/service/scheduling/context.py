@@ -1,4 +1,4 @@
-"""What the executions and the calls of one scheduler share."""
+"""The ports and settings that executions and calls of one scheduler share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns the files of a prediction's outputs into URLs, and keeps what the run gives in its order."""
+"""Turns the files of a prediction's outputs into URLs, and keeps outputs, logs and metrics in the order of the run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Delivery:
         self._on_their_way.add(task)
         task.add_done_callback(lambda _: self._on_done(task, files))
         if self.is_cut or self.error is not None:
-            task.cancel()  # it has nowhere to go
+            task.cancel()  # the prediction has no use for it
         self.after(lambda: self._give(task, then))
 
     def after(self, step: Step) -> None:
@@ -127,7 +127,7 @@ class NoDelivery:
     error = None
 
     def cut(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing: there is nothing to stop."""
 
     def after(self, step: Step) -> None:
         """Take a step at once. Only a real delivery can take one that takes time."""

@@ -1,4 +1,4 @@
-"""The execution of one prediction: its preparation, its wait for a call, its run, its end."""
+"""The execution of one prediction: preparing it, waiting for a call, running, ending."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class CallPort(Protocol):
         """Cancel a member of a call that runs."""
 
     def discard(self, files: Sequence[FileRef]) -> None:
-        """Let go of an output's files."""
+        """Release the files of an output."""
 
     def on_member_over(self) -> None:
         """A member is about to reach its terminal state."""
@@ -113,16 +113,16 @@ class _NoCall:
     """In place of a call, for an execution that has none."""
 
     def withdraw(self, member: Execution) -> None:
-        """There is nothing to leave."""
+        """Do nothing: there is no call to leave."""
 
     def cancel(self, member: Execution) -> None:
-        """Nothing runs."""
+        """Do nothing: there is no run to cancel."""
 
     def discard(self, files: Sequence[FileRef]) -> None:
-        """There are no files."""
+        """Do nothing: there are no files."""
 
     def on_member_over(self) -> None:
-        """Nobody waits for it."""
+        """Do nothing: nobody waits."""
 
 
 _NO_CALL = _NoCall()
@@ -160,7 +160,7 @@ class Execution:
         self.ticket = ticket
         self.timing = Timing(at, at)
         self.state = _ADMITTED
-        self.is_kept = False  # for a client that asks for it later
+        self.is_kept = False  # so that a client can ask for the prediction after its end
         self.output_prefix: str | None = None  # the URL that its client wants its output files at
         self._scheduler = scheduler
         self._call: CallPort = _NO_CALL
@@ -222,7 +222,7 @@ class Execution:
         self.end(Refused(reason.code, reason.message), at=self._scheduler.context.clock())
 
     def cancel(self) -> None:
-        """Ask for the end of this prediction. Repeating it is harmless."""
+        """Cancel this prediction. Repeating it is harmless."""
         if self._timer is not None:
             self._timer.cancel()
         match self.state:
@@ -355,11 +355,11 @@ class Execution:
         self._step(_OVER)
         self._scheduler.on_over(self)
         if was_closing:
-            # Before the log says so: whoever reads of the end may use the slot at once.
+            # Before the log says so: a reader of the end may use the slot at once.
             self._call.on_member_over()
         if self._delivery is not NO_DELIVERY:
             outcome = self._outcome_of_delivery(outcome)
-            self._delivery = NO_DELIVERY  # it refers to this execution: without the circle all is gone at once
+            self._delivery = NO_DELIVERY  # it refers to this execution: without the cycle, both are freed at once
         self._preparation = NO_PREPARATION  # as the delivery
         prediction = self.prediction
         if type(outcome) is Succeeded:
@@ -391,7 +391,7 @@ class Execution:
             self.prediction.cancel(at=at)
 
     def _outcome_of_delivery(self, outcome: _Result) -> _Result:
-        """What becomes of a prediction whose outputs could not be delivered, or were cut short by a cancel."""
+        """Return the outcome of a prediction whose outputs could not be delivered, or were cut short by a cancel."""
         if self._delivery.error is not None:
             return Undelivered(self._delivery.error)
         return CANCELED if self._delivery.is_cut else outcome

@@ -148,7 +148,7 @@ class LevelledQueue(Generic[T]):
         return deadlines[0][0] if deadlines else inf
 
     def take(self, now: float) -> list[T]:
-        """Return what is to be run now, if anything: it no longer waits here."""
+        """Remove the requests that are to run now, and return them; empty if there are none."""
         self._sort_late(now)
         group = self._next(now)
         taken = [] if group is None else _call_of(group, self._policy)

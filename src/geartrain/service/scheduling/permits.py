@@ -22,7 +22,7 @@ _IDLE, _IN_USE = PermitState.IDLE, PermitState.IN_USE
 
 
 class PermitError(RuntimeError):
-    """A permit was returned twice, or by someone who does not hold it: a bug of ours."""
+    """A permit was returned twice, or to a pool that has not given it: a bug in the server."""
 
 
 class Permit:
@@ -89,7 +89,7 @@ class PermitPool:
 class SharedPermits:
     """The permits of several equal workers. One of the least busy worker is given first; of equals, they take turns.
 
-    How busy a worker is says the fraction of its slots that is in use.
+    A worker is as busy as the fraction of its slots that is in use.
     """
 
     def __init__(self, pools: Iterable[PermitPool]) -> None:

@@ -64,7 +64,7 @@ class Preparation:
         error = fetching.exception()
         if error is None:
             self._on_ready(msgspec.json.encode(fetching.result()))
-        else:  # whatever went wrong, the client hears of it
+        else:  # the client is told of any error
             self._on_end(Failed(str(error)))
 
 
@@ -74,10 +74,10 @@ class NoPreparation:
     has_files = False
 
     def cancel(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing: there is nothing to stop."""
 
     async def remove_files(self) -> None:
-        """There is nothing to remove."""
+        """Do nothing: there is nothing to remove."""
 
 
 NO_PREPARATION: Final = NoPreparation()

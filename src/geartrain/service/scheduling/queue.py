@@ -1,4 +1,7 @@
-"""What waits for a call, and which of it is run next. The time is given by the caller, in seconds on any one clock."""
+"""The queue of requests that wait for a call, and which of them run next.
+
+Callers pass the time, in seconds on any one clock.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class CallQueue(Protocol[T]):
         """Let an item wait no longer; return whether it did."""
 
     def take(self, now: float) -> list[T]:
-        """Return what is to be run now, if anything: it no longer waits here."""
+        """Remove the requests that are to run now, and return them; empty if there are none."""
 
     def take_full(self, *, only: Callable[[T], bool] = lambda _: True) -> list[T]:
         """Return a call that nothing could be added to, if it is the next one: it need not wait for its worker.
@@ -141,7 +144,7 @@ class _Group(Generic[T]):
 
     @property
     def since(self) -> float:
-        """When the oldest one came."""
+        """When the oldest request came."""
         return next(iter(self.items.values()))[1]
 
 
@@ -204,7 +207,7 @@ class BatchQueue(_OneLevel[T]):
         self._ended_at = now
 
     def take(self, now: float) -> list[T]:
-        """Return what is to be run now, if anything: it no longer waits here."""
+        """Remove the requests that are to run now, and return them; empty if there are none."""
         group = self._next(now)
         return [] if group is None else self._cut(group)
 

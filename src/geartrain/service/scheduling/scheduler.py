@@ -66,7 +66,7 @@ class Scheduler:
     # admission
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether one more prediction would be admitted without waiting, or, with batches, to wait for the next one."""
         return self._capacity.fits(self.waiting, None if self.is_batching else 0)
 
@@ -110,7 +110,7 @@ class Scheduler:
         if (is_single or not self.is_batching) and not pending.queue:
             permit = model.permits.acquire()
             if permit is not None:
-                self._start(permit, (execution,), lone=is_single, at=execution.timing.ready)
+                self._start(permit, (execution,), single_client=is_single, at=execution.timing.ready)
                 return
         may_run = pending.add(execution)
         if not self.is_batching or is_single or pending.queue.rows >= pending.max_size:
@@ -144,12 +144,14 @@ class Scheduler:
         if self._can_prefetch and pending.queue:
             self._prefetch()
 
-    def _start(self, permit: Permit, members: Sequence[Execution], *, lone: bool = False, at: float = 0.0) -> None:
+    def _start(
+        self, permit: Permit, members: Sequence[Execution], *, single_client: bool = False, at: float = 0.0
+    ) -> None:
         call = self._running[permit] = Call(self, permit, members=members, at=at)
-        call.start(lone=lone)
+        call.start(single_client=single_client)
 
     def _prefetch(self) -> None:
-        """Hand a full batch to a worker that is busy: it need not wait for us when it is free."""
+        """Hand a full batch to a busy worker, so that the worker need not wait for it when it is free."""
         for permit in self._running.keys() - self._prefetched.keys():
             members = self.pending.take_full()
             if members:
@@ -164,7 +166,7 @@ class Scheduler:
         permit, running = call.permit, self._running
         running.pop(permit, None)
         if permit in self._prefetched:
-            running[permit] = self._prefetched.pop(permit)  # the worker has begun it by itself
+            running[permit] = self._prefetched.pop(permit)  # prefetched: the worker has begun it by itself
         else:
             permit.pool.release(permit)
         if self.is_batching:

@@ -29,13 +29,13 @@ def describe(error: GeartrainError) -> str:
 
 
 async def abort(context: Context, error: Exception) -> Never:
-    """End a call with the status of an error. One that nobody has foreseen is logged, and the client hears no more."""
+    """End a call with the status of an error. An unexpected one is logged, and the client gets no details."""
     foreseen = as_geartrain_error(error)
     await context.abort(STATUS[foreseen.code], shorten(describe(foreseen)))
 
 
 def as_geartrain_error(error: Exception) -> GeartrainError:
-    """Return the error itself if it is one of ours; otherwise log it and return `INTERNAL`."""
+    """Return the error itself if it is a `GeartrainError`; otherwise log it and return `INTERNAL`."""
     if isinstance(error, GeartrainError):
         return error
     logger.error("a gRPC request could not be answered", exc_info=error)

@@ -17,7 +17,7 @@ HEALTH_SERVICE: Final = "grpc.health.v1.Health"
 
 _Answer = health_pb2.HealthCheckResponse
 _WHOLE: Final = frozenset({"", SERVICE})
-_LOOK: Final = 0.2  # seconds between two looks of whoever watches
+_LOOK: Final = 0.2  # seconds between two looks of a `Watch`
 
 
 class HealthCalls:
@@ -28,7 +28,7 @@ class HealthCalls:
         self._closing = asyncio.Event()
 
     def close(self) -> None:
-        """The server is about to end: nothing is serving any more, and nobody watches."""
+        """Answer that nothing is serving any more, and end every `Watch`: the server is about to stop."""
         self._closing.set()
 
     async def check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:

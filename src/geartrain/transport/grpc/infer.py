@@ -30,7 +30,7 @@ class InferCalls:
             call = read_call(parse(data), self.regions)
             deployment = self.catalogue.find(call.model, call.version)
             if self._open == 1:
-                await asyncio.sleep(0)  # those that have come together with it show themselves
+                await asyncio.sleep(0)  # calls that have arrived together are counted before it runs
             if self._open > 1:
                 deployment.scheduler.expect_others()
             return await self._run(deployment, call, within(call.request, context.time_remaining()))

@@ -1,4 +1,4 @@
-"""gRPC as the server opens and closes it: its package is imported on the side, when HTTP already answers."""
+"""Opens and closes the gRPC server, whose package is imported in a thread when HTTP already answers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 _VERBOSITY: Final = "GRPC_VERBOSITY"
 
 
-class GrpcDoor:
-    """The place where gRPC will be, is, or is not."""
+class GrpcListener:
+    """The port of gRPC, and the server on it once it has been imported."""
 
     def __init__(self, options: GrpcOptions, host: str) -> None:
         """Reserve the port; raise `GrpcOptionsError` if what the operator has asked for cannot be.
 
-        A port that nobody asked for and that is taken, as by a second server on the machine, is no error: there is no
-        gRPC then, and the log says so.
+        A port that the operator has not asked for and that is taken, as by a second server on the machine, is no error:
+        there is no gRPC then, and the log says so.
         """
         self._options = options
         self._port: ReservedPort | None = None
@@ -47,9 +47,9 @@ class GrpcDoor:
             logger.warning("%s This server goes on without gRPC.", error)
 
     def open(self, catalogue: Catalogue | None, regions: SharedRegions, on_open: Callable[[int], None]) -> None:
-        """Begin to serve, on the side; `on_open` hears the port when it is there.
+        """Begin to serve in the background; `on_open` is called with the port when the server listens.
 
-        Without a catalogue there is nothing to infer with: then there is no gRPC, and the port is anybody's.
+        Without a catalogue there is no gRPC, and the port is released.
         """
         if self._port is None:
             return
@@ -69,21 +69,22 @@ class GrpcDoor:
         return server
 
     async def close(self, grace: float | None) -> None:
-        """Take no further call; what runs has so many seconds to end, then it is canceled."""
+        """Accept no further calls; those that run have `grace` seconds to end, then they are canceled."""
         if self._port is not None:
             self._port.release()
         if self._opening is None:
             return
         await asyncio.wait({self._opening})
-        if self._opening.exception() is None:  # else it has been reported
+        if self._opening.exception() is None:  # otherwise `_report` has logged it
             await self._opening.result().stop(grace)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep gRPC's C core from writing to stderr, such as when a client shows no certificate: our log has a form.
+    """Keep gRPC's C core from writing to stderr, such as when a client shows no certificate.
 
-    It reads the variable when it begins. Models inherit our environment, and may want to hear of their own calls.
+    It reads the variable when it begins. Models inherit the server's environment, and may need these messages for their
+    own calls.
     """
     given = os.environ.get(_VERBOSITY)
     os.environ.setdefault(_VERBOSITY, "NONE")

@@ -33,10 +33,10 @@ class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReservedPort:
-    """An address that is ours until gRPC takes it: it starts after HTTP, and shall not fail then."""
+    """A reserved address, held until gRPC listens there: gRPC starts after HTTP, and must not fail then."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Reserve it; raise `GrpcOptionsError` if it cannot be had."""
+        """Reserve the address; raise `GrpcOptionsError` if that is impossible."""
         is_v6 = ":" in host
         where = f"[{host}]" if is_v6 else host
         self.address = f"{where}:{port}"
@@ -45,7 +45,7 @@ class ReservedPort:
             return
         self._holder = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_STREAM)
         try:
-            self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what has just ended is no hindrance
+            self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # for a port that was just closed
             self._holder.bind((host, port))
             self._holder.listen(1)  # two may be bound to an address with that option, but only one may listen
         except OSError as error:
@@ -56,7 +56,7 @@ class ReservedPort:
             ) from error
 
     def release(self) -> None:
-        """Let gRPC have it."""
+        """Release the address."""
         if self._holder is not None:
             self._holder.close()
             self._holder = None

@@ -1,4 +1,4 @@
-"""Parameters: named values beside the tensors, of a request, an input, an output or a response."""
+"""Parameters: named values besides the tensors, of a request, an input, an output or a response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAST, _MOST, _MOST_UNSIGNED = -(2**63), 2**63 - 1, 2**64 - 1
 
 
 class Wishes(NamedTuple):
-    """What the parameters of a request come to: those for the model, and those for us."""
+    """The parameters of a request: those for the model, and those for the server."""
 
     parameters: Parameters
     schedule: SchedulePolicy

@@ -1,4 +1,4 @@
-"""Server reflection, from which tools like grpcurl learn the services. Imported when somebody first asks."""
+"""Server reflection, from which tools like grpcurl learn the services. Imported at the first request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _make_handler() -> grpc.RpcMethodHandler[Any, Any]:
     from geartrain.transport.grpc import open_inference_pb2
     from geartrain.transport.grpc.health import HEALTH_SERVICE
 
-    pool = DescriptorPool()  # all of them in one: ours have a pool of their own
+    pool = DescriptorPool()  # all of them in one pool: geartrain's own messages have another
     for module in (open_inference_pb2, health_pb2, reflection_pb2):
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     names = (SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)

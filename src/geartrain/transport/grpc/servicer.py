@@ -29,7 +29,7 @@ class Calls:
     # health
 
     async def server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
-        """Whoever gets an answer knows."""
+        """Answer that the server is live."""
         return pb.ServerLiveResponse(live=True)
 
     async def server_ready(self, _: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
@@ -37,14 +37,14 @@ class Calls:
         return pb.ServerReadyResponse(ready=self.catalogue.all_ready())
 
     async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        """Whether one model is; a model that is not there is not ready."""
+        """Whether one model is ready; an unknown model is not."""
         ready = information.is_ready(self.catalogue, request.name, read_version(request.version))
         return pb.ModelReadyResponse(ready=ready)
 
     # metadata
 
     async def server_metadata(self, _: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
-        """Who we are."""
+        """Name the server, its version and its extensions."""
         names = extensions(shared_memory=self.regions.enabled)
         return pb.ServerMetadataResponse(name=SERVER, version=__version__, extensions=names)
 
@@ -64,7 +64,7 @@ class Calls:
         except GeartrainError as error:
             if error.code is not Code.NOT_FOUND:
                 raise
-            # As other servers of the protocol have it, over HTTP too.
+            # as other servers of the protocol answer, over HTTP too
             msg = f"requested model '{request.name}' is not available"
             msg += f" in version {request.version}" if request.version else ""
             raise GeartrainError(Code.INVALID_INPUT, msg) from error

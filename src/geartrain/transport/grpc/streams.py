@@ -57,7 +57,7 @@ class InferStreams:
             self._open.discard(stream)
 
     def close(self) -> None:
-        """Read no further requests; what runs may end."""
+        """Read no further requests; running ones may end."""
         self._closing = True
         for stream in self._open:
             stream.close()
@@ -81,7 +81,7 @@ class _Stream:
         self._reader.cancel()
 
     async def serve(self) -> None:
-        """Read and answer until the client has said all, or has gone."""
+        """Read and answer requests until the client ends the stream, or disconnects."""
         try:
             await asyncio.wait({self._reader})
             while self._answers:

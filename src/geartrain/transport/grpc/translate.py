@@ -1,4 +1,4 @@
-"""Requests for an inference, and the responses: messages on one side, the domain's words on the other."""
+"""Translates messages into requests of the domain, and its responses into messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP door: predictions go straight to their endpoints, everything else through Starlette."""
+"""The ASGI application: predictions go straight to their endpoints, everything else through Starlette."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def make_app(endpoints: Endpoints, routes: Sequence[BaseRoute], others: Mapping[
         exception_handlers={HTTPException: _on_http_error, GeartrainError: _on_error, Exception: _on_bug},
     )
     system.router.redirect_slashes = False
-    return _Door(endpoints, system, others or {})
+    return _Dispatcher(endpoints, system, others or {})
 
 
-class _Door:
-    """Takes the routes of predictions out before the router: a route costs more there than a small prediction does."""
+class _Dispatcher:
+    """Answers the routes of predictions itself: Starlette's router takes longer than a small prediction."""
 
     def __init__(self, endpoints: Endpoints, rest: ASGIApp, others: Mapping[str, ASGIApp]) -> None:
         self._endpoints = endpoints

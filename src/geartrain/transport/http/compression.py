@@ -33,7 +33,7 @@ def content_encoding(value: bytes) -> Encoding | None:
 
 
 def accepted_encoding(value: bytes) -> Encoding | None:
-    """Read an `Accept-Encoding`: the first of ours that it names and does not refuse; gzip comes first."""
+    """Read an `Accept-Encoding`: the first supported encoding that it names and does not refuse; gzip comes first."""
     if not value:
         return None
     named = set()

@@ -1,9 +1,9 @@
-"""A client's connection: uvicorn's protocol on a corked transport, with an express lane for plain predictions.
+"""A client's connection: uvicorn's protocol on a corked transport, with a direct path for plain predictions.
 
 Most requests are a small POST that wants its prediction's result in one piece. For those the ASGI machinery (a task, an
-event, a handful of messages) costs more than the prediction's whole way through the service, so they are answered
-from the connection's own callbacks, as the `Lane` says whose URL it is. Everything else, and every request on a uvicorn
-that the lanes do not know, takes the ASGI road; both end in the same endpoints.
+event, a handful of messages) costs more than the prediction's whole way through the service, so they are answered from
+the connection's own callbacks, by the `Handler` of their URL. Everything else, and every request on a uvicorn that the
+handlers do not know, goes through ASGI; both end in the same endpoints.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.transport.http.handlers import JSON, Answer, Call, Lane, NewCall
+from geartrain.transport.http.handlers import JSON, Answer, Exchange, Handler, NewExchange
 from geartrain.transport.http.head_cache import AnswerHeads, KnownHead
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from geartrain.domain.tensors.tensor import Buffer
-    from geartrain.transport.http.head_cache import KnownHeads
+    from geartrain.transport.http.head_cache import HeadCache
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class CorkedTransport:
 
     def write(self, data: bytes) -> None:
         """Write at the end of this turn of the loop."""
-        if len(data) > _CORK:  # to be joined to others it would be copied
+        if len(data) > _CORK:  # too large to be copied
             self.write_through(data)
             return
         if not self._gathered:
@@ -64,7 +64,7 @@ class CorkedTransport:
         self._gathered.append(data)
         self._size += len(data)
         if self._size > _CORK:
-            self._flush()  # so that the transport can say that its client does not keep up
+            self._flush()  # so that the transport can pause its writer
 
     def write_through(self, data: Buffer) -> None:
         """Write at once what is whole by itself."""
@@ -97,13 +97,13 @@ class IdleSweep:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, connection: Connection) -> None:
-        """An answer has been given, and nothing else asked yet."""
+        """Note that a connection is idle: its answer has been given, and no request has begun."""
         self._idle[connection] = time.monotonic()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._limit / 4, self._sweep)
 
     def remove(self, connection: Connection) -> None:
-        """Something is asked, or the connection is gone."""
+        """Note that a connection is not idle any more: a request has begun, or it is closed."""
         self._idle.pop(connection, None)
 
     def _sweep(self) -> None:
@@ -117,7 +117,7 @@ class IdleSweep:
 
 
 class _NoEvent:
-    """Stands for the `asyncio.Event` that nobody waits for here."""
+    """Stands in for uvicorn's `asyncio.Event`, on which nothing waits here."""
 
     def set(self) -> None:
         """Do nothing: nobody waits."""
@@ -126,23 +126,23 @@ class _NoEvent:
 _NO_EVENT: Final = _NoEvent()
 
 
-class _Express:
+class _DirectCycle:
     """What uvicorn's protocol wants to know of the request at hand, for one that never becomes an ASGI call."""
 
     __slots__ = (
         "body",
-        "call",
         "disconnected",
+        "exchange",
         "keep_alive",
         "message_event",
         "more_body",
-        "new_call",
+        "new_exchange",
         "response_complete",
     )
 
-    def __init__(self, new_call: NewCall, *, keep_alive: bool) -> None:
-        self.new_call = new_call
-        self.call: Call | None = new_call()  # until it is answered: it may hold something large
+    def __init__(self, new_exchange: NewExchange, *, keep_alive: bool) -> None:
+        self.new_exchange = new_exchange
+        self.exchange: Exchange | None = new_exchange()  # until it is answered: it may hold something large
         self.keep_alive = keep_alive
         self.body = b""
         self.more_body = True
@@ -152,18 +152,24 @@ class _Express:
 
 
 class Connection(HttpToolsProtocol):
-    """One client."""
+    """The connection of one client."""
 
     def __init__(
-        self, lanes: Sequence[Lane], sweep: IdleSweep, *, heads: KnownHeads, answers: AnswerHeads, **options: Any
+        self,
+        handlers: Sequence[Handler],
+        sweep: IdleSweep,
+        *,
+        head_cache: HeadCache,
+        answers: AnswerHeads,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self._sweep = sweep
-        self._lanes = lanes
-        self._express: _Express | None = None  # a plain request whose body is still coming
-        self._awaited: _Express | None = None  # one whose prediction is running
+        self._handlers = handlers
+        self._direct: _DirectCycle | None = None  # a plain request whose body is still coming
+        self._awaited: _DirectCycle | None = None  # one whose prediction is running
         self._corked: CorkedTransport | None = None
-        self._heads = heads
+        self._head_cache = head_cache
         self._answers = answers
         self._is_between = True  # two requests, as the parser sees it
         self._whole: bytes | None = None  # what has come at once since it was
@@ -177,14 +183,14 @@ class Connection(HttpToolsProtocol):
         self._sweep.remove(self)
         awaited, self._awaited = self._awaited, None
         super().connection_lost(exc)
-        if awaited is not None and awaited.call is not None:
-            awaited.call.abandon()
+        if awaited is not None and awaited.exchange is not None:
+            awaited.exchange.abandon()
 
     def data_received(self, data: bytes) -> None:
         """Read requests; one whose head is known does without the parser."""
         self._whole = None
         if self._is_between and self._is_idle():
-            found = self._heads.find(data)
+            found = self._head_cache.find(data)
             if found is not None:
                 self._serve_known(*found)
                 return
@@ -200,21 +206,21 @@ class Connection(HttpToolsProtocol):
         """Serve a request as the parser and its callbacks would."""
         self._sweep.remove(self)
         self._unset_keepalive_if_required()
-        cycle: Any = _Express(known.new_call, keep_alive=True)
+        cycle: Any = _DirectCycle(known.new_exchange, keep_alive=True)
         cycle.body = body
         cycle.more_body = False
         self.cycle = cycle
         self._serve(cycle)
 
     def on_message_complete(self) -> None:
-        """The parser has come to the end of a request."""
+        """Handle the end of a request."""
         super().on_message_complete()
         self._is_between = True
         whole, self._whole = self._whole, None
-        cycle, self._express = self._express, None
+        cycle, self._direct = self._direct, None
         if cycle is not None:
             if whole is not None and cycle.keep_alive:
-                self._heads.learn(whole, KnownHead(cycle.new_call, len(cycle.body)))
+                self._head_cache.learn(whole, KnownHead(cycle.new_exchange, len(cycle.body)))
             self._serve(cycle)
 
     def shutdown(self) -> None:
@@ -226,7 +232,7 @@ class Connection(HttpToolsProtocol):
             super().shutdown()
 
     def on_message_begin(self) -> None:
-        """The parser has met a request. What only the ASGI road needs is made when that road is taken."""
+        """Handle the beginning of a request. What ASGI alone needs is made when the request goes there."""
         self._sweep.remove(self)
         self._is_between = False
         self.url = b""
@@ -234,42 +240,42 @@ class Connection(HttpToolsProtocol):
         self.expect_100_continue = False
 
     def on_headers_complete(self) -> None:
-        """The parser has come to the end of a request's head."""
-        # While another one is being answered it waits in the pipeline, and takes the road.
-        express = self._enter() if self._is_idle() and self.parser.get_method() == b"POST" else None
-        if express is None:
-            self._take_the_road()
+        """Handle the end of a request's head."""
+        # While another one is being answered it waits in the pipeline, and goes through ASGI.
+        direct = self._enter() if self._is_idle() and self.parser.get_method() == b"POST" else None
+        if direct is None:
+            self._use_asgi()
         else:
-            self._express = express
-            self.cycle = cast("RequestResponseCycle", express)
+            self._direct = direct
+            self.cycle = cast("RequestResponseCycle", direct)
 
-    def _enter(self) -> _Express | None:
+    def _enter(self) -> _DirectCycle | None:
         if self.expect_100_continue or self.parser.get_http_version() != "1.1":
             return None
-        for lane in self._lanes:
-            new_call = lane.enter(self.url, self.headers)
-            if new_call is not None:
-                return _Express(new_call, keep_alive=self.parser.should_keep_alive())
+        for handler in self._handlers:
+            new_exchange = handler.enter(self.url, self.headers)
+            if new_exchange is not None:
+                return _DirectCycle(new_exchange, keep_alive=self.parser.should_keep_alive())
         return None
 
-    def _take_the_road(self) -> None:
+    def _use_asgi(self) -> None:
         url, headers, expects = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
         self.headers += headers  # in place: the scope has that list
         super().on_headers_complete()
 
-    def _serve(self, cycle: _Express) -> None:
-        call = cycle.call
-        if call is None:
+    def _serve(self, cycle: _DirectCycle) -> None:
+        exchange = cycle.exchange
+        if exchange is None:
             return
         try:
-            prediction = call.admit(cycle.body)
+            prediction = exchange.admit(cycle.body)
         except GeartrainError as error:
-            self._answer(cycle, call.refuse(error))
+            self._answer(cycle, exchange.refuse(error))
         except Exception:
             logger.exception("an endpoint failed")
-            self._answer(cycle, call.refuse(_BUG))
+            self._answer(cycle, exchange.refuse(_BUG))
         else:
             self._awaited = cycle
             if prediction.is_terminal:
@@ -278,22 +284,22 @@ class Connection(HttpToolsProtocol):
                 prediction.log.listen_for_end(self._on_end)
 
     def _on_end(self) -> None:
-        """The prediction that is awaited is over; there is never more than one."""
+        """Answer the request whose prediction has ended; there is never more than one."""
         cycle, self._awaited = self._awaited, None
-        if cycle is None or cycle.call is None:  # the client has gone
+        if cycle is None or cycle.exchange is None:  # the client has gone
             return
-        call = cycle.call
+        exchange = cycle.exchange
         try:
-            answer = call.answer()
+            answer = exchange.answer()
         except Exception:
             logger.exception("an endpoint failed")
-            answer = call.refuse(_BUG)
+            answer = exchange.refuse(_BUG)
         self._answer(cycle, answer)
 
-    def _answer(self, cycle: _Express, answer: Answer) -> None:
-        """Write a whole answer, and leave uvicorn's record of it as it would."""
+    def _answer(self, cycle: _DirectCycle, answer: Answer) -> None:
+        """Write a whole answer, and leave uvicorn's state as uvicorn would."""
         cycle.response_complete = True
-        cycle.call = None
+        cycle.exchange = None
         cycle.body = b""
         first, *more = answer.parts
         size = len(first) + sum(map(len, more)) if more else len(first)

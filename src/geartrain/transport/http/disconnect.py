@@ -1,4 +1,4 @@
-"""Notices clients that hang up, at next to no cost for those that do not.
+"""Notices clients that disconnect, at next to no cost for those that do not.
 
 To watch a connection takes a task. A prediction that ends within a tick gets none: one timer, which runs only while
 somebody waits, starts a watch for those who have waited longer.
@@ -17,32 +17,32 @@ _TICK = 0.05  # seconds
 
 
 class _Wait:
-    __slots__ = ("on_hangup", "receive", "seen", "watch")
+    __slots__ = ("on_disconnect", "receive", "seen", "watch")
 
-    def __init__(self, receive: Receive, on_hangup: Callable[[], None]) -> None:
+    def __init__(self, receive: Receive, on_disconnect: Callable[[], None]) -> None:
         self.receive = receive
-        self.on_hangup = on_hangup
+        self.on_disconnect = on_disconnect
         self.seen = False
         self.watch: asyncio.Task[None] | None = None
 
 
-class HangupWatch:
-    """The waiting clients of one server."""
+class DisconnectWatch:
+    """Watches the waiting clients of one server."""
 
     def __init__(self) -> None:
         self._waits: set[_Wait] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, receive: Receive, on_hangup: Callable[[], None]) -> _Wait:
-        """Call `on_hangup` if the client of this request disconnects before `end`. The body must have been read."""
-        wait = _Wait(receive, on_hangup)
+    def begin(self, receive: Receive, on_disconnect: Callable[[], None]) -> _Wait:
+        """Call `on_disconnect` if the client of this request disconnects before `end`. The body must have been read."""
+        wait = _Wait(receive, on_disconnect)
         self._waits.add(wait)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TICK, self._tick)
         return wait
 
     async def has_left(self, wait: _Wait) -> bool:
-        """Whether the client is gone by now, even if `on_hangup` is still on its way."""
+        """Whether the client is gone by now, even if `on_disconnect` is still on its way."""
         look = asyncio.ensure_future(wait.receive())  # answers at once if it is
         await asyncio.wait((look,), timeout=0)
         left = look.done() and look.result()["type"] == "http.disconnect"
@@ -50,9 +50,9 @@ class HangupWatch:
         return left
 
     def end(self, wait: _Wait) -> None:
-        """The answer is there."""
+        """Stop watching: the answer is there."""
         self._waits.discard(wait)
-        watch, wait.watch = wait.watch, None  # which knows the wait: kept, they would hold each other
+        watch, wait.watch = wait.watch, None  # it refers to the wait: they would keep each other alive
         if watch is not None:
             watch.cancel()
 
@@ -69,4 +69,4 @@ class HangupWatch:
     async def _watch(self, wait: _Wait) -> None:
         while (await wait.receive())["type"] != "http.disconnect":
             pass
-        wait.on_hangup()
+        wait.on_disconnect()

@@ -19,7 +19,7 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import EventReader, LaggedError, completion
 from geartrain.transport.http import compression
-from geartrain.transport.http.disconnect import HangupWatch
+from geartrain.transport.http.disconnect import DisconnectWatch
 from geartrain.transport.http.handlers import Answer
 from geartrain.transport.http.infer import refuse
 from geartrain.transport.http.wire import ClientGoneError, read_body, send_answer
@@ -43,7 +43,7 @@ class GenerateEndpoint:
     def __init__(self, catalogue: Catalogue, *, max_body_bytes: int) -> None:
         self._catalogue = catalogue
         self._max_body_bytes = max_body_bytes
-        self._hangups = HangupWatch()
+        self._disconnects = DisconnectWatch()
 
     async def generate(self, scope: Scope, receive: Receive, send: Send, *, name: str, version: str) -> None:
         """Answer with exactly one response, whatever the model gives."""
@@ -70,13 +70,13 @@ class GenerateEndpoint:
         try:
             generation = await self._begin(scope, receive, name, version=version)
             stream = _Stream(generation, send)
-            wait = self._hangups.begin(receive, stream.leave)
+            wait = self._disconnects.begin(receive, stream.leave)
             try:
                 await stream.write()
             finally:
                 stream.close()
-                self._hangups.end(wait)
-                generation.abandon()  # if it still runs, nobody reads it
+                self._disconnects.end(wait)
+                generation.abandon()  # the prediction may still run, and has no reader
         except GeartrainError as error:
             await _end(stream, send, error)
         except ClientGoneError:
@@ -99,14 +99,14 @@ class GenerateEndpoint:
         if generation.prediction.is_terminal:
             return
         completed = completion(generation.prediction)
-        wait = self._hangups.begin(receive, generation.abandon)
+        wait = self._disconnects.begin(receive, generation.abandon)
         try:
             await completed
         except asyncio.CancelledError:
             generation.abandon()
             raise
         finally:
-            self._hangups.end(wait)
+            self._disconnects.end(wait)
 
 
 class _Generation:
@@ -140,7 +140,7 @@ class _Generation:
                 inference.check_success(self._deployment, self.prediction)
 
     def abandon(self) -> None:
-        """Nobody waits for it any more."""
+        """Note that no client waits any more."""
         self._deployment.predictions.abandon(self.prediction)
 
 
@@ -192,12 +192,12 @@ class _Stream:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     def leave(self) -> None:
-        """The client has hung up."""
+        """Note that the client has disconnected."""
         self._gone = True
         self._reader.wake()
 
     def close(self) -> None:
-        """Nothing more will be read."""
+        """Stop reading the prediction."""
         self._reader.close()
 
 

@@ -1,4 +1,4 @@
-"""The express lane: how a request that needs no ASGI call is admitted and answered. See `connection`."""
+"""Handlers of requests that need no ASGI call: how they are admitted and answered. See `connection`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]  # names in lower case
 
-EXPRESS_LIMIT: Final = 65_536  # bytes of a body: what is larger may come in pieces and wants flow control
+DIRECT_LIMIT: Final = 65_536  # bytes of a body: what is larger may come in pieces and wants flow control
 JSON: Final = ((b"content-type", b"application/json"),)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole answer, whose body may be in parts. Its length is added to the headers by whoever sends it."""
+    """A whole answer, whose body may be in parts. The sender adds its length to the headers."""
 
     status: HTTPStatus
     parts: Sequence[Buffer]
     headers: tuple[tuple[bytes, bytes], ...] = JSON
 
 
-class Call(Protocol):
+class Exchange(Protocol):
     """One request, from the end of its head to its answer."""
 
     def admit(self, body: bytes) -> Prediction:
@@ -41,17 +41,17 @@ class Call(Protocol):
         """Return the answer to a request that could not be admitted."""
 
     def abandon(self) -> None:
-        """The client has hung up."""
+        """Note that the client has disconnected."""
 
 
-NewCall = Callable[[], Call]
+NewExchange = Callable[[], Exchange]
 
 
-class Lane(Protocol):
-    """One endpoint that can do without ASGI."""
+class Handler(Protocol):
+    """Handles the requests of one endpoint without ASGI."""
 
-    def enter(self, url: bytes, headers: Headers) -> NewCall | None:
-        """Take a POST whose body is announced and has at most `EXPRESS_LIMIT` bytes, or leave it to the ASGI road.
+    def enter(self, url: bytes, headers: Headers) -> NewExchange | None:
+        """Take a POST whose body is announced and has at most `DIRECT_LIMIT` bytes, or leave it to ASGI.
 
-        What it gives serves all requests of exactly that head, whatever becomes of the model meanwhile.
+        The result serves all requests of exactly that head, also after a reload of the model.
         """

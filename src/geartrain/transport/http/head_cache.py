@@ -1,4 +1,4 @@
-"""Heads of requests that have been parsed before, and of answers that have been written before.
+"""Caches of heads: of requests that have been parsed, and of answers that have been written.
 
 A client that keeps its connection sends the same head again and again, byte for byte: one that the parser has found
 good need not be parsed anew.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from http import HTTPStatus
 
-    from geartrain.transport.http.handlers import NewCall
+    from geartrain.transport.http.handlers import NewExchange
 
 _END: Final = b"\r\n\r\n"
 _LARGEST: Final = 2048  # bytes of a head
@@ -26,11 +26,11 @@ _MANY: Final = 512  # heads
 class KnownHead(NamedTuple):
     """What the parser has read in a head, of a request whose connection goes on after it."""
 
-    new_call: NewCall
+    new_exchange: NewExchange
     length: int  # bytes of the body
 
 
-class KnownHeads:
+class HeadCache:
     """The heads of a server's latest clients: of all connections together, since clients are often of one kind."""
 
     def __init__(self) -> None:

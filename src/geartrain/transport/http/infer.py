@@ -21,8 +21,8 @@ from geartrain.service.readers import completion
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.errors import OPEN_INFERENCE_HTTP_STATUS, retry_headers
 from geartrain.transport.http import compression
-from geartrain.transport.http.disconnect import HangupWatch
-from geartrain.transport.http.handlers import EXPRESS_LIMIT, JSON, Answer, Headers, NewCall
+from geartrain.transport.http.disconnect import DisconnectWatch
+from geartrain.transport.http.handlers import DIRECT_LIMIT, JSON, Answer, Headers, NewExchange
 from geartrain.transport.http.wire import ClientGoneError, read_body, send_answer, too_large
 
 if TYPE_CHECKING:
@@ -79,16 +79,16 @@ class _Head:
 
 
 class InferEndpoint:
-    """Admits infer requests, on the express lane and on the ASGI road."""
+    """Admits infer requests, directly and through ASGI."""
 
     def __init__(self, catalogue: Catalogue, regions: SharedRegions, *, max_body_bytes: int) -> None:
         self.catalogue = catalogue
         self.regions = regions
         self.max_body_bytes = max_body_bytes
-        self._hangups = HangupWatch()
+        self._disconnects = DisconnectWatch()
         self._loading: asyncio.Future[None] | None = None
 
-    def enter(self, url: bytes, headers: Headers) -> NewCall | None:
+    def enter(self, url: bytes, headers: Headers) -> NewExchange | None:
         """Take a body as it is, for a model whose name needs no decoding."""
         if not url.startswith(_MODELS) or not url.endswith(_INFER) or b"%" in url or not url.isascii():
             return None
@@ -97,60 +97,60 @@ class InferEndpoint:
         if rest:
             version = read_version(rest[1]) if len(rest) == 2 and rest[0] == "versions" else None  # noqa: PLR2004
         head = _Head(headers)
-        if not name or version is None or head.encoding or not 0 < head.length <= EXPRESS_LIMIT or "?" in name:
+        if not name or version is None or head.encoding or not 0 < head.length <= DIRECT_LIMIT or "?" in name:
             return None
-        return partial(InferCall, self, name, version, head=head)
+        return partial(InferExchange, self, name, version, head=head)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, *, name: str, version: str) -> None:
         """Answer a request for this model."""
-        call = InferCall(self, name, version, head=_Head(scope["headers"]))
+        exchange = InferExchange(self, name, version, head=_Head(scope["headers"]))
         try:
-            answer = await self._run(call, receive)
+            answer = await self._run(exchange, receive)
         except GeartrainError as error:
-            answer = call.refuse(error)
+            answer = exchange.refuse(error)
         except ClientGoneError:
-            logger.debug("a client hung up before its request was whole")
+            logger.debug("a client disconnected before its request was whole")
             return
         except Exception:
             logger.exception("the infer endpoint failed")
-            answer = call.refuse(GeartrainError(Code.INTERNAL, "Internal server error"))
+            answer = exchange.refuse(GeartrainError(Code.INTERNAL, "Internal server error"))
         with contextlib.suppress(RuntimeError):  # raised when the client has gone meanwhile
             await send_answer(send, answer)
 
-    async def _run(self, call: InferCall, receive: Receive) -> Answer:
-        head = call.head
+    async def _run(self, exchange: InferExchange, receive: Receive) -> Answer:
+        head = exchange.head
         encoding = compression.content_encoding(head.encoding)
         body: bytes | bytearray = await read_body(receive, head.length, self.max_body_bytes)
         if encoding is not None:
             body = await compression.inflate(body, encoding, self.max_body_bytes)
         if len(body) >= tensor_json.LARGE:
             await self.load_arrays()
-        prediction = call.admit(body)
+        prediction = exchange.admit(body)
         del body
         if not prediction.is_terminal:
-            await self._wait(call, prediction, receive)
-        response = call.response()
+            await self._wait(exchange, prediction, receive)
+        response = exchange.response()
         if any(len(tensor.data) >= tensor_json.LARGE for tensor in response.outputs):
             await self.load_arrays()
-        answer = call.encode(response)
+        answer = exchange.encode(response)
         accepted = compression.accepted_encoding(head.accept)
         if accepted is None:
             return answer
         return _encoded(answer, await compression.deflate_aside(answer.parts, accepted), accepted)
 
-    async def _wait(self, call: InferCall, prediction: Prediction, receive: Receive) -> None:
+    async def _wait(self, exchange: InferExchange, prediction: Prediction, receive: Receive) -> None:
         completed = completion(prediction)
-        wait = self._hangups.begin(receive, call.abandon)
+        wait = self._disconnects.begin(receive, exchange.abandon)
         try:
             await completed
         except asyncio.CancelledError:
-            call.abandon()
+            exchange.abandon()
             raise
         finally:
-            self._hangups.end(wait)
+            self._disconnects.end(wait)
 
     def begin_loading(self) -> None:
-        """Have the readers of large tensors loaded, for those that come later."""
+        """Load the readers of large tensors, for later requests."""
         if self._loading is None:
             loop = asyncio.get_running_loop()
             self._loading = loop.run_in_executor(None, tensor_json.load_arrays)
@@ -163,8 +163,8 @@ class InferEndpoint:
                 await asyncio.shield(self._loading)
 
 
-class InferCall:
-    """One request; see `Call`."""
+class InferExchange:
+    """One request; see `Exchange`."""
 
     __slots__ = ("_deployment", "_endpoint", "_name", "_prediction", "_reply", "_request", "_version", "head")
 

@@ -45,7 +45,7 @@ _WORST_FIRST: Final = (
 class Root(NamedTuple):
     """What there is at the root besides the Open Inference Protocol."""
 
-    lanes: Sequence[PredictionEndpoints]  # that small requests go to without ASGI
+    handlers: Sequence[PredictionEndpoints]  # that small requests go to without ASGI
     endpoints: Mapping[str, PredictionEndpoints]
     routes: Sequence[BaseRoute]
 

@@ -17,8 +17,8 @@ from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.predictions import Predictions
 from geartrain.service.readers import completion
 from geartrain.transport.errors import HTTP_STATUS, retry_headers
-from geartrain.transport.http.disconnect import HangupWatch
-from geartrain.transport.http.handlers import EXPRESS_LIMIT, JSON, Answer, Headers, NewCall
+from geartrain.transport.http.disconnect import DisconnectWatch
+from geartrain.transport.http.handlers import DIRECT_LIMIT, JSON, Answer, Headers, NewExchange
 from geartrain.transport.http.streams import QUIET, EventStreams
 from geartrain.transport.http.wire import INTERNAL_ERROR, ClientGoneError, read_body, send_json, send_parts, too_large
 
@@ -84,8 +84,8 @@ class PredictionEndpoints:
         """`quiet`: the seconds without an event after which a stream is kept alive."""
         self._model = model
         self._max_body_bytes = max_body_bytes
-        self._hangups = HangupWatch()
-        self._streams = EventStreams(self._hangups, quiet=quiet)
+        self._disconnects = DisconnectWatch()
+        self._streams = EventStreams(self._disconnects, quiet=quiet)
 
     async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Make a prediction; not idempotent."""
@@ -118,17 +118,17 @@ class PredictionEndpoints:
 
     # the same without ASGI
 
-    def enter(self, url: bytes, headers: Headers) -> NewCall | None:
+    def enter(self, url: bytes, headers: Headers) -> NewExchange | None:
         """Take a POST of a JSON body that asks for nothing but a JSON answer."""
         if url != b"/predictions":
             return None
         head = _Head(headers)
         is_plain = head.has_json and not head.respond_async and not head.event_stream
-        if is_plain and 0 < head.length <= EXPRESS_LIMIT:
-            return lambda: _PlainCall(self._model, headers, self._max_body_bytes)
+        if is_plain and 0 < head.length <= DIRECT_LIMIT:
+            return lambda: _PlainExchange(self._model, headers, self._max_body_bytes)
         return None
 
-    # the ASGI road
+    # through ASGI
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, *, url_id: str | None) -> None:
         try:
@@ -136,7 +136,7 @@ class PredictionEndpoints:
         except GeartrainError as error:
             await send_error(send, error)
         except ClientGoneError:
-            logger.debug("a client hung up before its request was whole")
+            logger.debug("a client disconnected before its request was whole")
         except Exception:
             logger.exception("a prediction endpoint failed")
             with contextlib.suppress(RuntimeError):  # raised when an answer has begun
@@ -178,17 +178,17 @@ class PredictionEndpoints:
 
     async def _wait(self, prediction: Prediction, receive: Receive, predictions: Predictions) -> None:
         completed = completion(prediction)
-        wait = self._hangups.begin(receive, lambda: predictions.abandon(prediction))
+        wait = self._disconnects.begin(receive, lambda: predictions.abandon(prediction))
         try:
             await completed
         except asyncio.CancelledError:
             predictions.abandon(prediction)
             raise
         finally:
-            self._hangups.end(wait)
+            self._disconnects.end(wait)
 
 
-class _PlainCall:
+class _PlainExchange:
     __slots__ = ("_headers", "_max_body_bytes", "_model", "_prediction", "_predictions")
 
     def __init__(self, model: ModelRef, headers: Headers, max_body_bytes: int) -> None:
@@ -233,7 +233,8 @@ def _new(
     return NewPrediction(
         input=cog.input_of(request),
         id=prediction_id,
-        keep=prediction_id is not None or (head is not None and head.respond_async),  # whoever knows it may ask for it
+        keep=prediction_id is not None
+        or (head is not None and head.respond_async),  # a client that knows the id may ask for it
         context=request.context or None,
         created_at=None if created_at is None else created_at.timestamp(),
         webhook=None if request.webhook is None else _webhook(request.webhook, request, headers),

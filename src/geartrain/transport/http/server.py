@@ -1,4 +1,4 @@
-"""The uvicorn server, as we run it: our loop, our signals, our logging."""
+"""The uvicorn server as geartrain runs it, with its own loop, signals and logging."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.http.app import make_app
 from geartrain.transport.http.connection import Connection, IdleSweep
-from geartrain.transport.http.handlers import Lane
-from geartrain.transport.http.head_cache import AnswerHeads, KnownHeads
+from geartrain.transport.http.handlers import Handler
+from geartrain.transport.http.head_cache import AnswerHeads, HeadCache
 from geartrain.transport.http.metrics import MetricsEndpoint
 from geartrain.transport.http.models import CogEndpoints
 from geartrain.transport.http.open_inference import OpenInferenceEndpoints, OpenInferenceOptions
@@ -31,7 +31,7 @@ _LAST_WORDS = 1.0  # seconds for canceled predictions to say so to their clients
 
 
 class HttpServer(uvicorn.Server):
-    """A server that leaves the signals to whoever runs it, and that no client can keep from ending."""
+    """A server that leaves the signals to its caller, and that no client can keep from ending."""
 
     def __init__(self, config: uvicorn.Config, cancel_all: Callable[[], None], *, grace: float | None) -> None:
         """`grace`: the seconds that what runs has to end once the server is to shut down; None for no limit."""
@@ -55,14 +55,14 @@ class HttpServer(uvicorn.Server):
         if self._grace is not None:
             self._ends_at = loop.time() + self._grace
             timers.append(loop.call_at(self._ends_at, self._cancel_all))
-            timers.append(loop.call_at(self._ends_at + _LAST_WORDS, self._hang_up))
+            timers.append(loop.call_at(self._ends_at + _LAST_WORDS, self._disconnect))
         await super().shutdown(sockets)
         for timer in timers:
             timer.cancel()
-        self._hang_up()
+        self._disconnect()
         await asyncio.sleep(0)  # they hear of it
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         for connection in tuple(self.server_state.connections):
             connection.transport.abort()
 
@@ -93,18 +93,18 @@ def make_http_server(
 
     cog = CogEndpoints(max_body_bytes=max_body_bytes, quiet=quiet, shut_down=shut_down)
     root = cog.root(catalogue, trainings)
-    lanes: list[Lane] = list(root.lanes)
+    handlers: list[Handler] = list(root.handlers)
     others: dict[str, ASGIApp] = {}
     if catalogue is not None:
         v2 = OpenInferenceEndpoints(catalogue, open_inference, max_body_bytes=max_body_bytes)
-        lanes.append(v2.infer)
+        handlers.append(v2.infer)
         others = {"v2": v2, "models": cog.models(catalogue), "metrics": MetricsEndpoint(catalogue)}
     app = make_app(root.endpoints, root.routes, others)
     config = uvicorn.Config(
         app,
         http=cast(
             "Any",
-            partial(Connection, lanes, IdleSweep(_KEEP_ALIVE), heads=KnownHeads(), answers=AnswerHeads()),
+            partial(Connection, handlers, IdleSweep(_KEEP_ALIVE), head_cache=HeadCache(), answers=AnswerHeads()),
         ),
         ws="none",
         lifespan="off",

@@ -10,7 +10,7 @@ from geartrain.apis import sse
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.events import Completed, EventsDroppedError
 from geartrain.service.readers import EventReader, LaggedError, replay_start
-from geartrain.transport.http.disconnect import HangupWatch
+from geartrain.transport.http.disconnect import DisconnectWatch
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Send
@@ -26,8 +26,8 @@ _HEADERS: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b
 class EventStreams:
     """The streams of one server, and who still reads which prediction."""
 
-    def __init__(self, hangups: HangupWatch, *, quiet: float) -> None:
-        self._hangups = hangups
+    def __init__(self, disconnects: DisconnectWatch, *, quiet: float) -> None:
+        self._disconnects = disconnects
         self._quiet = quiet
         self._readers: Counter[Prediction] = Counter()
         self._dependent: dict[Prediction, Predictions] = {}  # on having a reader
@@ -44,7 +44,7 @@ class EventStreams:
             raise GeartrainError(Code.TOO_MANY_READERS, "Too many stream subscribers")
         try:
             start = 0 if created else replay_start(prediction)
-            reader = EventReader(prediction, start)  # before anything else can happen to it
+            reader = EventReader(prediction, start)  # before the prediction can change
         except EventsDroppedError as error:
             await _start(send)
             await _send(send, sse.encode_error(sse.TRUNCATED, error.skipped), more=False)
@@ -53,16 +53,16 @@ class EventStreams:
         if created:
             self._dependent[prediction] = predictions
         stream = _Stream(prediction, reader, send, quiet=self._quiet)
-        wait = self._hangups.begin(receive, stream.leave)
+        wait = self._disconnects.begin(receive, stream.leave)
         try:
             await stream.write()
         except LaggedError as error:
-            if not await self._hangups.has_left(wait):  # which would be why it did not read
-                self._dependent.pop(prediction, None)  # its reader is sent away, and may come back with a PUT
+            if not await self._disconnects.has_left(wait):  # which would be why it did not read
+                self._dependent.pop(prediction, None)  # the reader is refused, and may join again with a PUT
                 await _send(send, sse.encode_error(sse.LAGGED, error.skipped), more=False)
         finally:
             stream.close()
-            self._hangups.end(wait)
+            self._disconnects.end(wait)
             self._leave(prediction)
 
     def _leave(self, prediction: Prediction) -> None:
@@ -104,12 +104,12 @@ class _Stream:
         await _send(self._send, b"", more=False)
 
     def leave(self) -> None:
-        """The client has hung up."""
+        """Note that the client has disconnected."""
         self._gone = True
         self._reader.wake()
 
     def close(self) -> None:
-        """Nothing more will be written."""
+        """Stop reading the prediction: nothing more will be written."""
         self._timer.cancel()
         self._reader.close()
 

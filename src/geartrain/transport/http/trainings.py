@@ -25,7 +25,7 @@ class TrainingEndpoints(PredictionEndpoints):
 
     @staticmethod
     def is_plain(headers: list[tuple[bytes, bytes]], limit: int) -> bool:  # noqa: ARG004 - as of predictions
-        """No training takes the express lane: it may have to wait until the training is loaded."""
+        """Leave every training to ASGI: it may have to wait until the model is loaded."""
         return False
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send, *, url_id: str | None) -> None:

@@ -17,7 +17,7 @@ _JSON: Final = (b"content-type", b"application/json")
 
 
 class ClientGoneError(Exception):
-    """The client hung up before its request was whole."""
+    """The client disconnected before its request was whole."""
 
 
 async def read_body(receive: Receive, announced: int, limit: int) -> bytes | bytearray:

@@ -178,7 +178,7 @@ class BatchInvocation:
                 return {}
             if (
                 item is not None and item in items and item not in blamed
-            ):  # nobody is to read what was wrong with the others
+            ):  # the errors of the other items must not be shown
                 blamed[item] = ItemError(place, why).with_traceback(error.__traceback__)
         return blamed
 

@@ -1,4 +1,4 @@
-"""The items of one invocation: whose a row is, and whose what is printed or measured there."""
+"""The items of one invocation: to which of them rows, prints and metrics belong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from geartrain.worker.stdio.router import LineWriter, Router
 
 
 class Places:
-    """Whose the rows, or the elements, of one invocation are: `size` of them, those included that only fill it up."""
+    """The owners of the rows, or elements, of one invocation: `size` of them, padding included."""
 
     def __init__(self, items: Sequence[int], sizes: Sequence[int], size: int) -> None:
         self.items = items
@@ -27,7 +27,7 @@ class Places:
 
     @property
     def _ends(self) -> list[int]:
-        """Where those of each item end; seldom asked for."""
+        """Where the rows of each item end; seldom needed."""
         if self._known_ends is None:
             self._known_ends = list(accumulate(self.sizes))
         return self._known_ends
@@ -41,7 +41,7 @@ class Places:
         return self.items[at] if at < len(self.items) else None
 
     def original(self, place: int) -> int | None:
-        """As `owner`; what only fills the call up is a copy of the last row, whose owner it is."""
+        """As `owner`; padding is a copy of the last row, and has its owner."""
         owner = self.owner(place)
         return self.owner(self._ends[-1] - 1) if owner is None else owner
 
@@ -102,7 +102,7 @@ class ItemScopes:
             scope.forget_metrics()
 
     def _make(self, item: int | None) -> tuple[Scope, LineWriter]:
-        if item is None:  # the copy of a row: nobody waits for it
+        if item is None:  # padding: nobody waits for it
             return Scope(open_item=self.open), LineWriter(lambda *_: None, self._whole)
         log = CallLog(self._reports, item)
         self._logs.append(log)

@@ -22,7 +22,7 @@ from geartrain.worker.stdio.router import LineWriter
 
 @cache
 def _beginning(count: int) -> tuple[frozenset[int], tuple[Sequence[int], ...]]:
-    """Return what a call of so many items begins with: whose end is not reported, and the items of each invocation."""
+    """Return the first state of a call: the items whose end is not reported, and the items of each invocation."""
     items = tuple(range(count))
     return frozenset(items), (items,)
 
@@ -74,14 +74,17 @@ class Call:
         files.folder = message.output_dir
         if files.has_runs:
             files.begin()
-        tools.router.install()  # a model that replaced sys.stdout silences nobody but itself
+        tools.router.install()  # a model that replaced sys.stdout silences only itself
         self._log = CallLog(reports, items[0] if len(items) == 1 else ALL)
         self._writer: LineWriter = tools.router.begin(self._log.write)
         self._invocation: Invocation = begin(items, reports)
         self._scope_token: Token[Scope | None] = set_scope(self._invocation.scope)
 
     def __exit__(self, *_: object) -> None:
-        """End the routing: what is written from here on is nobody's. The author's input files are closed."""
+        """End the routing: what is written from here on belongs to no prediction.
+
+        The author's input files are closed.
+        """
         tools = self._tools
         self._invocation.end(tools.control)
         tools.router.end(self._writer)

@@ -37,7 +37,7 @@ class NobodyLeftError(Exception):
 
 
 class Recovery(NamedTuple):
-    """What becomes of the items of an invocation that raised.
+    """The outcome of the items of an invocation that raised.
 
     The `reports` come first: tracebacks. Then items fail with an error each. `again` are the items of each invocation
     that follows. A `warning`, if it is not empty, is for the operator.

@@ -11,7 +11,7 @@ from geartrain.ipc.messages import DroppedLogs, Log
 from geartrain.worker.calls.reports import ReportSender
 from geartrain.worker.channels.channel import Channel
 
-MAX_LOGS: Final = 32 * 1024**2  # characters that one prediction may log; what is more would fill the parent's memory
+MAX_LOGS: Final = 32 * 1024**2  # characters that one prediction may log; more would fill the parent's memory
 
 
 class CallLog(msgspec.Struct, gc=False, eq=False):

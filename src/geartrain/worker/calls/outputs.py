@@ -18,7 +18,7 @@ NO_FAILURES: Final[Mapping[int, BaseException]] = {}
 
 
 class Outputs(Protocol):
-    """What the value that `run()` has returned comes to for the items of a call."""
+    """The outputs of the items of a call, made of the value that `run()` has returned."""
 
     def end(self, reports: ReportSender, *, idle: bool) -> None:
         """Send the outputs, with which the items end. With `idle` the call is over."""
@@ -69,8 +69,8 @@ class LargeOutputs:
 
 def encode_output(encoder: OutputEncoder, value: Any, files: CallFiles, *, apart: bool) -> OutputBytes:
     """Encode one item's output, with its tensors `apart` from the JSON or within. Raises `OutputError`."""
-    json, of_value, tensors = encoder.encode(value, files.new_folder, files.originals_of, apart=apart)
+    json, of_value, tensors = encoder.encode(value, files.new_folder, files.temporary_files_of, apart=apart)
     if tensors is None:
         return OutputBytes([json], len(json), packed=False, files=of_value)
-    parts = encoder.heads.pack(tensors) if tensors and json is NO_MORE else pack(json, tensors)
+    parts = encoder.headers.pack(tensors) if tensors and json is NO_MORE else pack(json, tensors)
     return OutputBytes(parts, sum(map(len, parts)), packed=True, files=of_value)

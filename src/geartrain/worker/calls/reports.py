@@ -128,13 +128,13 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         failures: dict[int, Exception] = {}
         for item, output in outputs.items():
             files = [_announcement(item, file) for file in output.files]
-            room = INLINE_LIMIT - sum(map(_size, files))
+            left = INLINE_LIMIT - sum(map(_size, files))
             try:
-                if room < 0:
+                if left < 0:
                     raise OutputError(
                         f"refers to {len(files)} files, too many for one message: return an archive of them"
                     )
-                payload = shared.get(item) or self._by_itself(output, room)
+                payload = shared.get(item) or self._by_itself(output, left)
             except Exception as error:  # noqa: BLE001 - e.g. a disk that is full; it concerns this item only
                 failures[item] = error
                 continue
@@ -153,8 +153,8 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         placed = self.slot.writer.share([output.parts for output in chosen.values()])
         return {item: payload for item, payload in zip(chosen, placed, strict=True) if payload is not None}
 
-    def _by_itself(self, output: OutputBytes, room: int) -> Payload:
-        if output.size <= room:
+    def _by_itself(self, output: OutputBytes, left: int) -> Payload:
+        if output.size <= left:
             return Inline(b"".join(output.parts))
         return self.slot.writer.to_file(output.parts)
 
@@ -182,8 +182,8 @@ def failure_reports(failures: Iterable[tuple[int, BaseException]]) -> list[Repor
 
 
 def _announcement(item: int, file: OutputFile) -> FileOutput:
-    originals = tuple(name for name in file.originals if name.isprintable())  # what is no UTF-8 cannot travel
-    return FileOutput(item, file.filename, file.mime_type, file.token, originals)
+    temporary_files = tuple(name for name in file.temporary_files if name.isprintable())  # others are no UTF-8
+    return FileOutput(item, file.filename, file.mime_type, file.token, temporary_files)
 
 
 def _frames(groups: Sequence[_Group]) -> Iterator[tuple[Report, ...]]:
@@ -207,7 +207,7 @@ def _size(report: Report) -> int:
         case Log(_, _, text) | Failed(_, text):
             return _SMALL + 4 * len(text)
         case FileOutput():
-            texts = (report.filename, report.mime_type, report.token, *report.originals)
+            texts = (report.filename, report.mime_type, report.token, *report.temporary_files)
             return _SMALL + sum([len(text.encode()) for text in texts])
         case _:
             return _SMALL

@@ -1,4 +1,4 @@
-"""The child's ends of its channels: frames over Unix sockets, written whole whoever writes."""
+"""The child's ends of its channels: frames over Unix sockets, written whole by any thread."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class _Burst:
     """Messages that wait for the next ones: to send each by itself costs more than to make it.
 
     Only in the midst of many that follow each other within microseconds, as no model gives them that has something to
-    compute; the first ones, and any one after a pause, do not wait. Whoever sends next takes along what waits; should
-    the author's code stop giving, a thread does.
+    compute; the first ones, and any one after a pause, do not wait. The next write takes along what waits; if the
+    author's code gives no more, a thread writes it.
 
     The messages that may wait come from one thread, which takes no lock and keeps no cancel away, except for the alarm.
     """

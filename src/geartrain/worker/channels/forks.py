@@ -1,4 +1,4 @@
-"""What a forked copy of the worker must not do: speak on its channels, or go on serving.
+"""Keeps a forked copy of the worker from writing to its channels and from serving calls.
 
 A model may fork (`os.fork`, `multiprocessing`). The copy has the same sockets, and a frame of its own between two of
 the worker's would end the channel. It prints to the descriptors instead, which the parent reads as well.
@@ -14,7 +14,7 @@ in_fork = False
 
 
 def guard() -> None:
-    """Have every forked copy know what it is."""
+    """Have every forked copy notice that it is one."""
     os.register_at_fork(after_in_child=_become_fork)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from geartrain.ipc.messages import SlotMemory
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
-from geartrain.ipc.shared_memory import Arena
+from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.values.call_files import CallFiles
 
@@ -16,26 +16,26 @@ class SharedMemory:
 
     def __init__(self) -> None:
         self.paths: SlotMemory | None = None  # as the last call has named them
-        self._input: Arena | None = None
-        self._output: Arena | None = None
+        self._input: MemoryRegion | None = None
+        self._output: MemoryRegion | None = None
 
-    def input(self) -> Arena | None:
+    def input(self) -> MemoryRegion | None:
         """The memory that inputs lie in; None if there is none. Raises `OSError` if it cannot be opened."""
         if self.paths is not None and self._input is None:
-            self._input = Arena.open(self.paths.input)
+            self._input = MemoryRegion.open(self.paths.input)
         return self._input
 
-    def output(self) -> Arena | None:
+    def output(self) -> MemoryRegion | None:
         """The memory for outputs; None if there is none. Raises `OSError` if it cannot be opened."""
         if self.paths is not None and self._output is None:
-            self._output = Arena.open(self.paths.output)
+            self._output = MemoryRegion.open(self.paths.output)
         return self._output
 
     def close(self) -> None:
-        """Let go of the memory. A worker does so by ending."""
-        for arena in (self._input, self._output):
-            if arena is not None:
-                arena.close()
+        """Close the memory. A worker does so by ending."""
+        for region in (self._input, self._output):
+            if region is not None:
+                region.close()
         self._input = self._output = None
 
 
@@ -57,7 +57,7 @@ def can_share(probe: str | None) -> bool:
     if probe is None:
         return False
     try:
-        Arena.open(probe).close()
+        MemoryRegion.open(probe).close()
     except OSError:
         return False
     return True

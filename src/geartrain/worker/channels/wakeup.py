@@ -79,7 +79,7 @@ class Adaptive:
         """Wait awake until a time of the performance counter; return what has come by then, None for nothing."""
         while time.perf_counter() < until:
             if not self._poll.poll(0):  # to ask costs a third of the exception that a vain recv() raises
-                os.sched_yield()  # whoever else has something to do on this core goes first
+                os.sched_yield()  # let other threads of this core run first
                 continue
             try:
                 return self._socket.recv(CHUNK, socket.MSG_DONTWAIT)
@@ -91,7 +91,7 @@ class Adaptive:
 
 
 _POLICIES: Final[dict[str, Callable[[socket.socket], Wakeup]]] = {
-    "adaptive": Adaptive if _can_spin else Blocking,  # on one core whoever is to wake us would have to wait for us
+    "adaptive": Adaptive if _can_spin else Blocking,  # on one core, the parent would have to wait for this process
     "blocking": Blocking,
 }
 

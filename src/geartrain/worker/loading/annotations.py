@@ -1,4 +1,4 @@
-"""From a type annotation to the signature's words, and to the function that makes the Python value of a JSON value.
+"""From a type annotation to a type of the signature, and to the function that makes the Python value of a JSON value.
 
 One walk gives both, so what the schema promises and what `run()` receives cannot drift apart.
 """
@@ -93,7 +93,7 @@ class AnnotationReader:
         return Described(TypeSpec("union", nullable=nullable, members=tuple(member.spec for member in members)))
 
     def _class(self, annotation: Any, origin: type) -> Described:
-        """Describe a class, or a generic one with its arguments; the first reader that knows it has the word."""
+        """Describe a class, or a generic one with its arguments; the first reader that knows it decides."""
         for reader in (self._file, self._collection, self._enum, self._record, self._foreign):
             described = reader(annotation, origin)
             if described is not None:
@@ -281,7 +281,7 @@ def _as_file(value: Any) -> Any:
 
 
 def _each(convert: Converter | None) -> Converter | None:
-    """The converter of a list of such values."""
+    """Return the converter of a list of such values."""
     if convert is None:
         return None
     return lambda values: None if values is None else [item if item is None else convert(item) for item in values]

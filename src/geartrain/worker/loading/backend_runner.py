@@ -1,4 +1,4 @@
-"""A model that is a file, made into what the worker runs: a backend behind the face of an author's `run()`."""
+"""Makes a runner of a model that is a file: a backend with the interface of an author's `run()`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
 
 
 class _Run:
-    """The `run()` of a file: what a client left out is not passed on, and what nobody declared does not come out."""
+    """The `run()` of a file: inputs that a client left out are not passed on, and undeclared outputs are dropped."""
 
     def __init__(self, backend: Backend) -> None:
         self._run = backend.run
@@ -83,7 +83,7 @@ def _check_options(choice: BackendChoice, known: Collection[str]) -> None:
 
 
 def _check_specs(name: str, backend: Backend) -> None:
-    """Hold a backend to its promise: errors in it would otherwise come out far from here."""
+    """Check that a backend does as it promises: its errors would otherwise appear far from their cause."""
     for specs, what in ((backend.inputs, "input"), (backend.outputs, "output")):
         names = [spec.name for spec in specs]
         for spec in specs:

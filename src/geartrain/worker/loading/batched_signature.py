@@ -9,12 +9,12 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from geartrain.authoring.batches import check_settings
-from geartrain.authoring.decorators import BATCHED_MARK, Opaque
+from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, Opaque
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
 from geartrain.domain.signature.types import Signature, TypeSpec
 from geartrain.domain.tensors.tensor import VARIABLE
 from geartrain.worker.loading.annotations import AnnotationReader
-from geartrain.worker.loading.callables import mark_of
+from geartrain.worker.loading.callables import decorator_value
 from geartrain.worker.loading.descriptions import Described, UnsupportedTypeError, strip, type_name
 from geartrain.worker.loading.signature import (
     Parameter,
@@ -41,11 +41,11 @@ class BatchedSignature(NamedTuple):
 
 
 def read_batched(run: Callable[..., Any], *, owner_name: str, settings: Mapping[str, Any]) -> BatchedSignature:
-    """Read the signature of a `run()` with the mark `@batched`; `settings` come before those of the mark.
+    """Read the signature of a `run()` decorated with `@batched`; `settings` come before those of the decorator.
 
     Raises `UnsupportedAnnotationError`.
     """
-    policy = _policy(mark_of(run, BATCHED_MARK), settings, owner_name)
+    policy = _policy(decorator_value(run, BATCHED_ATTRIBUTE), settings, owner_name)
     written = written_parameters(run, owner_name=owner_name)
     described = [each.describe() for each in written]
     by_rows = any(each.spec.kind == "tensor" for each in described)
@@ -61,10 +61,10 @@ def read_batched(run: Callable[..., Any], *, owner_name: str, settings: Mapping[
     return BatchedSignature(parameters, make_signature(run, parameters, output), Batching(policy, by_rows, shared))
 
 
-def _policy(mark: Mapping[str, Any], settings: Mapping[str, Any], owner: str) -> BatchPolicy:
-    merged = {**mark, **settings}
+def _policy(declared: Mapping[str, Any], settings: Mapping[str, Any], owner: str) -> BatchPolicy:
+    merged = {**declared, **settings}
     if "preferred_sizes" not in settings and "max_size" in settings:  # a smaller limit leaves fewer of the model's own
-        merged["preferred_sizes"] = [size for size in mark["preferred_sizes"] if size <= settings["max_size"]]
+        merged["preferred_sizes"] = [size for size in declared["preferred_sizes"] if size <= settings["max_size"]]
     try:
         check_settings(merged)
         sizes = {name: tuple(merged[name]) for name in ("preferred_sizes", "pad_to")}

@@ -1,4 +1,4 @@
-"""What is known of a callable: its parameters, its kind and its marks, also below decorators."""
+"""The parameters, the kind and the decorators of a callable, also below other decorators."""
 
 from __future__ import annotations
 
@@ -113,9 +113,9 @@ def is_async(run: Any) -> bool:
     return any(inspect.iscoroutinefunction(layer) or inspect.isasyncgenfunction(layer) for layer in layers(run))
 
 
-def mark_of(run: Any, mark: str) -> Any:
+def decorator_value(run: Any, attribute: str) -> Any:
     """Return what a decorator such as `@concurrent` has left on `run`, also below other decorators; or None."""
-    return next((getattr(layer, mark) for layer in layers(run) if hasattr(layer, mark)), None)
+    return next((getattr(layer, attribute) for layer in layers(run) if hasattr(layer, attribute)), None)
 
 
 def lacks_self(function: Any, owner: type) -> bool:

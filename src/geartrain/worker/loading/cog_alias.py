@@ -152,7 +152,7 @@ class _CogFinder:  # no base class: `importlib.abc` is slow to import
         return _InputModule(spec.name) if spec.name == "cog.input" else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill a module with our names."""
+        """Fill a module with geartrain's names."""
         name = module.__name__
         names = dict(_MODULES[name])
         if name in _LATER:

@@ -1,4 +1,4 @@
-"""Types in the signature's words: what every reader of annotations gives, raises and begins with."""
+"""Types of the signature: what every reader of annotations returns, raises and begins with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, Union
 
-from geartrain.authoring.decorators import OpaqueMark
+from geartrain.authoring.decorators import OpaqueType
 from geartrain.authoring.inputs import FieldInfo
 from geartrain.domain.signature.types import TypeSpec
 
@@ -19,7 +19,7 @@ _WRAPPERS = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")
 
 
 class Described(NamedTuple):
-    """A type in the signature's words; `convert` is None where the decoded JSON value is already what it should be."""
+    """A type of the signature; `convert` is None where the decoded JSON value is already what it should be."""
 
     spec: TypeSpec
     convert: Converter | None = None
@@ -74,9 +74,9 @@ def strip(annotation: Any) -> tuple[Any, bool]:
     while True:
         origin = typing.get_origin(annotation)
         if origin is Annotated:
-            if any(isinstance(mark, OpaqueMark) for mark in annotation.__metadata__):
+            if any(isinstance(each, OpaqueType) for each in annotation.__metadata__):
                 return annotation.__origin__, True
-            if any(isinstance(mark, FieldInfo) for mark in annotation.__metadata__):
+            if any(isinstance(each, FieldInfo) for each in annotation.__metadata__):
                 raise UnsupportedTypeError(annotation, "Input() describes a whole parameter, not a part of its type")
             annotation = annotation.__origin__
         elif getattr(origin, "_name", None) in _WRAPPERS:

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from geartrain.authoring.decorators import BATCHED_MARK, CONCURRENT_MARK
+from geartrain.authoring.decorators import BATCHED_ATTRIBUTE, CONCURRENT_ATTRIBUTE
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.signature.types import Signature
-from geartrain.worker.loading.callables import is_async, is_generator, lacks_self, layers, mark_of
+from geartrain.worker.loading.callables import decorator_value, is_async, is_generator, lacks_self, layers
 from geartrain.worker.loading.finding import METHODS, Mode, find_runner, is_own
 from geartrain.worker.loading.load_errors import LoadError, blame, line_of, relative, syntax_message
 from geartrain.worker.loading.model_style import is_for_cog
@@ -200,11 +200,9 @@ class _Described(NamedTuple):
 
 def _read(run: Callable[..., Any], owner: str, *, mode: Mode, settings: Mapping[str, Any] | None) -> _Described:
     """Read the signature, which of a batched `run()` is that of one request. Raises `UnsupportedAnnotationError`."""
-    is_batched = mark_of(run, BATCHED_MARK) is not None
+    is_batched = decorator_value(run, BATCHED_ATTRIBUTE) is not None
     if is_batched and mode == "train":
-        raise UnsupportedAnnotationError(
-            f"{owner} is marked @batched, and trainings run one by one: take the mark away"
-        )
+        raise UnsupportedAnnotationError(f"{owner} has the decorator @batched, and trainings run one by one: remove it")
     if is_batched:
         from geartrain.worker.loading.batched_signature import read_batched
 
@@ -212,7 +210,7 @@ def _read(run: Callable[..., Any], owner: str, *, mode: Mode, settings: Mapping[
     if settings and mode == "predict":
         raise UnsupportedAnnotationError(
             f"there are settings for batching ({', '.join(settings)}), and {owner} takes one prediction at a time:"
-            " mark it with @geartrain.batched, or take `batching` out of geartrain.yaml"
+            " decorate it with @geartrain.batched, or take `batching` out of geartrain.yaml"
         )
     parameters = read_parameters(run, owner_name=owner)
     return _Described(parameters, make_signature(run, parameters, read_output(run, owner_name=owner)))
@@ -230,7 +228,7 @@ def _runner(run: Callable[..., Any], described: _Described, root: Path, *, insta
         is_async=is_async(run),
         is_generator=is_generator(run),
         signature=described.signature,
-        max_concurrency=mark_of(run, CONCURRENT_MARK),
+        max_concurrency=decorator_value(run, CONCURRENT_ATTRIBUTE),
         parameters=described.parameters,
         batching=described.batching,
     )

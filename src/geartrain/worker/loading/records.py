@@ -119,8 +119,8 @@ def _typed_dict_fields(cls: Any) -> list[_Field]:
     """The keys of a TypedDict. With string annotations the class does not know about `NotRequired`; the hints do."""
     fields = []
     for name, hint in _hints(cls).items():
-        mark = getattr(typing.get_origin(hint), "_name", None)
-        required = mark == "Required" or (mark != "NotRequired" and name in cls.__required_keys__)
+        wrapper = getattr(typing.get_origin(hint), "_name", None)
+        required = wrapper == "Required" or (wrapper != "NotRequired" and name in cls.__required_keys__)
         fields.append(_Field(name, hint, required))
     return fields
 
@@ -147,7 +147,10 @@ def _plain_fields(cls: type) -> list[_Field]:
 
 
 def _pydantic(cls: Any, reader: Reader) -> Described:
-    """Describe a pydantic model. It checks its values itself, so a type beyond our words is left open."""
+    """Describe a pydantic model.
+
+    It checks its values itself, so a type that the signature cannot express is left open.
+    """
     fields, converters = [], {}
     for name, info in cls.model_fields.items():
         known = name if reader.output else _alias(name, info)

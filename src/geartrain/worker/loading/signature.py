@@ -9,7 +9,7 @@ from collections import abc
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from geartrain.authoring.decorators import STREAMING_MARK
+from geartrain.authoring.decorators import STREAMING_ATTRIBUTE
 from geartrain.authoring.inputs import MISSING, FieldInfo
 from geartrain.authoring.iterators import AsyncConcatenateIterator, ConcatenateIterator
 from geartrain.domain.signature.types import InputField, OutputMode, OutputSpec, Signature, TypeSpec
@@ -17,9 +17,9 @@ from geartrain.worker.loading.annotations import AnnotationReader
 from geartrain.worker.loading.callables import (
     SeveralFunctionsError,
     closure_of,
+    decorator_value,
     is_generator,
     layers,
-    mark_of,
     signature_of,
 )
 from geartrain.worker.loading.constraints import (
@@ -100,7 +100,7 @@ def make_signature(run: Callable[..., Any], parameters: Sequence[Parameter], out
     return Signature(
         inputs=tuple(parameter.field for parameter in parameters),
         output=output,
-        streaming=bool(mark_of(run, STREAMING_MARK)),
+        streaming=bool(decorator_value(run, STREAMING_ATTRIBUTE)),
         description=inspect.cleandoc(documentation) if isinstance(documentation, str) else None,
     )
 
@@ -144,8 +144,8 @@ def _split(annotation: Any, default: Any, where: str) -> tuple[Any, FieldInfo]:
     """Tell the type from what `Input()` says, which is the default, or stands in `Annotated` beside a plain one."""
     infos = []
     if typing.get_origin(annotation) is Annotated:
-        infos = [mark for mark in annotation.__metadata__ if isinstance(mark, FieldInfo)]
-        rest = [mark for mark in annotation.__metadata__ if not isinstance(mark, FieldInfo)]
+        infos = [each for each in annotation.__metadata__ if isinstance(each, FieldInfo)]
+        rest = [each for each in annotation.__metadata__ if not isinstance(each, FieldInfo)]
         annotation = annotation.__origin__
         if rest:
             annotation = Annotated[annotation, *rest]

@@ -2,7 +2,7 @@
 
 The one walk over an annotation gives the datatype and the shape for the signature, and what makes the model's array of
 a tensor's bytes or of nested lists. Neither jaxtyping nor numpy nor torch is imported for the question whether an
-annotation is one of theirs: whoever wrote it has done so.
+annotation is one of theirs: its author has done so.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _datatype_of(annotation: Any) -> str:
     """The one datatype of the protocol that an annotation admits."""
     from geartrain.worker.arrays import NAMES
 
-    names = tuple(annotation.dtypes) if isinstance(annotation.dtypes, Iterable) else ()  # else a mark for any
+    names = tuple(annotation.dtypes) if isinstance(annotation.dtypes, Iterable) else ()  # otherwise a sentinel for any
     found = {NAMES.get(str(name).removesuffix("_")) for name in names}
     if len(found) == 1 and (datatype := found.pop()) is not None:
         return datatype

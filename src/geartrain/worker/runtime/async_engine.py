@@ -178,7 +178,8 @@ class AsyncEngine:
                 report = partial(call.succeed, value)
         except BaseException as error:  # noqa: BLE001 - the author's code may raise anything, also SystemExit
             report = _failure(call, error)
-        # Only our own cancel makes it canceled, whatever the exception is called (and whether it is swallowed or not).
+        # Only the worker's own cancel makes it canceled, whatever the exception is called (and whether it is swallowed
+        # or not).
         return call.cancelled if running.was_canceled() else report
 
 
@@ -187,7 +188,7 @@ async def _give(values: AsyncIterable[Any], call: Call) -> None:
     try:
         async for value in values:
             call.send_chunk(value)
-    except BaseException:  # its own, or what it gave is no output, or nobody waits for more
+    except BaseException:  # raised by it, or by an output that is none, or because no item is left
         if isinstance(values, AsyncGenerator):
             await values.aclose()
         raise

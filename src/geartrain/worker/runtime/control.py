@@ -47,7 +47,7 @@ class ControlThread:
         threading.Thread(target=self._read, name="geartrain-control", daemon=True).start()
 
     def serve(self, engine: Engine, healthcheck: Callable[[], Any] | None) -> None:
-        """From now on there are predictions to control."""
+        """Take the engine that runs the predictions."""
         self._healthcheck = healthcheck
         self._engine = engine
 
@@ -101,7 +101,7 @@ def run_async(function: Callable[[], Any]) -> Any:
 
 
 def _end_process_group() -> None:
-    """The parent is gone: leave nothing behind, not even what the model has started."""
+    """End this process and everything that the model has started: the parent is gone."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -109,8 +109,8 @@ class _Session:
                 from geartrain.worker.loading.backend_runner import load_backend
 
                 runner = load_backend(init.backend, init.batching)
-                # What a library has made stays: to look through it again and again holds up requests by 50 ms. Objects
-                # of an author's may well be meant to go, so there it is not ours to decide.
+                # Objects of libraries stay: collecting them again and again delays requests by 50 ms. # An author's own
+                # objects may be meant to be collected, so those of code are not frozen.
                 gc.collect()
                 gc.freeze()
                 return runner
@@ -184,7 +184,7 @@ class _Session:
     # from Ready on
 
     def _contract(self, runner: LoadedRunner) -> Contract | None:
-        """What the outputs are held to: an error for a model of ours, and for one of Cog's a warning, once."""
+        """What the outputs are held to: an error for a model of geartrain's, and for one of Cog's a warning, once."""
         if not runner.returns:
             return None
         from geartrain.worker.values.output_check import Contract

@@ -104,7 +104,7 @@ class SyncEngine:
                 if isinstance(values, types.GeneratorType):
                     values.throw(error)
                 raise
-            except Exception:  # what was given is no output, or nobody waits for more
+            except Exception:  # an output is none, or no item is left
                 if isinstance(values, types.GeneratorType):
                     values.close()
                 raise

@@ -10,7 +10,7 @@ import codecs
 import io
 import sys
 import threading
-from _thread import RLock  # `threading.RLock` is a function around it
+from _thread import RLock  # `threading.RLock` is a function that makes one
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any, Final
@@ -115,7 +115,7 @@ def _cut(line: str) -> str:
 
 
 class Router:
-    """Knows, for each write, whose it is."""
+    """Finds the writer of each write."""
 
     def __init__(self, ambient: Emit) -> None:
         """`ambient` takes what belongs to no prediction."""
@@ -126,7 +126,7 @@ class Router:
         self.stderr = RoutedStream(self, "stderr", 2)
 
     def install(self) -> None:
-        """Put our streams where Python looks for them; a model may replace them, for one prediction only."""
+        """Install the routed streams where Python looks for them; a model may replace them, for one prediction only."""
         sys.stdout = self.stdout
         sys.stderr = self.stderr
 
@@ -153,7 +153,10 @@ class Router:
         self._current.reset(token)
 
     def end(self, writer: LineWriter) -> None:
-        """Let the last partial lines out. What this prediction's leftovers write from here on is nobody's."""
+        """Let the last partial lines out.
+
+        What the prediction's leftover threads and tasks write from here on belongs to no prediction.
+        """
         if writer in self._active:
             self._active.remove(writer)
         writer.end(then=self._ambient.write)
@@ -187,7 +190,7 @@ class RoutedStream(io.TextIOBase):
         self.buffer = _RoutedBytes(self)
 
     def target(self) -> LineWriter:
-        """Whose the next write is."""
+        """The writer of the next write."""
         return self._router.target()
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
-from geartrain.worker.values.temporary_files import Claim, TemporaryFiles
+from geartrain.worker.values.temporary_files import RunFiles, TemporaryFiles
 
 
 class CallFiles:
@@ -40,7 +40,7 @@ class CallFiles:
         """Return the path of a new file for an output, in a folder of its own."""
         return self.new_folder() / "output.json"
 
-    def originals_of(self, path: Path) -> tuple[str, ...]:  # noqa: ARG002 - these outputs are no files of the author's
+    def temporary_files_of(self, path: Path) -> tuple[str, ...]:  # noqa: ARG002 - these outputs are no files of the author's
         """Return what of an output's path is to be deleted when the run is over: the file, and folders made for it."""
         return ()
 
@@ -66,16 +66,16 @@ class CleanedCallFiles(CallFiles):
     def __init__(self, temporary: TemporaryFiles) -> None:
         super().__init__()
         self._temporary = temporary
-        self._claim = Claim(0)
+        self._run = RunFiles(0)
 
     def begin(self) -> None:
         """Begin an invocation of `run()`: the files that are made from now on are its own."""
-        self._claim = self._temporary.begin()
+        self._run = self._temporary.begin()
 
-    def originals_of(self, path: Path) -> tuple[str, ...]:
+    def temporary_files_of(self, path: Path) -> tuple[str, ...]:
         """Return what of an output's path is to be deleted when the run is over: the file, and folders made for it."""
-        return self._temporary.claim(self._claim, path)
+        return self._temporary.add(self._run, path)
 
     def end_run(self) -> None:
         """Delete the author's own temporary files: the run is over, and its outputs are copied."""
-        self._temporary.end(self._claim)
+        self._temporary.end(self._run)

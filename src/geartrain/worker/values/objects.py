@@ -65,7 +65,7 @@ def _plain_subclass(kind: type) -> Simplifier | None:
 
 
 def _library_type(kind: type) -> Simplifier | None:
-    """Types of libraries that are only asked about when somebody else has imported them."""
+    """Types of libraries that are only asked about when other code has imported them."""
     moments = sys.modules.get("datetime")
     if moments is not None and issubclass(kind, (moments.date, moments.time)):
         return lambda value: value.isoformat()

@@ -17,12 +17,15 @@ _BLOCK = 1 << 20
 
 
 class OutputFile(NamedTuple):
-    """The copy of an author's file. `originals`: the author's own and its folders, to delete when the run is over."""
+    """The copy of an author's file.
+
+    `temporary_files`: the author's own file and its folders, to delete when the run is over.
+    """
 
     token: str
     filename: str
     mime_type: str
-    originals: tuple[str, ...] = ()
+    temporary_files: tuple[str, ...] = ()
 
 
 def is_file(value: object) -> bool:
@@ -33,9 +36,9 @@ def is_file(value: object) -> bool:
 class FileCollector:
     """The files of one output, in the order in which they were met."""
 
-    def __init__(self, new_folder: Callable[[], Path], originals_of: Callable[[Path], tuple[str, ...]]) -> None:
+    def __init__(self, new_folder: Callable[[], Path], temporary_files_of: Callable[[Path], tuple[str, ...]]) -> None:
         self._new_folder = new_folder
-        self._originals_of = originals_of
+        self._temporary_files_of = temporary_files_of
         self._files: list[OutputFile] = []
         self._folders: list[Path] = []
 
@@ -46,7 +49,7 @@ class FileCollector:
         return self._add_stream(value)
 
     def discard(self) -> None:
-        """Remove the copies made so far: nobody will hear of them."""
+        """Remove the copies made so far: they will not be reported."""
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -63,7 +66,7 @@ class FileCollector:
             shutil.copyfile(source, target)
         except OSError as error:
             raise OutputError(f"is the path {source}, which cannot be copied: {error.strerror}") from error
-        return self._keep(token, target, self._originals_of(source))
+        return self._keep(token, target, self._temporary_files_of(source))
 
     def _add_stream(self, stream: Any) -> str:
         name = getattr(stream, "name", None)
@@ -90,8 +93,8 @@ class FileCollector:
         self._folders.append(folder)
         return f"geartrain-file-{os.urandom(16).hex()}", folder / name
 
-    def _keep(self, token: str, target: Path, originals: tuple[str, ...] = ()) -> str:
-        self._files.append(OutputFile(token, str(target.absolute()), mime_type_of(target.name), originals))
+    def _keep(self, token: str, target: Path, temporary_files: tuple[str, ...] = ()) -> str:
+        self._files.append(OutputFile(token, str(target.absolute()), mime_type_of(target.name), temporary_files))
         return token
 
 

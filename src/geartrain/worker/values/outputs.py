@@ -21,7 +21,7 @@ from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.objects import Simplifier, key_text, simplifier_of
 from geartrain.worker.values.output_check import Check, Contract, StreamCheck, compile_check
 from geartrain.worker.values.output_files import FileCollector, OutputFile, is_file
-from geartrain.worker.values.packed_headers import PackedHeads
+from geartrain.worker.values.packed_headers import PackedHeaders
 from geartrain.worker.values.tensor_outputs import tensor_outputs
 
 __all__ = ["Encoded", "OutputEncoder", "OutputError"]
@@ -59,7 +59,7 @@ class OutputEncoder:
         self._verb = "returned" if spec.mode == "value" else "yielded"
         self._contract = contract
         self._hold_to(None if contract is None else compile_check(spec.type))
-        self.heads = PackedHeads()
+        self.headers = PackedHeaders()
 
     def _hold_to(self, check: Check | None) -> None:
         self._check = check
@@ -106,7 +106,7 @@ class OutputEncoder:
         self,
         value: Any,
         new_folder: Callable[[], Path],
-        originals_of: Callable[[Path], tuple[str, ...]] = lambda _: (),
+        temporary_files_of: Callable[[Path], tuple[str, ...]] = lambda _: (),
         *,
         apart: bool = False,
     ) -> Encoded:
@@ -114,9 +114,9 @@ class OutputEncoder:
 
         Where a list is declared, any other value is wrapped in one, unless that is against the contract. Files are
         copied, since the model may go on to overwrite its own: each into a folder that `new_folder` has made, where it
-        keeps its name.
-        `originals_of` tells what of a path that was copied is to be deleted when the run is over. `apart`: tensors are
-        not to stand in the JSON; it is then that of the rest. Large contents are the model's own memory.
+        keeps its name. `temporary_files_of` tells what of a path that was copied is to be deleted when the run is over.
+        `apart`: tensors are not to stand in the JSON; it is then that of the rest. Large contents are the model's own
+        memory.
         """
         tensors = None
         if self._tensors is not None:
@@ -128,7 +128,7 @@ class OutputEncoder:
             if tensors:  # else it is None, as it may be
                 self._hold(value)
             return Encoded(NO_MORE, (), tuple(tensors))
-        files = FileCollector(new_folder, originals_of)
+        files = FileCollector(new_folder, temporary_files_of)
         try:
             plain = _Walk(self._simplifiers, files).convert(value)
             self._hold(value)

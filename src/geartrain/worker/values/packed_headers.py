@@ -1,4 +1,4 @@
-"""What stands in front of the contents of each tensor in a packed output that has nothing but tensors."""
+"""The headers of the tensors in a packed output that has nothing but tensors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from geartrain.domain.tensors.tensor import Buffer, Tensor, pack
 _MOST: Final = 64  # outputs of different shapes
 
 
-class PackedHeads:
-    """Makes them, for the outputs of one runner, and keeps them: models give the same shapes again and again."""
+class PackedHeaders:
+    """Makes the headers of one runner's outputs, and caches them: models give the same shapes again and again."""
 
     __slots__ = ("_known",)
 
@@ -19,30 +19,30 @@ class PackedHeads:
         self._known: dict[tuple[tuple[str, tuple[int, ...], int], ...], list[bytes]] = {}
 
     def of(self, tensors: Sequence[Tensor]) -> list[bytes]:
-        """One for each tensor. A name always has the same datatype."""
+        """Return one header for each tensor. A name always has the same datatype."""
         key = tuple([(tensor.name, tensor.shape, len(tensor.data)) for tensor in tensors])
-        heads = self._known.get(key)
-        if heads is None:
+        headers = self._known.get(key)
+        if headers is None:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            heads = self._known[key] = _heads(tensors)
-        return heads
+            headers = self._known[key] = _headers(tensors)
+        return headers
 
     def pack(self, tensors: Sequence[Tensor]) -> list[Buffer]:
         """As `domain.tensors.pack`, with an empty object beside the tensors, of which there is one at least."""
         parts: list[Buffer] = []
-        for head, tensor in zip(self.of(tensors), tensors, strict=True):
-            parts += (head, tensor.data)
+        for header, tensor in zip(self.of(tensors), tensors, strict=True):
+            parts += (header, tensor.data)
         return parts
 
 
-def _heads(tensors: Sequence[Tensor]) -> list[bytes]:
+def _headers(tensors: Sequence[Tensor]) -> list[bytes]:
     views = [memoryview(tensor.data) for tensor in tensors]  # each of them is told from all other parts
     own = [Tensor(each.name, each.datatype, each.shape, view) for each, view in zip(tensors, views, strict=True)]
-    heads, parts = [], iter(pack(b"{}", own))
+    headers, parts = [], iter(pack(b"{}", own))
     for view in views:
-        head = b""
+        header = b""
         while (part := next(parts)) is not view:
-            head += part
-        heads.append(head)
-    return heads
+            header += part
+        headers.append(header)
+    return headers

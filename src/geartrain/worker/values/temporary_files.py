@@ -1,10 +1,11 @@
-"""The temporary files that a run has made only to give them as outputs: nobody needs them when it is over.
+"""Deletes the temporary files that a run has made only to give them as outputs.
 
 An output file is copied before it is handed over, so deleting the author's own is never needed for correctness; it
 keeps a server from filling its disk, and Cog's documents promise it. Deleted is what certainly belongs to the run and
 to nobody else: a regular file in a directory for temporary files that came into being while the run was under way, by
 the clock of the file system, and the folders that were made for it, if they are empty. Anything else stays, such as a
-picture that came with the model, or a result that was there before. What concurrent runs have both given is nobody's.
+picture that came with the model, or a result that was there before. A file that two concurrent runs have both given
+stays.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class _FileClock:
             weakref.finalize(self, os.close, self._probe)
             os.unlink(name)  # noqa: PTH108 - a string of mkstemp's; what has no name still has dates
 
-    def mark(self) -> int:
-        """A date, in nanoseconds since the epoch, from which on all that is made from now on is dated."""
+    def now(self) -> int:
+        """Return a date, in nanoseconds since the epoch: files that are made from now on have it or a later one."""
         tick = _tick()
         if self._probe is not None:
             with contextlib.suppress(OSError):
@@ -63,7 +64,7 @@ class _FileClock:
         return tick if tick > self._last_end else tick + 1
 
     def end(self) -> None:
-        """A run has ended now."""
+        """Note that a run has ended now."""
         self._last_end = _tick()
 
     @staticmethod
@@ -86,15 +87,15 @@ def may_hold_files(spec: TypeSpec) -> bool:
     )
 
 
-class Claim:
-    """What one run has given of its own temporary files, and the runs beside it that may yet give the same."""
+class RunFiles:
+    """The temporary files that one run has given, and the concurrent runs that may yet give the same."""
 
     __slots__ = ("beside", "paths", "since")
 
     def __init__(self, since: int) -> None:
         self.since = since
         self.paths: list[str] = []
-        self.beside: set[Claim] = set()
+        self.beside: set[RunFiles] = set()
 
 
 class TemporaryFiles:
@@ -105,61 +106,61 @@ class TemporaryFiles:
         self._roots = tuple(root for root in roots if root != os.sep)
         model_root = os.path.realpath(model_root)
         # A model that lies in /tmp, as in a test, makes its folder no temporary one.
-        self._kept = model_root if self._inside(model_root) else None
+        self._model_root = model_root if self._inside(model_root) else None
         self._clock = _FileClock()
-        self._running: set[Claim] = set()
-        self._waiting: list[Claim] = []  # of runs that are over, for those beside them
-        self._claims: Counter[str] = Counter()
+        self._running: set[RunFiles] = set()
+        self._waiting: list[RunFiles] = []  # of runs that are over, for those beside them
+        self._uses: Counter[str] = Counter()
         self._shared: set[str] = set()
 
-    def begin(self) -> Claim:
-        """A run begins; its claim goes to `end`."""
-        claim = Claim(self._clock.mark())
-        self._running.add(claim)
-        return claim
+    def begin(self) -> RunFiles:
+        """Begin a run; pass the result to `add` and to `end`."""
+        run = RunFiles(self._clock.now())
+        self._running.add(run)
+        return run
 
-    def claim(self, claim: Claim, path: Path) -> tuple[str, ...]:
-        """A run gives an output file; return what is to be deleted for it, as `made_since`."""
-        found = self.made_since(path, claim.since)
+    def add(self, run: RunFiles, path: Path) -> tuple[str, ...]:
+        """Add an output file of a run; return what is to be deleted for it, as `made_since`."""
+        found = self.made_since(path, run.since)
         for name in found:
-            if name not in claim.paths:
-                claim.paths.append(name)
-                self._claims[name] += 1
-                if self._claims[name] > 1:
+            if name not in run.paths:
+                run.paths.append(name)
+                self._uses[name] += 1
+                if self._uses[name] > 1:
                     self._shared.add(name)
         return found
 
-    def end(self, claim: Claim) -> None:
-        """A run is over: delete what it has given, when no run can give it any more that was there beside it."""
-        if claim not in self._running:
+    def end(self, run: RunFiles) -> None:
+        """End a run: delete the files that it has given, as soon as no concurrent run can give them any more."""
+        if run not in self._running:
             return
-        self._running.remove(claim)
+        self._running.remove(run)
         self._clock.end()
-        if claim.paths:
-            claim.beside = set(self._running)
-            self._waiting.append(claim)
+        if run.paths:
+            run.beside = set(self._running)
+            self._waiting.append(run)
         if self._waiting:
-            self._delete(claim)
+            self._delete(run)
 
-    def _delete(self, ended: Claim) -> None:
-        for claim in tuple(self._waiting):
-            claim.beside.discard(ended)
-            if not claim.beside:
-                self._waiting.remove(claim)
-                delete([name for name in claim.paths if name not in self._shared])
-                for name in claim.paths:
-                    self._claims[name] -= 1
-                    if not self._claims[name]:
-                        del self._claims[name]
+    def _delete(self, ended: RunFiles) -> None:
+        for run in tuple(self._waiting):
+            run.beside.discard(ended)
+            if not run.beside:
+                self._waiting.remove(run)
+                delete([name for name in run.paths if name not in self._shared])
+                for name in run.paths:
+                    self._uses[name] -= 1
+                    if not self._uses[name]:
+                        del self._uses[name]
                         self._shared.discard(name)
 
     def made_since(self, path: Path, since: int) -> tuple[str, ...]:
         """What to delete for an output file: itself and the folders made for it; nothing if it is not temporary.
 
-        `since` is what the clock's mark was when the run began.
+        `since` is what the clock said when the run began.
         """
         folder = os.path.realpath(path.parent)
-        if not self._inside(folder) or (self._kept is not None and _is_in(folder, self._kept)):
+        if not self._inside(folder) or (self._model_root is not None and _is_in(folder, self._model_root)):
             return ()
         name = os.path.join(folder, path.name)  # noqa: PTH118 - a string among strings
         if not _born_since(name, since, stat.S_ISREG):

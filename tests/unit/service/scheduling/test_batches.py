@@ -32,10 +32,10 @@ from tests.support.hand_worker import BY_ITEM, BY_ROWS, WITH_FILES, HandCall, Ha
 
 
 class Files:
-    """Fetches the image of an input when the door is open."""
+    """Fetches the image of an input once it is released."""
 
     def __init__(self) -> None:
-        self.door = asyncio.Event()
+        self.released = asyncio.Event()
         self.removed = 0
 
     def needed(self, values: dict[str, Any]) -> bool:
@@ -45,7 +45,7 @@ class Files:
         return ()
 
     async def fetch(self, values: dict[str, Any], folder: Callable[[], Path]) -> dict[str, Any]:
-        await self.door.wait()
+        await self.released.wait()
         return {**values, "image": "local"}
 
     def path(self) -> Path:
@@ -441,7 +441,7 @@ async def test_files_are_fetched_before_a_batch_is_joined() -> None:
     await asyncio.sleep(0)
     assert bench.calls == []
     bench.predictions.cancel(two.id)
-    bench.files.door.set()
+    bench.files.released.set()
     await _until(lambda: two.is_terminal and bool(bench.calls))
     assert two.status is Status.CANCELED
     assert json.loads(bench.calls[0].input.items[0].input) == {"text": "a", "image": "local"}
@@ -456,7 +456,7 @@ async def test_who_has_fetched_for_a_worker_that_is_gone_fails() -> None:
     bench = await Bench(signature=WITH_FILES).start()
     prediction = _with_file(bench, "a")
     bench.workers[0].die()
-    bench.files.door.set()
+    bench.files.released.set()
     await _until(lambda: prediction.is_terminal)
     assert (prediction.status, prediction.error_code) == ("failed", Code.NOT_READY)
     assert bench.files.removed == 1
@@ -464,7 +464,7 @@ async def test_who_has_fetched_for_a_worker_that_is_gone_fails() -> None:
 
 async def test_who_waits_for_a_batch_with_files_leaves_nothing_behind() -> None:
     bench = await Bench(signature=WITH_FILES).start()
-    bench.files.door.set()
+    bench.files.released.set()
     predictions = [_with_file(bench, text) for text in "abc"]
     await _until(lambda: bench.scheduler.waiting == 2 and bool(bench.calls))
     await asyncio.sleep(0)
@@ -545,14 +545,14 @@ async def test_a_call_of_a_single_client_says_so() -> None:
     bench = await _lone(Bench())
     prediction = bench.ask("a")
     call = bench.calls[-1]
-    assert (call.texts, call.input.lone, call.input.id) == (["a"], True, prediction.id)
+    assert (call.texts, call.input.single_client, call.input.id) == (["a"], True, prediction.id)
     assert (prediction.status, bench.scheduler.waiting, bench.idle) == ("processing", 0, 0)
     late = bench.ask("b")
     call.listener.on_log(0, "stdout", "on it\n")
     call.answer()
     assert (prediction.output, prediction.logs, prediction.metrics) == (b'"A"', "on it\n", {"batch_size": 1})
     assert late.status == "processing"
-    assert not bench.calls[-1].input.lone, "somebody else has waited"
+    assert not bench.calls[-1].input.single_client, "somebody else has waited"
     bench.open_calls[0].answer()
     statistics = bench.record.counts.statistics("m", "1")
     assert (statistics.execution_count, statistics.inference_count) == (5, 5)

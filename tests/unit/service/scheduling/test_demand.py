@@ -63,7 +63,7 @@ class Worker:
         call, listener = self.calls.pop()
         self.has_come.clear()
         listener.on_end((ItemEnd(0, Succeeded(b'"a"', 0.1)),), idle=True)
-        return call.lone
+        return call.single_client
 
     def cancel(self, slot: int, call_id: str) -> None:
         raise NotImplementedError

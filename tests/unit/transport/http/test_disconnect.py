@@ -1,4 +1,4 @@
-"""The watch over clients that wait: who hangs up is noticed, who does not costs nothing."""
+"""The watch over clients that wait: one that disconnects is noticed, one that stays costs nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from geartrain.transport.http import disconnect
-from geartrain.transport.http.disconnect import HangupWatch
+from geartrain.transport.http.disconnect import DisconnectWatch
 
 
 class Client:
@@ -27,7 +27,7 @@ class Client:
     def hang_up(self) -> None:
         self.messages.put_nowait({"type": "http.disconnect"})
 
-    def on_hangup(self) -> None:
+    def on_disconnect(self) -> None:
         self.times_gone += 1
         self.gone.set()
 
@@ -41,13 +41,13 @@ def tasks() -> int:
     return len(asyncio.all_tasks()) - 1
 
 
-def has_timer(watch: HangupWatch) -> bool:
+def has_timer(watch: DisconnectWatch) -> bool:
     return watch._timer is not None
 
 
 async def test_client_that_hangs_up_is_noticed_once() -> None:
-    watch, client = HangupWatch(), Client()
-    wait = watch.begin(client.receive, client.on_hangup)
+    watch, client = DisconnectWatch(), Client()
+    wait = watch.begin(client.receive, client.on_disconnect)
     client.hang_up()
     async with asyncio.timeout(10):
         await client.gone.wait()
@@ -56,16 +56,16 @@ async def test_client_that_hangs_up_is_noticed_once() -> None:
 
 
 async def test_client_that_had_hung_up_before_is_noticed() -> None:
-    watch, client = HangupWatch(), Client()
+    watch, client = DisconnectWatch(), Client()
     client.hang_up()
-    watch.begin(client.receive, client.on_hangup)
+    watch.begin(client.receive, client.on_disconnect)
     async with asyncio.timeout(10):
         await client.gone.wait()
 
 
 async def test_other_messages_are_passed_over() -> None:
-    watch, client = HangupWatch(), Client()
-    watch.begin(client.receive, client.on_hangup)
+    watch, client = DisconnectWatch(), Client()
+    watch.begin(client.receive, client.on_disconnect)
     client.messages.put_nowait({"type": "http.request", "body": b"", "more_body": False})
     client.hang_up()
     async with asyncio.timeout(10):
@@ -73,8 +73,8 @@ async def test_other_messages_are_passed_over() -> None:
 
 
 async def test_answer_that_comes_first_ends_the_watch() -> None:
-    watch, client = HangupWatch(), Client()
-    wait = watch.begin(client.receive, client.on_hangup)
+    watch, client = DisconnectWatch(), Client()
+    wait = watch.begin(client.receive, client.on_disconnect)
     async with asyncio.timeout(10):
         await client.asked.wait()
     assert tasks() == 1
@@ -88,9 +88,9 @@ async def test_answer_that_comes_first_ends_the_watch() -> None:
 
 
 async def test_who_is_answered_within_a_tick_gets_no_watch() -> None:
-    watch, quick, slow = HangupWatch(), Client(), Client()
-    watch.begin(slow.receive, slow.on_hangup)
-    watch.end(watch.begin(quick.receive, quick.on_hangup))
+    watch, quick, slow = DisconnectWatch(), Client(), Client()
+    watch.begin(slow.receive, slow.on_disconnect)
+    watch.end(watch.begin(quick.receive, quick.on_disconnect))
     async with asyncio.timeout(10):
         await slow.asked.wait()
     assert not quick.asked.is_set()
@@ -100,10 +100,10 @@ async def test_who_is_answered_within_a_tick_gets_no_watch() -> None:
 
 
 async def test_timer_runs_only_while_somebody_waits_unwatched() -> None:
-    watch, client = HangupWatch(), Client()
+    watch, client = DisconnectWatch(), Client()
     assert not has_timer(watch)
     for _ in range(2):
-        wait = watch.begin(client.receive, client.on_hangup)
+        wait = watch.begin(client.receive, client.on_disconnect)
         assert has_timer(watch)
         async with asyncio.timeout(10):
             await client.asked.wait()
@@ -114,9 +114,9 @@ async def test_timer_runs_only_while_somebody_waits_unwatched() -> None:
 
 
 async def test_everybody_is_watched() -> None:
-    watch = HangupWatch()
+    watch = DisconnectWatch()
     clients = [Client() for _ in range(100)]
-    waits = [watch.begin(client.receive, client.on_hangup) for client in clients]
+    waits = [watch.begin(client.receive, client.on_disconnect) for client in clients]
     for client in clients[::2]:
         client.hang_up()
     async with asyncio.timeout(10):

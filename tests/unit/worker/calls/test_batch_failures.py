@@ -36,8 +36,8 @@ def calls() -> Iterator[None]:
 
 
 def ask(run: Callable[..., Any], items: list[Item], **settings: Any) -> Answers:
-    marked = run if hasattr(run, "__geartrain_batched__") else batched(**settings)(run)
-    return Worker(marked).ask(items)
+    decorated = run if hasattr(run, "__geartrain_batched__") else batched(**settings)(run)
+    return Worker(decorated).ask(items)
 
 
 # one request

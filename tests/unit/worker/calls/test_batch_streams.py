@@ -19,7 +19,7 @@ import pytest
 
 from geartrain import ConcatenateIterator, ItemError, Path, batch_item, batched, current_scope
 from geartrain.ipc import messages as m
-from geartrain.ipc.shared_memory import Arena
+from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.calls import logs
 from tests.support.batch_worker import Answers, Item, Worker, nested, rows, texts
 
@@ -93,7 +93,7 @@ def test_large_tensors_in_a_stream() -> None:
     def run(x: jt.Float32[Nd, "batch 1"]) -> Iterator[jt.Float32[Nd, "batch 20000"]]:
         yield np.repeat(x, 20000, axis=1)
 
-    up = Arena.create()
+    up = MemoryRegion.create()
     memory = m.SlotMemory(up.path, up.path)
     answers = Worker(batched(run)).ask_all([rows(X, Y)], shared=up, memory=memory)[0]
     assert [type(each.output) for each in answers.reports if isinstance(each, m.Output)] == [m.InMemory, m.InMemory]

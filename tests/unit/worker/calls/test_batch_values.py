@@ -26,7 +26,7 @@ from geartrain.domain.signature.types import OutputSpec, TypeSpec
 from geartrain.domain.tensors.tensor import Tensor, join_bytes, unpack
 from geartrain.ipc import messages as m
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.shared_memory import LARGEST, Arena
+from geartrain.ipc.shared_memory import LARGEST, MemoryRegion
 from geartrain.worker.calls.call import Call
 from geartrain.worker.values.tensor_packing import TensorPacker
 from tests.support.batch_worker import Answers, Item, Worker, input_of, nested, rows, tensor, texts
@@ -394,8 +394,8 @@ def test_an_input_in_a_file(tmp_path: PlainPath) -> None:
 
 
 @pytest.fixture
-def arenas() -> Iterator[tuple[Arena, Arena]]:
-    down, up = Arena.create(), Arena.create()
+def regions() -> Iterator[tuple[MemoryRegion, MemoryRegion]]:
+    down, up = MemoryRegion.create(), MemoryRegion.create()
     yield down, up
     down.close()
     up.close()
@@ -405,8 +405,8 @@ def large(x: jt.Float32[Nd, "batch"]) -> jt.Float32[Nd, "batch 40000"]:
     return np.repeat(x[:, None], 40000, axis=1)
 
 
-def test_large_tensors_of_a_batch_are_one_piece_of_shared_memory(arenas: tuple[Arena, Arena]) -> None:
-    down, up = arenas
+def test_large_tensors_of_a_batch_are_one_piece_of_shared_memory(regions: tuple[MemoryRegion, MemoryRegion]) -> None:
+    down, up = regions
     items = rows(np.array([1.5], np.float32), np.array([2.5, 3.5], np.float32))
     raw = input_of(items)
     down.write([raw])
@@ -419,8 +419,8 @@ def test_large_tensors_of_a_batch_are_one_piece_of_shared_memory(arenas: tuple[A
     assert down.is_free(), "the worker has let go of the input"
 
 
-def test_shared_memory_and_json_in_one_batch(arenas: tuple[Arena, Arena]) -> None:
-    _, up = arenas
+def test_shared_memory_and_json_in_one_batch(regions: tuple[MemoryRegion, MemoryRegion]) -> None:
+    _, up = regions
     items = [*rows(np.array([1], np.float32)), *nested(np.array([2], np.float32))]
     memory = m.SlotMemory(up.path, up.path)
     answers = Worker(Spy(large).run).ask_all([items], shared=up, memory=memory)[0]
@@ -445,11 +445,11 @@ def test_outputs_above_the_limit_travel_in_several_frames_and_in_files(tmp_path:
     assert len(answers.lasts) == 3, "as many to a frame as fit"
 
 
-def test_tensors_beyond_shared_memory(tmp_path: PlainPath, arenas: tuple[Arena, Arena]) -> None:
+def test_tensors_beyond_shared_memory(tmp_path: PlainPath, regions: tuple[MemoryRegion, MemoryRegion]) -> None:
     def run(x: jt.UInt8[Nd, "batch"]) -> jt.UInt8[Nd, "batch n"]:
         return np.zeros((len(x), LARGEST // 2 + 1), np.uint8)
 
-    _, up = arenas
+    _, up = regions
     items = rows(np.zeros(1, np.uint8), np.zeros(1, np.uint8))
     memory = m.SlotMemory(up.path, up.path)
     worker = Worker(Spy(run).run)

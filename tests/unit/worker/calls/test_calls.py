@@ -18,7 +18,7 @@ import pytest
 from geartrain import CancelationException, File, ItemError, Path, batch_item, batched, concurrent, current_scope
 from geartrain.ipc import messages as m
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.shared_memory import Arena
+from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.calls import reports
 from geartrain.worker.loading.batched_signature import read_batched
 from geartrain.worker.loading.signature import read_parameters, read_signature
@@ -208,15 +208,15 @@ def test_tensors_of_a_single_call_travel_as_its_item_says() -> None:
 
 
 @pytest.fixture
-def arenas() -> Iterator[tuple[Arena, Arena]]:
-    down, up = Arena.create(), Arena.create()
+def regions() -> Iterator[tuple[MemoryRegion, MemoryRegion]]:
+    down, up = MemoryRegion.create(), MemoryRegion.create()
     yield down, up
     down.close()
     up.close()
 
 
-def test_large_tensors_of_a_single_call_lie_in_memory_both_ways(arenas: tuple[Arena, Arena]) -> None:
-    down, up = arenas
+def test_large_tensors_of_a_single_call_lie_in_memory_both_ways(regions: tuple[MemoryRegion, MemoryRegion]) -> None:
+    down, up = regions
     items = [Item(tensors=(tensor("x", np.ones(50_000, np.float32)),))]
     raw = input_of(items)
     down.write([raw])
@@ -228,8 +228,8 @@ def test_large_tensors_of_a_single_call_lie_in_memory_both_ways(arenas: tuple[Ar
     assert down.is_free(), "the parent may write the next input"
 
 
-def test_memory_that_the_parent_has_not_read_yet_is_left_alone(arenas: tuple[Arena, Arena]) -> None:
-    down, up = arenas
+def test_memory_that_the_parent_has_not_read_yet_is_left_alone(regions: tuple[MemoryRegion, MemoryRegion]) -> None:
+    down, up = regions
 
     def run(x: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float32]]:
         yield x
@@ -322,7 +322,7 @@ def test_the_authors_temporary_files_are_gone_before_the_end_is_told(tmp_path: P
         folder.mkdir()
     answers = worker_of(save(made), temporary=model).ask([Item({"text": "a"})], output_dir=str(outputs))
     (file,) = answers.files[0]
-    assert file.originals[0] == str(made / "a0.txt")
+    assert file.temporary_files[0] == str(made / "a0.txt")
     assert not (made / "a0.txt").exists()
     assert PlainPath(file.filename).read_text() == "a0.txt"
 
@@ -513,7 +513,7 @@ def test_async_call_whose_cleanup_takes_long_is_ended_on_the_control_channel() -
             released.append(down.is_free())
         return "late"
 
-    down = Arena.create()
+    down = MemoryRegion.create()
     items = [Item(tensors=(tensor("x", np.ones(50_000, np.float32)),))]
     raw = input_of(items)
     down.write([raw])

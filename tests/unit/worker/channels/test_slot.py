@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from geartrain.ipc.messages import Inline, InMemory, SlotMemory
-from geartrain.ipc.shared_memory import Arena
+from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot, can_share
 from geartrain.worker.values.call_files import CallFiles
@@ -28,14 +28,14 @@ def slot() -> Iterator[Slot]:
 
 
 @pytest.fixture
-def parents() -> Iterator[tuple[Arena, Arena]]:
-    down, up = Arena.create(), Arena.create()
+def parents() -> Iterator[tuple[MemoryRegion, MemoryRegion]]:
+    down, up = MemoryRegion.create(), MemoryRegion.create()
     yield down, up
     down.close()
     up.close()
 
 
-def test_memory_is_opened_once_and_kept(slot: Slot, parents: tuple[Arena, Arena]) -> None:
+def test_memory_is_opened_once_and_kept(slot: Slot, parents: tuple[MemoryRegion, MemoryRegion]) -> None:
     down, up = parents
     slot.memory.paths = SlotMemory(down.path, up.path)
     assert slot.memory.input() is slot.memory.input()
@@ -59,7 +59,7 @@ def test_memory_that_cannot_be_opened_is_no_error(slot: Slot) -> None:
     slot.reader.discard(InMemory(5))
 
 
-def test_probe(parents: tuple[Arena, Arena]) -> None:
+def test_probe(parents: tuple[MemoryRegion, MemoryRegion]) -> None:
     before = os.listdir("/proc/self/fd")  # noqa: PTH208 - names
     assert can_share(parents[0].path)
     assert not can_share("/proc/self/fd/99999")

@@ -198,7 +198,7 @@ def test_a_client_gets_a_record_of_single_values() -> None:
     assert (output.kind, output.nullable, output.fields[0].type) == ("record", True, STRING)
 
 
-def test_marks_and_documentation_are_read_as_of_any_run() -> None:
+def test_decorators_and_documentation_are_read_as_of_any_run() -> None:
     @batched(max_size=4)
     @streaming
     def run(texts: list[str]) -> Iterator[list[str]]:
@@ -315,7 +315,7 @@ def test_a_generator_that_is_annotated_as_what_it_gives_in_the_end() -> None:
 # the policy
 
 
-def test_settings_of_the_operator_come_before_those_of_the_mark() -> None:
+def test_settings_of_the_operator_come_before_those_of_the_decorator() -> None:
     @batched(max_size=16, max_delay=0.01, preferred_sizes=(4, 8, 16))
     def run(texts: list[str]) -> list[str]:
         return texts
@@ -351,7 +351,7 @@ MODEL = """
 from geartrain import batched
 
 class Runner:
-    {mark}
+    {decorator}
     def run(self, texts: {kind}) -> list[str]:
         return texts
 
@@ -367,8 +367,8 @@ def interpreter() -> Iterator[None]:
         yield
 
 
-def write(tmp_path: pathlib.Path, *, mark: str = "@batched(max_size=4)", kind: str = "list[str]") -> pathlib.Path:
-    tmp_path.joinpath("run.py").write_text(MODEL.format(mark=mark, kind=kind))
+def write(tmp_path: pathlib.Path, *, decorator: str = "@batched(max_size=4)", kind: str = "list[str]") -> pathlib.Path:
+    tmp_path.joinpath("run.py").write_text(MODEL.format(decorator=decorator, kind=kind))
     return tmp_path
 
 
@@ -380,8 +380,8 @@ def test_a_loaded_runner_says_how_it_takes_batches(interpreter: None, tmp_path: 
     assert [parameter.field for parameter in runner.parameters] == [*runner.signature.inputs]
 
 
-def test_a_model_without_the_mark(interpreter: None, tmp_path: pathlib.Path) -> None:
-    root = write(tmp_path, mark="")
+def test_a_model_without_the_decorator(interpreter: None, tmp_path: pathlib.Path) -> None:
+    root = write(tmp_path, decorator="")
     assert load("run.py", root).batching is None
     with pytest.raises(LoadError, match=r"^run.py:6: there are settings for batching \(max_size\), and Runner.run\(\)"):
         load("run.py", root, batching={"max_size": 2})
@@ -390,5 +390,7 @@ def test_a_model_without_the_mark(interpreter: None, tmp_path: pathlib.Path) -> 
 def test_load_errors_name_the_line(interpreter: None, tmp_path: pathlib.Path) -> None:
     with pytest.raises(LoadError, match=r"^run.py:5: Runner.run\(\) is batched, and none of its inputs"):
         load("run.py", write(tmp_path, kind="str"))
-    with pytest.raises(LoadError, match=r"^run.py:9: train\(\) is marked @batched, and trainings run one by one"):
+    with pytest.raises(
+        LoadError, match=r"^run.py:9: train\(\) has the decorator @batched, and trainings run one by one"
+    ):
         load("run.py:train", write(tmp_path), "train")

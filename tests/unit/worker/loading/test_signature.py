@@ -1,4 +1,4 @@
-"""The signature that is read from a `run()`: every type of input and output, and the marks on it."""
+"""The signature that is read from a `run()`: every type of input and output, and its decorators."""
 
 # ruff: noqa: UP006, UP007, UP035, UP045 - the older names are among what is tested
 
@@ -50,10 +50,10 @@ from geartrain import (
     concurrent,
     streaming,
 )
-from geartrain.authoring.decorators import CONCURRENT_MARK
+from geartrain.authoring.decorators import CONCURRENT_ATTRIBUTE
 from geartrain.domain.signature.json_schema import type_schema
 from geartrain.domain.signature.types import InputField, RecordField, Signature, TypeSpec
-from geartrain.worker.loading.callables import is_async, is_generator, mark_of
+from geartrain.worker.loading.callables import decorator_value, is_async, is_generator
 from geartrain.worker.loading.signature import read_signature
 from tests.support.ids import short
 
@@ -551,7 +551,7 @@ def test_a_signature_crosses_the_border() -> None:
     assert found.description == "Make pictures.\n\nMany of them."
 
 
-# Methods, marks and decorators
+# Methods and decorators
 
 
 def plain_decorator(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -625,8 +625,8 @@ def test_the_kind_of_function_is_seen_below_decorators() -> None:
         False,
     ]
     assert [is_async(run) for run in (model.run, model.hidden, model.hidden_async)] == [False, False, True]
-    assert mark_of(model.hidden_async, CONCURRENT_MARK) == 3
-    assert mark_of(model.run, CONCURRENT_MARK) is None
+    assert decorator_value(model.hidden_async, CONCURRENT_ATTRIBUTE) == 3
+    assert decorator_value(model.run, CONCURRENT_ATTRIBUTE) is None
 
 
 def test_an_async_generator_is_both() -> None:

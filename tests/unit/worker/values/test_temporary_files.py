@@ -34,83 +34,83 @@ def made(path: Path) -> Path:
 
 def has_exact_dates() -> bool:
     clock = temporary_files._FileClock()
-    return clock.mark() != clock.mark()
+    return clock.now() != clock.now()
 
 
 @pytest.mark.skipif(not has_exact_dates(), reason="Linux 6.13 and later")
-def test_what_was_made_before_and_after_a_mark(temporary: TemporaryFiles, folder: Path) -> None:
+def test_what_was_made_before_and_after_a_moment(temporary: TemporaryFiles, folder: Path) -> None:
     """However quickly they follow each other."""
     for number in range(200):
         before = made(folder / f"before{number}")
-        claim = temporary.begin()
+        run = temporary.begin()
         after = made(folder / f"after{number}")
-        assert temporary.claim(claim, before) == ()
-        assert temporary.claim(claim, after) == (str(after),)
-        temporary.end(claim)
+        assert temporary.add(run, before) == ()
+        assert temporary.add(run, after) == (str(after),)
+        temporary.end(run)
         assert (before.exists(), after.exists()) == (True, False)
 
 
 def test_folders_made_for_a_file_go_with_it(temporary: TemporaryFiles, folder: Path) -> None:
     (folder / "old").mkdir()
-    claim = temporary.begin()
+    run = temporary.begin()
     path = made(folder / "new" / "a")
     deep = folder / "old" / "x" / "y"
     deep.mkdir(parents=True)
     other = made(deep / "b")
-    assert temporary.claim(claim, path) == (str(path), str(path.parent))
-    assert temporary.claim(claim, other) == (str(other), str(deep), str(deep.parent))
-    temporary.end(claim)
+    assert temporary.add(run, path) == (str(path), str(path.parent))
+    assert temporary.add(run, other) == (str(other), str(deep), str(deep.parent))
+    temporary.end(run)
     assert [entry.name for entry in folder.iterdir()] == ["old"]
     assert list((folder / "old").iterdir()) == []
 
 
 def test_folder_that_holds_something_else_stays(temporary: TemporaryFiles, folder: Path) -> None:
-    claim = temporary.begin()
+    run = temporary.begin()
     path = made(folder / "new" / "a")
     other = made(folder / "new" / "b")
-    temporary.claim(claim, path)
-    temporary.end(claim)
+    temporary.add(run, path)
+    temporary.end(run)
     assert (path.exists(), other.exists()) == (False, True)
 
 
 def test_what_is_elsewhere_stays(temporary: TemporaryFiles, folder: Path) -> None:
-    claim = temporary.begin()
-    assert temporary.claim(claim, Path("/etc/hostname")) == ()
-    assert temporary.claim(claim, folder / "missing") == ()
-    assert temporary.claim(claim, folder / ".." / ".." / "etc") == ()
+    run = temporary.begin()
+    assert temporary.add(run, Path("/etc/hostname")) == ()
+    assert temporary.add(run, folder / "missing") == ()
+    assert temporary.add(run, folder / ".." / ".." / "etc") == ()
     link = folder / "link"
     link.symlink_to(made(folder / "target"))
-    assert temporary.claim(claim, link) == ()
+    assert temporary.add(run, link) == ()
 
 
 def test_model_in_a_temporary_folder_keeps_its_own(folder: Path) -> None:
     temporary = TemporaryFiles(str(folder / "model"))
-    claim = temporary.begin()
-    assert temporary.claim(claim, made(folder / "model" / "a")) == ()
-    assert temporary.claim(claim, made(folder / "model2" / "a")) != ()
+    run = temporary.begin()
+    assert temporary.add(run, made(folder / "model" / "a")) == ()
+    assert temporary.add(run, made(folder / "model2" / "a")) != ()
 
 
 def test_runs_beside_each_other(temporary: TemporaryFiles, folder: Path) -> None:
     first, second = temporary.begin(), temporary.begin()
     own, shared = made(folder / "own"), made(folder / "shared")
-    temporary.claim(first, own)
-    temporary.claim(first, shared)
+    temporary.add(first, own)
+    temporary.add(first, shared)
     temporary.end(first)
     assert own.exists()  # the second may yet give it
     third = temporary.begin()
-    temporary.claim(second, shared)
+    temporary.add(second, shared)
     temporary.end(second)
     assert (own.exists(), shared.exists()) == (False, True)
     temporary.end(third)
     temporary.end(third)
-    assert (temporary._running, temporary._waiting, temporary._shared, +temporary._claims) == (set(), [], set(), {})
+    assert (temporary._running, temporary._waiting, temporary._shared, +temporary._uses) == (set(), [], set(), {})
 
 
-def test_run_that_gives_a_file_twice_is_one_claim(temporary: TemporaryFiles, folder: Path) -> None:
-    claim = temporary.begin()
+def test_run_that_gives_a_file_twice_is_one_run(temporary: TemporaryFiles, folder: Path) -> None:
+    run = temporary.begin()
     path = made(folder / "a")
-    assert temporary.claim(claim, path) == temporary.claim(claim, path)
-    temporary.end(claim)
+    assert temporary.add(run, path) == temporary.add(run, path)
+    temporary.end(run)
     assert not path.exists()
 
 
@@ -118,8 +118,8 @@ def test_without_birth_dates_everything_stays(
     temporary: TemporaryFiles, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(temporary_files, "_birth_time", lambda *_: None)
-    claim = temporary.begin()
-    assert temporary.claim(claim, made(folder / "a")) == ()
+    run = temporary.begin()
+    assert temporary.add(run, made(folder / "a")) == ()
 
 
 def test_without_exact_dates_a_tick_in_which_another_run_ended_is_left_out(
@@ -127,9 +127,9 @@ def test_without_exact_dates_a_tick_in_which_another_run_ended_is_left_out(
 ) -> None:
     monkeypatch.setattr(temporary._clock, "_touch", lambda _: 17)
     monkeypatch.setattr(temporary_files, "_tick", lambda: 17)
-    claim = temporary.begin()
-    assert claim.since == 17
-    temporary.end(claim)
+    run = temporary.begin()
+    assert run.since == 17
+    temporary.end(run)
     assert temporary.begin().since == 18
     monkeypatch.setattr(temporary._clock, "_touch", lambda _: 21)
     assert temporary.begin().since == 21

@@ -27,7 +27,7 @@ from geartrain.worker.loading.signature import read_parameters, read_signature
 from geartrain.worker.values.arguments import ArgumentBinder, ArgumentError
 from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.outputs import Encoded, OutputEncoder
-from geartrain.worker.values.packed_headers import PackedHeads
+from geartrain.worker.values.packed_headers import PackedHeaders
 
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 ml_dtypes: Any = importlib.import_module("ml_dtypes") if importlib.util.find_spec("ml_dtypes") else None
@@ -494,7 +494,7 @@ def test_no_contents_are_copied_on_the_way_out() -> None:
 @settings(deadline=None)
 @given(st.lists(st.lists(tensors(), min_size=1, max_size=3, unique_by=lambda each: each.datatype), max_size=70))
 def test_heads_that_are_kept_are_those_of_any_output(outputs: list[list[Tensor]]) -> None:
-    heads = PackedHeads()
+    headers = PackedHeaders()
     for output in outputs + outputs[::-1]:
         named = [msgspec.structs.replace(each, name=each.datatype) for each in output]
-        assert b"".join(heads.pack(named)) == b"".join(pack(b"{}", named))
+        assert b"".join(headers.pack(named)) == b"".join(pack(b"{}", named))
