@@ -75,6 +75,7 @@ class CallState(StrEnum):
     CANCELING = "canceling"  # the worker has been asked to stop it
     KILLED = "killed"  # it did not stop in time, and its worker is being killed
     ENDED = "ended"  # every member has ended, and the slot is still in use
+    DELIVERING = "delivering"  # its run is over; the slot is held until its output files are delivered
     UNSTARTED = "unstarted"  # its worker died before it began: its members wait again
     OVER = "over"
 
@@ -103,10 +104,11 @@ EXECUTION_STEPS: Final[dict[ExecutionState, frozenset[ExecutionState]]] = {
 CALL_STEPS: Final[dict[CallState, frozenset[CallState]]] = {
     # A call may end before it began: its input could not be handed to the worker.
     CallState.ASSIGNED: frozenset({CallState.RUNNING, CallState.UNSTARTED, CallState.OVER}),
-    CallState.RUNNING: frozenset({CallState.CANCELING, CallState.ENDED, CallState.OVER}),
-    CallState.CANCELING: frozenset({CallState.KILLED, CallState.ENDED, CallState.OVER}),
-    CallState.KILLED: frozenset({CallState.ENDED, CallState.OVER}),
-    CallState.ENDED: frozenset({CallState.KILLED, CallState.OVER}),
+    CallState.RUNNING: frozenset({CallState.CANCELING, CallState.ENDED, CallState.DELIVERING, CallState.OVER}),
+    CallState.CANCELING: frozenset({CallState.KILLED, CallState.ENDED, CallState.DELIVERING, CallState.OVER}),
+    CallState.KILLED: frozenset({CallState.ENDED, CallState.DELIVERING, CallState.OVER}),
+    CallState.DELIVERING: frozenset({CallState.OVER}),
+    CallState.ENDED: frozenset({CallState.OVER}),
     CallState.UNSTARTED: frozenset(),
     CallState.OVER: frozenset(),
 }

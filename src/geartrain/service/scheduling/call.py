@@ -18,6 +18,8 @@ from geartrain.service.scheduling.permits import Permit
 SIZE_METRIC = "batch_size"
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _ASSIGNED, _RUNNING, _ENDED, _OVER = CallState.ASSIGNED, CallState.RUNNING, CallState.ENDED, CallState.OVER
+_DELIVERING = CallState.DELIVERING
+_IN_RUN = frozenset({CallState.RUNNING, CallState.CANCELING, CallState.KILLED})
 
 
 _numbers = itertools.count(1)  # of batches
@@ -54,8 +56,6 @@ class Call:
     __slots__ = (
         "_at",
         "_began_at",
-        "_holds_slot",
-        "_is_counted",
         "_is_prefetched",
         "_members",
         "_owner",
@@ -92,8 +92,6 @@ class Call:
         self._members = {0: members[0]} if self.size == 1 else dict(enumerate(members))
         self._began_at = 0.0
         self._predict_time: float | None = None  # of the run in the worker, once it has told
-        self._is_counted = False
-        self._holds_slot = False  # until its output files are delivered
         self._timer: asyncio.TimerHandle | None = None  # kills a worker that ignores a cancel
         self._is_prefetched = prefetched
         for member in members:
@@ -136,8 +134,7 @@ class Call:
 
     def on_member_over(self) -> None:
         """Free the slot that was held for the files of this member."""
-        if self._holds_slot:
-            self._holds_slot = False
+        if self.state is _DELIVERING:
             self._end()
 
     def _remove(self, member: Execution) -> None:
@@ -153,7 +150,8 @@ class Call:
             self._timer = asyncio.get_running_loop().call_later(grace, self._kill, grace)
 
     def _kill(self, grace: float) -> None:
-        self._step(CallState.KILLED)
+        if self.state is not _ENDED:
+            self._step(CallState.KILLED)
         self.permit.worker.kill(f"killed, because a canceled prediction had not ended after {grace:g} seconds")
 
     # from the worker
@@ -216,18 +214,18 @@ class Call:
                 over.append((members.pop(end.item), outcome, end.files))
             else:
                 self._end_rest(end, over)
-        if idle:
+        if self.state in _IN_RUN and (idle or not members):
             self._count(at)
+        if idle:
             if self._timer is not None:
                 self._timer.cancel()
             if self._owner.is_batching or not _has_files(over):
                 self._step(_OVER)
                 self._owner.release(self)
             else:
-                self._holds_slot = True
-        elif not self._members:
+                self._step(_DELIVERING)
+        elif not members and self.state is not _ENDED:
             self._step(_ENDED)
-            self._count(at)
             self._owner.on_call_ended(self)
         for member, outcome, files in over:
             member.end(outcome, files, at=at)
@@ -256,9 +254,6 @@ class Call:
         self._owner.release(self)
 
     def _count(self, at: float) -> None:
-        if self._is_counted or not self._began_at:
-            return
-        self._is_counted = True
         rows = self.rows if self._owner.is_batching else 0
         self._owner.pace.note((at - self._began_at) / self.size)
         self._owner.context.counts.add_call(rows, at - self._began_at, predict_time=self._predict_time)
