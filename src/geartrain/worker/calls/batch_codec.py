@@ -117,9 +117,11 @@ class BatchInvocation:
         plain = self._codec.encoder.encode_all_plain(list(own.values()))
         size = 0 if plain is None else sum(map(len, plain))
         if plain is not None and size <= INLINE_LIMIT:
-            send = self._reports.send_soon if may_wait and size <= MAY_WAIT else self._reports.send
-            if plain:
-                send(tuple(map(Output, own, map(Inline, plain))))
+            outputs_of_items = tuple(map(Output, own, map(Inline, plain)))
+            if outputs_of_items and may_wait and size <= MAY_WAIT:
+                self._reports.slot.channel.send_soon(self._reports.message.serial, outputs_of_items)
+            elif outputs_of_items:
+                self._reports.send(outputs_of_items)
             return NO_FAILURES
         outputs, failures = self._encode_each(own)
         return {**failures, **self._reports.send_outputs(outputs)}

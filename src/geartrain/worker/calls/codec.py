@@ -147,8 +147,11 @@ class SingleInvocation:
         encoder = self._tools.encoder.chunks
         plain = encoder.encode_plain(value)
         if plain is not None and len(plain) <= INLINE_LIMIT:
-            send = self._reports.send_soon if may_wait and len(plain) <= MAY_WAIT else self._reports.send
-            send((Output(0, Inline(plain)),))
+            reports = self._reports
+            if may_wait and len(plain) <= MAY_WAIT:
+                reports.slot.channel.send_soon(reports.message.serial, (Output(0, Inline(plain)),))
+            else:
+                reports.send((Output(0, Inline(plain)),))
             return NO_FAILURES
         return self._reports.send_outputs({0: self._encode_large(value, plain, encoder)})
 

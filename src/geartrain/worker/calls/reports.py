@@ -71,10 +71,6 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         """Send reports that fit into one frame. With `idle` the call is over."""
         self.slot.channel.send(Reports(self.message.serial, reports, idle))
 
-    def send_soon(self, reports: tuple[Report, ...]) -> None:
-        """Send reports of `channel.MAY_WAIT` bytes at most; see `Channel.send_soon`."""
-        self.slot.channel.send_soon(Reports(self.message.serial, reports))
-
     def emitter(self, item: int) -> Emit:
         """Return what sends each metric that the run of an item records; `item` may be `ALL`."""
         return partial(self._send_metric, item)

@@ -6,13 +6,12 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from itertools import chain
 from typing import Final, Protocol
 
 from geartrain.ipc.framing import FrameReader, frame
-from geartrain.ipc.messages import Message, Reports, encode
+from geartrain.ipc.messages import Message, Report, Reports, encode
 from geartrain.worker.channels import forks
 from geartrain.worker.channels.wakeup import CHUNK, Blocking, Wakeup
 
@@ -55,21 +54,23 @@ class _Burst:
     def __init__(self, flush: Callable[[], None], shield: Shield) -> None:
         self._flush = flush
         self._shield = shield
-        self.held: deque[Reports] = deque()  # whose ends are safe to work on from two threads
+        self.held: deque[Report] = deque()  # whose ends are safe to work on from two threads
+        self._serial = 0  # of the call that they are of
         self._count = 0  # messages since the last pause
         self._last_at = 0.0
         self._written_at = 0.0
         self._alarm: threading.Semaphore | None = None
         self._is_set = False
 
-    def holds(self, message: Reports) -> bool:
-        """Keep a message for later, or not."""
+    def holds(self, serial: int, reports: Sequence[Report]) -> bool:
+        """Keep reports of a call for later, or not."""
         now = time.perf_counter()
         self._count = self._count + 1 if now - self._last_at < _BURST_GAP else 0
         if self._count < _BURST_BEGINS or now - self._written_at > _BURST_DELAY:
             return False
         self._last_at = now
-        self.held.append(message)
+        self.held += reports
+        self._serial = serial
         if not self._is_set:
             with self._shield:
                 self._set_alarm()
@@ -80,9 +81,8 @@ class _Burst:
         held = self.held
         if not held:
             return b""
-        messages = [held.popleft() for _ in range(len(held))]
-        reports = tuple(chain.from_iterable([message.reports for message in messages]))
-        return frame(encode(Reports(messages[0].serial, reports)))
+        reports = tuple([held.popleft() for _ in range(len(held))])
+        return frame(encode(Reports(self._serial, reports)))
 
     def written(self) -> None:
         """There has been a write; what it took is no pause of the author's code."""
@@ -122,14 +122,14 @@ class Channel:
         """The descriptor, for a selector."""
         return self._socket.fileno()
 
-    def send_soon(self, message: Reports) -> None:
-        """Write one message as `send` does, or, in the midst of many, let it wait a moment for the next ones.
+    def send_soon(self, serial: int, reports: tuple[Report, ...]) -> None:
+        """Write reports of a call as one message, or, in the midst of many, let them wait a moment for the next ones.
 
-        All of those come from one thread. They say nothing but reports of `MAY_WAIT` bytes at most, and between two
-        calls there is a message that does not wait: those that have waited become one.
+        All of those come from one thread. They are of `MAY_WAIT` bytes at most, and between two calls there is a
+        message that does not wait: those that have waited become one.
         """
-        if not forks.in_fork and not self._burst.holds(message):
-            self.send(message)
+        if not forks.in_fork and not self._burst.holds(serial, reports):
+            self.send(Reports(serial, reports))
 
     def send(self, message: Message) -> None:
         """Write one message; blocks while the parent does not read.

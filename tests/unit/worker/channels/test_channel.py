@@ -60,13 +60,13 @@ def log(text: str) -> Report:
 
 def burst(ends: Ends, count: int) -> None:
     for number in range(count):
-        ends.channel.send_soon(of_call(chunk(number)))
+        ends.channel.send_soon(1, (chunk(number),))
 
 
 def test_the_first_ones_do_not_wait(ends: Ends) -> None:
     ends.theirs.setblocking(False)
     for number in range(channels._BURST_BEGINS):
-        ends.channel.send_soon(of_call(chunk(number)))
+        ends.channel.send_soon(1, (chunk(number),))
         assert ends.read(1) == [chunk(number)]
 
 
@@ -74,7 +74,7 @@ def test_one_after_a_pause_does_not_wait(ends: Ends, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(channels, "_BURST_GAP", 0.0)  # whatever comes, comes after a pause
     ends.theirs.setblocking(False)
     for number in range(100):
-        ends.channel.send_soon(of_call(chunk(number)))
+        ends.channel.send_soon(1, (chunk(number),))
         assert ends.read(1) == [chunk(number)]
 
 
@@ -102,8 +102,11 @@ def test_what_waits_goes_out_before_what_comes_later(ends: Ends, monkeypatch: py
 def test_frames_of_many_threads_stay_whole_and_in_order(ends: Ends) -> None:
     def send(name: str) -> None:
         for number in range(2000):
-            send = ends.channel.send_soon if name == "a" and number % 70 else ends.channel.send
-            send(of_call(log(f"{name} {number}")))
+            report = log(f"{name} {number}")
+            if name == "a" and number % 70:
+                ends.channel.send_soon(1, (report,))
+            else:
+                ends.channel.send(of_call(report))
 
     threads = [threading.Thread(target=send, args=(name,)) for name in "ab"]
     for thread in threads:
