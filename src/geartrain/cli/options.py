@@ -154,7 +154,7 @@ CancelGrace = Annotated[
         parser=parse_duration,
         metavar="TIME",
         show_default=False,
-        help="How long a run may ignore a cancel before its worker is killed; 60s by default, 0 for ever.",
+        help="How long a run may ignore a cancel before its worker is killed; 60s by default; 0 disables the limit.",
     ),
 ]
 RunTimeout = Annotated[
@@ -164,7 +164,7 @@ RunTimeout = Annotated[
         metavar="TIME",
         show_default=False,
         help="How long a run may take before it is canceled and fails, for each model that does not say itself; 0, the "
-        "default, for ever. Trainings may take as long as they need.",
+        "default, disables the limit. Trainings may take as long as they need.",
     ),
 ]
 ShutdownGrace = Annotated[

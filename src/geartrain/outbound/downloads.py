@@ -29,7 +29,7 @@ OnBytes = Callable[[int, int | None], None]
 
 _MOST_REDIRECTS = 10
 _WRITE = 1 << 20  # bytes written at a time
-_SLOWEST = 1 << 16  # bytes/s: slower than this, a file of the largest size is given up rather than held for ever
+_SLOWEST = 1 << 16  # bytes/s: slower than this, a file of the largest size is given up
 
 # What the network can do to a download, and the end of the sentence that tells it; the first that fits is taken.
 _SENTENCES: tuple[tuple[type[Exception], str], ...] = (
