@@ -44,9 +44,9 @@ async def test_others_read_our_bodies(body: bytes) -> None:
     [
         (b"hello", "gzip"),
         (b"", "gzip"),
-        (gzip.compress(b"hello")[:-4], "gzip"),
-        (gzip.compress(b"hello")[:-8] + b"\0" * 8, "gzip"),
-        (gzip.compress(b"hello") + b"more", "gzip"),
+        (gzip.compress(b"hello", mtime=0)[:-4], "gzip"),
+        (gzip.compress(b"hello", mtime=0)[:-8] + b"\0" * 8, "gzip"),
+        (gzip.compress(b"hello", mtime=0) + b"more", "gzip"),
         (raw_deflate(b"hello"), "deflate"),
         (zlib.compress(b"hello"), "gzip"),
         (zlib.compress(b"hello")[:-1], "deflate"),

@@ -361,6 +361,13 @@ def test_cast_where_nothing_but_precision_is_lost(annotation: Any, value: Any, d
     given_json(annotation, value)
 
 
+class Strange:
+    """Nothing that an array can be made of; its text is the same in every run."""
+
+    def __repr__(self) -> str:
+        return "strange"
+
+
 FAULTS = [
     (jt.Float32[Nd, "n 3"], np.zeros((2, 4), "f"), "output has the shape [2, 4], and [-1, 3] is declared"),
     (jt.Float32[Nd, "n 3"], np.zeros(3, "f"), "output has the shape [3], and [-1, 3] is declared"),
@@ -370,7 +377,7 @@ FAULTS = [
     (jt.Int64[Nd, "2"], np.zeros(2, bool), "output is BOOL, and INT64 is declared"),
     (jt.Float32[Nd, "2"], np.zeros(2, "c8"), "output is an array of complex64, and FP32 is declared"),
     (jt.Float32[Nd, "2"], "text", "output is of type str, and FP32 is declared"),
-    (jt.Float32[Nd, "2"], object(), "output is of type object, and FP32 is declared"),
+    (jt.Float32[Nd, "2"], Strange(), "output is of type Strange, and FP32 is declared"),
     (jt.Float32[Nd, "2"], None, "output is None, and FP32 [2] is declared"),
     (npt.NDArray[np.float32], None, "output is None, and FP32 is declared"),
     (jt.Int8[Nd, "1"], [128], "output is INT64, and holds values that are not in the range of the declared INT8"),
