@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINS := pyproject.toml constraints.txt
+PARALLEL := -n auto --dist loadfile
 RUNTIME := $(VENV)/.stamp-runtime
 TOOLS := $(VENV)/.stamp-tools
 
@@ -27,16 +28,16 @@ serve: $(RUNTIME) ## serve examples/digits on http://127.0.0.1:5000 (PORT=… fo
 test: lint types suite ## everything that has to hold before a change lands
 
 .PHONY: suite
-suite: $(TOOLS) ## the tests
-	@$(BIN)/python -m pytest
+suite: $(TOOLS) ## the tests, on all cores
+	@$(BIN)/python -m pytest $(PARALLEL)
 
 .PHONY: cover
 cover: $(TOOLS) ## the tests, with coverage: it takes half as long again
-	@$(BIN)/python -m pytest --cov --cov-report=term
+	@$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
 .PHONY: quick
 quick: $(TOOLS) ## the tests without the slow ones and without coverage
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 .PHONY: lint
 lint: $(TOOLS) ## ruff, the format, and the layers
