@@ -182,13 +182,13 @@ async def is_canceled(run: Run, name: str) -> str:
     return status
 
 
-async def hangs_up(run: Run, name: str) -> str:
+async def disconnects(run: Run, name: str) -> str:
     """POST, and close the connection at some moment instead of waiting."""
     return await _leave(run, name, accept="*/*")
 
 
 async def leaves_its_stream(run: Run, name: str) -> str:
-    """As `hangs_up`, in the midst of a stream."""
+    """As `disconnects`, in the midst of a stream."""
     return await _leave(run, name, accept="text/event-stream")
 
 
@@ -211,7 +211,7 @@ KINDS: dict[Kind, int] = {
     is_told: 15,
     has_no_receiver: 1,
     is_canceled: 10,
-    hangs_up: 7,
+    disconnects: 7,
     leaves_its_stream: 7,
 }
 

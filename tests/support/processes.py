@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import select
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from http.client import HTTPConnection
@@ -91,8 +93,7 @@ class Server:
 
     def __init__(self, start: Callable[..., ServerProcess], folder: Path, setup: str, arguments: Iterable[str]) -> None:
         self._connections: list[HTTPConnection] = []
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
+        self.temporary = Path(tempfile.mkdtemp(prefix="t-"))  # short: the address of a socket has to fit below it
         self.gates = Gates(folder / "gates")
         self.there = self.gates["there"]
         self.go = self.gates["go"]
@@ -155,6 +156,7 @@ class Server:
             connection.close()
         self.watched.close()
         self.gates.remove()
+        shutil.rmtree(self.temporary)
 
 
 def answer(connection: HTTPConnection) -> tuple[int, dict[str, Any]]:
