@@ -67,7 +67,7 @@ class Admission:
         self._outputs = outputs
         self._check_webhook = check_webhook
         self._has_files = bool(interface.validator.file_fields)
-        self._secrets = interface.validator.secret_fields
+        self.secrets = interface.validator.secret_fields
 
     def check(self, new: NewPrediction) -> dict[str, Any] | None:
         """Return the decoded input if it names files that are to be fetched, None otherwise.
@@ -97,11 +97,9 @@ class Admission:
         return values
 
     def echo(self, raw: bytes) -> bytes:
-        """Return the input as it is shown to clients, without its secrets."""
-        if not self._secrets:
-            return raw
+        """Return the input as it is shown to clients, without its `secrets`."""
         values: dict[str, Any] = msgspec.json.decode(raw)
-        for name in self._secrets:
+        for name in self.secrets:
             if name in values:
                 values[name] = SECRET_ECHO
         return msgspec.json.encode(values)

@@ -34,6 +34,7 @@ from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 Noun = Literal["prediction", "training"]
 
 STOP_GRACE: Final = 1.0  # seconds that a worker without work has to end by itself
+_READY: Final = Health.READY  # to read it from its class takes several times as long
 _UNMEASURED: Final[tuple[Hashable, int]] = ((), 1)
 
 
@@ -176,15 +177,16 @@ class Deployment:
         Raises `GeartrainError`: `NOT_READY` whatever the input is, `INVALID_INPUT` with every wrong field, `CONFLICT`
         when a live prediction has the id, `AT_CAPACITY` when every slot is in use, `SHUTTING_DOWN`.
         """
-        self.workers.check_ready()
-        admission = self.admission
+        if self.workers.health is not _READY:
+            raise self.workers.not_ready()
+        admission = self._admission or self.admission
         values = admission.check(new)
         if new.id is not None:
             self.predictions.check_id(new.id, self.settings.noun, self.scheduler.retry_after)
         if self.executions.is_closed:
             noun = self.settings.noun
             raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
-        prediction = self._admit(new, admission.echo(new.input), values)
+        prediction = self._admit(new, admission.echo(new.input) if admission.secrets else new.input, values)
         if new.webhook is not None:
             self._webhooks().follow(prediction, new.webhook)
         return prediction
@@ -206,8 +208,8 @@ class Deployment:
         execution.is_kept = new.keep
         if not new.background:
             execution.output_prefix = new.output_prefix
-        predictions.add(execution)
-        self.executions.add(execution)
+        predictions.live[prediction_id] = execution
+        self.executions.live.add(execution)
         if values is None:
             scheduler.submit(execution)
         else:
@@ -253,7 +255,7 @@ class Deployment:
 
     def on_health(self, health: Health) -> None:
         """Serve those that wait, or refuse them when there will be no worker for them."""
-        if health is Health.READY:
+        if health is _READY:
             self.scheduler.serve()
         elif health is not Health.STARTING:
             self.scheduler.refuse_all()

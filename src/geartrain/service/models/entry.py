@@ -32,7 +32,7 @@ class ModelEntry:
         self.lock = asyncio.Lock()  # one load or unload at a time
         self.loads: set[asyncio.Task[None]] = set()
         self.has_default = False  # whether a version serves requests that name none
-        self._default: tuple[Deployment, ...] = ()  # the deployment for them; also one that failed, to say why
+        self.default: tuple[Deployment, ...] = ()  # the deployment for them; also one that failed, to say why
 
     # its versions
 
@@ -66,7 +66,7 @@ class ModelEntry:
             loaded = [each for each in versions if each.is_loaded]
             chosen = (loaded or [each for each in versions if each.is_available])[-1:]
         failed = [each for each in versions if each.has_deployment][-1:]
-        self._default = tuple(each.deployment for each in chosen or failed)
+        self.default = tuple(each.deployment for each in chosen or failed)
         self.has_default = bool(chosen)
 
     # for requests
@@ -77,8 +77,8 @@ class ModelEntry:
         Raises `NOT_READY`, with the reason, where there is none.
         """
         if not version:
-            if self._default:
-                return self._default[0]
+            if self.default:
+                return self.default[0]
         elif version in self.versions and self.versions[version].has_deployment:
             return self.versions[version].deployment
         raise GeartrainError(Code.NOT_READY, self._absence(version))
@@ -152,7 +152,10 @@ class ModelRef:
     @property
     def deployment(self) -> Deployment:
         """What serves it now; raises `NOT_FOUND`, `NOT_READY` with the reason."""
-        return self._find().deployment(self.version)
+        entry = self._find()
+        if entry.default and not self.version:
+            return entry.default[0]
+        return entry.deployment(self.version)
 
     async def report(self) -> HealthReport:
         """Return the health now; raises `NOT_FOUND`."""

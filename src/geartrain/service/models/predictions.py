@@ -77,10 +77,6 @@ class Predictions:
             )
             raise GeartrainError(Code.CONFLICT, msg, retry_after=retry_after())
 
-    def add(self, execution: Execution) -> None:
-        """Make a prediction live."""
-        self.live[execution.prediction.id] = execution
-
     def remove(self, execution: Execution) -> None:
         """Free the id of a prediction that is about to reach its terminal state, and keep it if its client may ask."""
         prediction = execution.prediction
@@ -95,17 +91,13 @@ class Executions:
 
     def __init__(self) -> None:
         self.is_closed = False  # whether no further one is admitted
-        self._executions: set[Execution] = set()
+        self.live: set[Execution] = set()
         self._waiting: list[asyncio.Future[None]] = []  # for the end of the last of them
-
-    def add(self, execution: Execution) -> None:
-        """Add one that has been admitted."""
-        self._executions.add(execution)
 
     def remove(self, execution: Execution) -> None:
         """Remove one that is about to reach its terminal state."""
-        self._executions.discard(execution)
-        if self._waiting and not self._executions:
+        self.live.discard(execution)
+        if self._waiting and not self.live:
             for waiter in self._waiting:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -113,13 +105,13 @@ class Executions:
 
     def cancel_all(self) -> None:
         """Ask for the end of each of them."""
-        for execution in tuple(self._executions):
+        for execution in tuple(self.live):
             execution.cancel()
 
     async def drain(self, time_limit: float | None) -> bool:
         """Wait until there is none, at most `time_limit` seconds (None: no limit); return whether there is none."""
-        if self._executions:
+        if self.live:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
             await asyncio.wait((waiter,), timeout=time_limit)
-        return not self._executions
+        return not self.live

@@ -99,7 +99,8 @@ class Call:
 
     def start(self, *, single_client: bool = False) -> None:
         """Hand the call to its worker; `single_client` as of `CallInput`."""
-        items = tuple([member.item for member in self._members.values()])
+        members = self._members
+        items = (members[0].item,) if self.size == 1 else tuple([member.item for member in members.values()])
         self.permit.worker.run(
             self.permit.slot, CallInput(self.call_id, items, self._is_prefetched, single_client), self
         )

@@ -46,7 +46,8 @@ class Capacity:
 
     def fits(self, waiting: int, size: int | None) -> bool:
         """Whether one more may wait beside so many; `size` of the queue is that of the protocol, None for our own."""
-        return waiting < self._model.permits.idle + (self.size if size is None else size)
+        limit = self.size if size is None else size
+        return waiting < limit or waiting < limit + self._model.permits.idle  # mostly there is a place in the queue
 
     def fits_level(self, level: int, waiting: int) -> bool:
         """Whether one more may wait in a level, in which so many do."""

@@ -107,7 +107,8 @@ class Scheduler:
             execution.expire()
             return
         is_single = self._demand.is_single()
-        if (is_single or not self.is_batching) and not pending.queue:
+        # The one that waits may be this one: that is cheaper to find out than whether the queue is empty.
+        if (is_single or not self.is_batching) and (self.waiting == 1 or not pending.queue):
             permit = model.permits.acquire()
             if permit is not None:
                 self._start(permit, (execution,), single_client=is_single, at=execution.timing.ready)

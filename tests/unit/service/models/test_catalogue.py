@@ -473,7 +473,7 @@ async def test_predictions_of_before_a_reload_can_be_looked_up_and_canceled_afte
     assert ref.predictions.cancel("live")
     await completion(live)
     assert (live.status, ref.predictions.look_up("live")) == ("canceled", None)
-    assert ref.deployment.executions._executions == set()  # a successor waits for nobody else's
+    assert ref.deployment.executions.live == set()  # a successor waits for nobody else's
     ref.predictions.abandon(joined)
     await completion(joined)
     assert joined.status == "canceled"
