@@ -10,6 +10,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINS := pyproject.toml constraints.txt
 PARALLEL := -n auto --dist loadfile
+# The tests of the protocols, which pass inside another server too, and with TLS and keys these and those of gRPC.
+CONFORMANCE := tests/conformance
+ASGI_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_*.py sse*.py open_inference_rest.py trainings.py webhooks.py)
+SECURED_TESTS := $(ASGI_TESTS) $(addprefix $(CONFORMANCE)/test_,open_inference_grpc.py kserve_client.py)
 RUNTIME := $(VENV)/.stamp-runtime
 TOOLS := $(VENV)/.stamp-tools
 
@@ -22,14 +26,16 @@ help: ## show this list
 
 .PHONY: serve
 serve: $(RUNTIME) ## serve examples/digits on http://127.0.0.1:5000 (PORT=… for another port)
-	@$(BIN)/geartrain serve examples/digits --host 127.0.0.1 --port $(PORT)
+	@$(BIN)/geartrain serve examples/digits --port $(PORT)
 
 .PHONY: test
 test: lint types suite ## everything that has to hold before a change lands
 
 .PHONY: suite
-suite: $(TOOLS) ## the tests, on all cores
+suite: $(TOOLS) ## the tests, on all cores; those of the protocols with TLS and keys too, and inside uvicorn
 	@$(BIN)/python -m pytest $(PARALLEL)
+	@$(BIN)/python -m pytest $(PARALLEL) $(SECURED_TESTS) --wire secured
+	@$(BIN)/python -m pytest $(PARALLEL) $(ASGI_TESTS) --wire asgi
 
 .PHONY: cover
 cover: $(TOOLS) ## the tests, with coverage: it takes half as long again
@@ -59,7 +65,7 @@ proto: $(TOOLS) ## make the Python code of the gRPC protocol from its descriptio
 	@$(BIN)/python tools/make_proto.py
 
 .PHONY: bench
-bench: $(RUNTIME) ## measure against other servers, side by side (needs wrk; see benchmarks/README.md)
+bench: $(TOOLS) ## measure against other servers, side by side (needs wrk; see benchmarks/README.md)
 	@$(BIN)/python benchmarks/predict.py $(BENCH_ARGS)
 
 .PHONY: compare

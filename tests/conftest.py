@@ -1,7 +1,34 @@
-"""Lets pytest explain the assertions of the helpers as it explains those of the tests."""
+"""Lets pytest explain the assertions of the helpers as it explains those of the tests, and choose the wire."""
 
 from __future__ import annotations
 
 import pytest
 
 pytest.register_assert_rewrite("tests.support")
+
+from tests.support import modes  # noqa: E402 - after what it is rewritten by
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--wire",
+        choices=list(modes.MODES),
+        default="own",
+        help="how servers are served to tests: plain, with TLS and keys, or inside uvicorn",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    modes.use(config.getoption("--wire"))
+
+
+def pytest_unconfigure() -> None:
+    modes.current().close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what only the server's own connections do, where others have them."""
+    if modes.current().is_hosted:
+        for item in items:
+            for mark in item.iter_markers("own_wire"):
+                item.add_marker(pytest.mark.skip(reason=f"own wire: {mark.kwargs['reason']}"))

@@ -1,6 +1,11 @@
-"""A model server: one model class, every protocol. This is the authoring API: what a model imports."""
+"""A model server: one model class, every protocol.
+
+This is the authoring API, what a model imports, and `asgi`, which serves models inside another server.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from geartrain.authoring import (
     AsyncConcatenateIterator,
@@ -17,6 +22,7 @@ from geartrain.authoring import (
     Path,
     Scope,
     Secret,
+    __version__,
     batch_item,
     batched,
     concurrent,
@@ -24,7 +30,12 @@ from geartrain.authoring import (
     streaming,
 )
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    import os
+    from typing import Unpack
+
+    from geartrain.server.asgi import AsgiOptions
+    from geartrain.transport.asgi import AsgiApplication
 
 __all__ = [
     "AsyncConcatenateIterator",
@@ -42,9 +53,23 @@ __all__ = [
     "Scope",
     "Secret",
     "__version__",
+    "asgi",
     "batch_item",
     "batched",
     "concurrent",
     "current_scope",
     "streaming",
 ]
+
+
+def asgi(model: str | os.PathLike[str] | None = None, **options: Unpack[AsgiOptions]) -> AsgiApplication:
+    """Return an ASGI application that serves a model, or a folder of models.
+
+    `model` is what `geartrain serve` takes: a folder, `path/to/run.py:Runner`, `package.module:name`, a model file, or
+    a folder of models; the current folder by default. `options` are those of `geartrain serve`, see `AsgiOptions`.
+
+    Its workers start with the lifespan of the application. Raises `ProjectError` where there is no such model.
+    """
+    from geartrain.server.asgi import make_application
+
+    return make_application(model, **options)

@@ -21,8 +21,8 @@ SYNC = """
 
     class Runner(BaseRunner):
         def run(self, mode: str = "", gate: str = "never") -> str:
-            print("begun")
             try:
+                print("begun")  # in here: whoever reads it may cancel at once
                 if mode == "blocked":
                     time.sleep(0.3)
                     return "slept to the end"
@@ -380,6 +380,7 @@ async def test_disconnect_of_one_who_looked_at_it_cancels_nothing(server: LiveSe
     assert (await server.ended("l")).status == "succeeded"
 
 
+@pytest.mark.own_wire(reason="a host may start what somebody who has left has asked for")
 async def test_many_clients_that_hang_up(server: LiveServer) -> None:
     for _ in range(20):
         async with connection(server.url) as wire:

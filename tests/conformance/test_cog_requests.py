@@ -95,8 +95,7 @@ async def test_accepted_content_types(server: LiveServer, content_type: str) -> 
     [
         "text/plain",
         "text/json",
-        "application/x-www-form-urlencoded",
-        "multipart/form-data; boundary=x",
+        "multipart/mixed; boundary=x",
         "application/jsonx",
         "application/octet-stream",
         "json",
@@ -106,6 +105,13 @@ async def test_other_content_types_are_415(server: LiveServer, content_type: str
     expected = 415, "Expected request with `Content-Type: application/json`"
     assert await refusal(server, "{}", content_type) == expected
     assert await refusal(server, "", content_type) == expected
+
+
+async def test_urlencoded_form_is_415_with_a_hint(server: LiveServer) -> None:
+    status, error = await refusal(server, "{}", "application/x-www-form-urlencoded")
+    assert status == 415
+    assert error.startswith("Expected request with `Content-Type: application/json`. ")
+    assert "-H 'Content-Type: application/json'" in error
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
@@ -254,11 +260,19 @@ async def test_context_reaches_the_model_and_no_answer(server: LiveServer) -> No
     assert "context" not in response.json()
 
 
-@pytest.mark.parametrize("prediction_id", ["", "a/b", " ", "日本", "x" * 255, "\n", '"', "../x"])
+@pytest.mark.parametrize("prediction_id", ["a/b", " ", "日本", "x" * 255, "\n", '"', "../x"])
 async def test_id_is_taken_as_it_is(server: LiveServer, prediction_id: str) -> None:
     response = await post(server, json.dumps({"id": prediction_id}))
     assert (response.status_code, response.json()["id"]) == (200, prediction_id)
     assert response.json()["output"][1] == prediction_id
+
+
+async def test_empty_id_is_refused(server: LiveServer) -> None:
+    """No URL could name such a prediction."""
+    response = await post(server, json.dumps({"id": ""}))
+    assert response.status_code == 422
+    (fault,) = response.json()["detail"]
+    assert fault["loc"] == ["body", "id"]
 
 
 @pytest.mark.parametrize(

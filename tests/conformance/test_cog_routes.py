@@ -55,7 +55,7 @@ async def server(serve_shared: Serve) -> AsyncIterator[LiveServer]:
         ("/health-check", {"GET", "HEAD"}),
         ("/openapi.json", {"GET", "HEAD"}),
         ("/docs", {"GET", "HEAD"}),
-        ("/shutdown", {"POST"}),
+        pytest.param("/shutdown", {"POST"}, marks=pytest.mark.own_wire(reason="a host ends by itself")),
         ("/predictions", {"POST"}),
         ("/predictions/x", {"GET", "HEAD", "PUT"}),  # GET is ours: see test_kept.py
         ("/predictions/x/cancel", {"POST"}),
@@ -161,7 +161,9 @@ async def test_keys_are_sorted_at_every_depth(server: LiveServer) -> None:
     body = await server.predict({"text": "x"})
     check({name: value for name, value in body.items() if name != "input"})
     assert list(body["output"]) == ["a", "z"]
-    check(await server.start({"text": "x"}))
+    accepted = await server.start({"text": "x"})
+    check(accepted)
+    await server.ended(accepted["id"])
 
 
 async def test_text_is_not_escaped(server: LiveServer) -> None:
@@ -241,6 +243,7 @@ async def test_nonsense_gets_an_answer_or_an_end(server: LiveServer, request_lin
 # section 4: discovery and health
 
 
+@pytest.mark.own_wire(reason="it names the shutdown, which is a host's")
 async def test_discovery_document(server: LiveServer) -> None:
     response = await server.client.get("/")
     assert response.json() == {

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
+from tests.support.clients import blocking_client
 from tests.support.servers import ServerProcess
+
+if TYPE_CHECKING:
+    import httpx
 
 STYLES = Path(__file__).parents[1] / "models" / "styles"
 
@@ -30,7 +33,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         url = process.wait_for("listening")["url"]
         for _ in STYLES.iterdir():
             process.wait_for_one("ready", "setup_failed", "failed")
-        with httpx.Client(base_url=url, timeout=60) as client:
+        with blocking_client(url) as client:
             yield client
     finally:
         process.end()
@@ -180,5 +183,6 @@ def test_training_as_a_class(server_process: Callable[..., ServerProcess]) -> No
     process = server_process(str(STYLES / "trained"))
     url = process.wait_for("listening")["url"]
     process.wait_for("ready")
-    response = httpx.post(f"{url}/trainings", json={"input": {"steps": 3, "name": "n"}}, timeout=60)
+    with blocking_client(url) as client:
+        response = client.post("/trainings", json={"input": {"steps": 3, "name": "n"}})
     assert response.json()["output"] == {"weights": data_url("n 3 True")}

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support import modes
 from tests.support.servers import ServerProcess, write_model
 
 CLIENT = Path(__file__).parents[1] / "support" / "kserve_client.py"
@@ -22,7 +23,9 @@ def test_o1_o5_o6_both_clients(server_process: Callable[..., ServerProcess], tmp
     url = process.wait_for("listening")["url"]
     first, second = (process.wait_for_one("listening-grpc", "ready") for _ in range(2))
     address = first.get("url") or second["url"]
-    command = [sys.executable, "-W", "ignore", str(CLIENT), url, address, "double"]
+    given = modes.current().credentials
+    secrets = () if given is None else (str(given.authority), given.key)
+    command = [sys.executable, "-W", "ignore", str(CLIENT), url, address, "double", *secrets]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
     answer = {"id": "42", "model": "double", "name": "output", "values": [3.0, -4.0, 0.5]}

@@ -27,6 +27,7 @@ from geartrain import __version__
 from geartrain.transport.grpc import open_inference_pb2 as ours
 from tests.support.gates import Gates
 from tests.support.servers import ServerProcess
+from tests.support.triton import grpc_channel, triton_grpc
 
 MODELS: Final = {
     "ident": """
@@ -192,10 +193,10 @@ class Live:
     def __init__(self, process: ServerProcess) -> None:
         self.process = process
         self.address = process.wait_for("listening-grpc")["url"]
-        self.channel = grpc.insecure_channel(self.address, options=WITH_LIMIT)
+        self.channel = grpc_channel(self.address, WITH_LIMIT)
         self.stub = GRPCInferenceServiceStub(self.channel)
         self.health: Any = health_pb2_grpc.HealthStub(self.channel)
-        self.client = triton.InferenceServerClient(self.address)
+        self.client = triton_grpc(triton.InferenceServerClient, self.address)
         self.wait_until_loaded()
 
     def wait_until_loaded(self) -> None:
@@ -534,7 +535,7 @@ def test_compressed_request_is_understood(live: Live) -> None:
 
 
 async def test_asyncio_client(live: Live) -> None:
-    async with triton_aio.InferenceServerClient(live.address) as client:
+    async with triton_grpc(triton_aio.InferenceServerClient, live.address) as client:
         x = triton_input("x", "FP32", np.ones((1, 2), np.float32))
         results = await asyncio.gather(*(client.infer("ident", [x], request_id=str(index)) for index in range(20)))
         assert [result.get_response().id for result in results] == [str(index) for index in range(20)]
@@ -707,7 +708,7 @@ def test_cancel_by_the_client_ends_the_run(live: Live, gates: Gates) -> None:
 
 def test_connection_that_breaks_ends_the_run(live: Live, gates: Gates) -> None:
     canceled = gates["canceled"]
-    with grpc.insecure_channel(live.address) as channel:
+    with grpc_channel(live.address) as channel:
         stub = GRPCInferenceServiceStub(channel)
         call = stub.ModelInfer.future(request("waits", text("gates", str(gates["there"].path.parent))))
         gates["there"].wait()
@@ -741,7 +742,7 @@ class Stream:
     def __init__(self, live: Live) -> None:
         self.live = live
         self._answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        self.client = triton.InferenceServerClient(live.address)
+        self.client = triton_grpc(triton.InferenceServerClient, live.address)
         self.client.start_stream(lambda result, error: self._answers.put((result, error)))
 
     def send(self, model: str, *inputs: Any, **options: Any) -> None:
@@ -877,7 +878,7 @@ async def test_asyncio_client_streams_many_requests(live: Live) -> None:
             x = triton_input("x", "FP32", np.full((1, 2), index, np.float32))
             yield {"model_name": "ident", "inputs": [x], "request_id": str(index)}
 
-    async with triton_aio.InferenceServerClient(live.address) as client:
+    async with triton_grpc(triton_aio.InferenceServerClient, live.address) as client:
         got = {}
         async for result, error in client.stream_infer(requests()):
             assert error is None

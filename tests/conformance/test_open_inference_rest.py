@@ -25,6 +25,7 @@ from geartrain.domain.tensors.tensor import join_bytes
 from tests.support import wire
 from tests.support.servers import LiveServer, Serve, ServerProcess, eventually, write_model
 from tests.support.shared_memory import SharedObject, shared_object
+from tests.support.triton import triton_http, triton_http_aio
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -998,7 +999,7 @@ def in_thread(server: LiveServer, use: Callable[[Any], Any]) -> Any:
     """Run what uses the blocking client aside: this thread's loop is the server's."""
 
     def run() -> Any:
-        with tritonclient.http.InferenceServerClient(server.url.removeprefix("http://")) as client:
+        with triton_http(tritonclient.http.InferenceServerClient, server.url) as client:
             return use(client)
 
     return asyncio.to_thread(run)
@@ -1078,7 +1079,7 @@ async def test_triton_client_uses_shared_memory(kinds: LiveServer, memory: Share
 
 
 async def test_triton_client_of_asyncio(kinds: LiveServer) -> None:
-    async with tritonclient.http.aio.InferenceServerClient(kinds.url.removeprefix("http://")) as client:
+    async with triton_http_aio(tritonclient.http.aio.InferenceServerClient, kinds.url) as client:
         assert await client.is_server_ready()
         result = await client.infer("kinds", [triton_input("INT32", np.array([1, 2], "i4"), "INT32", binary=True)])
         assert result.as_numpy("INT32").tolist() == [1, 2]

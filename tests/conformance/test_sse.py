@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.service.models.deployment import Limits
-from geartrain.transport.http import streams
+from geartrain.transport.cog.api import CogOptions
+from tests.support.clients import asyncio_client
 from tests.support.gates import Gates
 from tests.support.servers import LiveServer, Serve, ServerProcess, eventually, write_model
 from tests.support.sse import (
@@ -88,6 +88,7 @@ async def test_head_of_a_stream(server: LiveServer) -> None:
         assert opened.headers["cache-control"] == "no-cache"
         assert opened.headers["transfer-encoding"] == "chunked"
         assert "content-length" not in opened.headers
+        await opened.rest()
 
 
 async def test_start_is_first_and_completed_is_last(server: LiveServer) -> None:
@@ -270,7 +271,7 @@ async def test_comment_on_a_quiet_stream(serve: Serve, gates: Gates) -> None:
 
 
 async def test_comment_comes_after_fifteen_seconds() -> None:
-    assert streams.QUIET == 15.0
+    assert CogOptions().quiet == 15.0
 
 
 # What asks for a stream, and what does not
@@ -525,8 +526,8 @@ async def test_sigterm_does_not_wait_for_a_reader_that_is_stuck(
     process = server_process(str(write_model(tmp_path, SYNC)), "--shutdown-grace", "1")
     url = process.wait_for("listening")["url"]
     process.wait_for("ready")
-    stuck = stuck_reader(url, request({"script": [["many", FLOOD, "x" * 200]]}, put="stuck"))
-    async with httpx.AsyncClient(base_url=url) as client:
+    stuck = await stuck_reader(url, request({"script": [["many", FLOOD, "x" * 200]]}, put="stuck"))
+    async with asyncio_client(url) as client:
         while (await client.get("/predictions/stuck")).json().get("status") != "succeeded":
             pass
     process.popen.send_signal(signal.SIGTERM)

@@ -6,18 +6,22 @@ import asyncio
 import itertools
 import signal
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from geartrain import __version__
 from geartrain.outbound.retries import Retries
 from geartrain.server import WebhookOptions
+from tests.support import modes
+from tests.support.clients import asyncio_client
 from tests.support.receiver import Call, Receiver, answers, cuts, is_end, receiving, waits_for
 from tests.support.servers import LiveServer, Serve, ServerProcess, eventually, write_model
 from tests.support.web_server import unused_port
+
+if TYPE_CHECKING:
+    import httpx
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -109,7 +113,7 @@ async def ready(server_process: Callable[..., ServerProcess], *arguments: str, *
 
 def client_of(process: ServerProcess) -> httpx.AsyncClient:
     (url,) = [line["url"] for line in process.lines if line["message"] == "listening"]
-    return httpx.AsyncClient(base_url=url, timeout=30)
+    return asyncio_client(url)
 
 
 # what is sent when
@@ -364,7 +368,7 @@ async def test_headers_are_exactly_those_observed(server: LiveServer, receiver: 
         "tracestate": "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7",
     }
     body = {"input": {"steps": ["give a"]}, "webhook": receiver.url("/a/b?c=d%20e")}
-    headers = {**trace, "x-secret": "s", "cookie": "a=b", "authorization": "Basic eDp5"}
+    headers = {**trace, "x-secret": "s", "cookie": "a=b", "authorization": "Basic eDp5", **modes.current().headers}
     await server.client.post("/predictions", json=body, headers=headers)
     for call in await receiver.ended():
         assert (call.method, call.path) == ("POST", "/a/b?c=d%20e")
@@ -616,7 +620,7 @@ async def test_d20_end_is_delivered_when_the_server_ends(
 ) -> None:
     folder = write_model(tmp_path / "model", SCALAR)
     variables = {"WEBHOOK_AUTH_TOKEN": "t0ken", "COG_THROTTLE_RESPONSE_INTERVAL": "3600"}
-    process = await ready(server_process, str(folder), env=variables)
+    process = await ready(server_process, str(folder), "--allow-private-urls", env=variables)
     async with client_of(process) as client:
         body = {"input": {"gate": str(folder / "go")}, "webhook": receiver.url()}
         await client.post("/predictions", json=body, headers={"prefer": "respond-async"})

@@ -72,6 +72,25 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
+def test_one_worker_whatever_the_model_is_served_with(run: Run, tmp_path: Path) -> None:
+    model = """
+        import pathlib
+
+        class Runner:
+            def setup(self) -> None:
+                with pathlib.Path("setups").open("a") as file:
+                    file.write("setup\\n")
+
+            def run(self) -> str:
+                return "done"
+    """
+    write_model(tmp_path / "model", model)
+    (tmp_path / "model" / "geartrain.yaml").write_text("replicas: 3\n")
+    done = run(model)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert (tmp_path / "model" / "setups").read_text() == "setup\n"
+
+
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start the command and leave it running."""

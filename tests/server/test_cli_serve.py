@@ -50,16 +50,34 @@ def test_cog_variables_name_the_model_and_the_port(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, "-m", "geartrain", "serve", "--host", "127.0.0.1"],
+            [sys.executable, "-m", "geartrain", "serve"],
             check=False,
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "PORT": str(port), "COG_PREDICT_TYPE_STUB": "run.py:Runner"},
+            env={**os.environ, "HOST": "", "PORT": str(port), "COG_PREDICT_TYPE_STUB": "run.py:Runner"},
         )
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port}: Address already in use")
     assert done.stderr.count("\n") == 1
+
+
+def test_files_of_tls_are_checked_before_anything_is_started(tmp_path: Path) -> None:
+    write_model(tmp_path, HELLO)
+    done = subprocess.run(
+        [sys.executable, "-m", "geartrain", "serve", "--tls-cert", "none.pem", "--tls-key", "none.key"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (1, "error: --tls-cert: there is no file none.pem\n")
+
+
+def test_server_on_loopback_has_nothing_to_warn_of(server_process: Start, tmp_path: Path) -> None:
+    process = server_process(str(write_model(tmp_path / "hello", HELLO)))
+    process.wait_for("ready")
+    assert {line["level"] for line in process.lines} == {"info"}
 
 
 def test_server_whose_setup_failed_stays_up_and_ends_with_1(server_process: Start, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The direct path and ASGI give the same answers, in order, on one connection."""
+"""Requests of every kind on one connection to a real server: each has its answer, in order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from geartrain.transport.http.connection import Connection, IdleSweep
-from geartrain.transport.http.handlers import DIRECT_LIMIT
-from geartrain.transport.http.head_cache import HeadCache, KnownHead
+from geartrain.transport.routing import Router
+from geartrain.transport.runs import DIRECT_LIMIT
+from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Head
 from tests.support.servers import LiveServer, Serve
 from tests.support.wire import connection
 
@@ -102,47 +102,50 @@ async def test_an_error_on_the_direct_path_leaves_the_connection_usable(serve: S
         assert [status for status, _, _ in answers] == [400, 200]
 
 
-async def test_heads_that_come_again_are_known_and_all_else_is_parsed(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Head]:
+    """The heads that have been shown to the routes; those that are known are not."""
+    heads: list[Head] = []
+    begin = Router.begin
+
+    def note(self: Router, head: Head) -> Accepted | AcceptedInParts | Answer:
+        heads.append(head)
+        return begin(self, head)
+
+    monkeypatch.setattr(Router, "begin", note)
+    return heads
+
+
+async def test_heads_that_come_again_are_known_and_all_else_is_parsed(serve: Serve, shown: list[Head]) -> None:
     """Whatever follows a known head on its connection: another body, another length, half of one, two, or nonsense."""
-    served: list[bytes] = []
-    original = Connection._serve_known
-
-    def note(self: Connection, known: KnownHead, body: bytes) -> None:
-        served.append(body)
-        original(self, known, body)
-
-    monkeypatch.setattr(Connection, "_serve_known", note)
     async with serve(ECHO) as server, connection(server.url) as line:
 
         async def ask(*pieces: bytes) -> Any:
             for piece in pieces[:-1]:
                 await line.send(piece)
-                await asyncio.sleep(0)
             return (await line.ask(pieces[-1])).json()["output"]
 
         assert await ask(post("one")) == "one"
-        assert served == []
+        assert len(shown) == 1
         assert await ask(post("two")) == "two"
-        assert len(served) == 1
+        assert len(shown) == 1
         assert await ask(post("longer")) == "longer"
         assert await ask(post("other")) == "other"
+        assert len(shown) == 3
         assert await ask(post("six")) == "six"
-        assert len(served) == 2
         request = post("cut")
-        assert await ask(request[:-5], request[-5:]) == "cut"
-        assert await ask(post("a") + post("b")) == "a"
-        assert (await line.answer()).json()["output"] == "b"
-        served.clear()
+        for cut in (1, 30, len(request) - 5):
+            assert await ask(request[:cut], request[cut:]) == "cut"
+        assert await ask(post("abc") + post("def")) == "abc"
+        assert (await line.answer()).json()["output"] == "def"
+        shown.clear()
         assert (await line.ask(HEALTH)).json()["status"] == "READY"
         assert await ask(post("end")) == "end"
-        assert len(served) == 1
-        assert (await line.ask(post("x").replace(b'{"input', b"{!input"))).status == 400
+        assert (await line.ask(post("abc").replace(b'{"input', b"{!input"))).status == 400
+        assert [head.path for head in shown] == [b"/health-check"]
         await line.send(post("abc")[:60] + b"\0\r\n\r\n")
         assert (await line.answer()).status == 400
         assert await line.at_end()
-        assert len(served) == 1
 
 
 async def test_a_known_head_of_a_connection_that_closes_is_none(serve: Serve) -> None:
@@ -165,41 +168,3 @@ async def test_a_known_head_finds_the_model_of_now(serve: Serve) -> None:
         server.workers.permits.release(permit)
         server.deployment.executions.is_closed = True
         assert (await line.ask(post("two"))).status == 503
-
-
-def test_heads_are_kept_within_bounds() -> None:
-    heads = HeadCache()
-    new_exchange: Any = object()
-    head = b"POST /%d HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
-    for number in range(2000):
-        heads.learn(head % number + b"{}", KnownHead(new_exchange, 2))
-    assert len(heads._known) <= 512
-    assert heads.find(head % 1999 + b"[]") == (KnownHead(new_exchange, 2), b"[]")
-    assert heads.find(head % 1999 + b"[] ") is None
-    assert heads.find(head % 1999) is None
-    assert heads.find(b"") is None
-    heads.learn(b"POST / HTTP/1.1\r\nx: " + b"y" * 3000 + b"\r\n\r\n{}", KnownHead(new_exchange, 2))
-    assert max(map(len, heads._known)) < 2049
-    heads.learn(b"POST /two HTTP/1.1\r\n\r\n{}POST", KnownHead(new_exchange, 2))
-    assert heads.find(b"POST /two HTTP/1.1\r\n\r\n{}") is None
-
-
-class _Connection:
-    """Stands for a connection."""
-
-    def __init__(self) -> None:
-        self.closed = asyncio.get_running_loop().create_future()
-
-    def timeout_keep_alive_handler(self) -> None:
-        self.closed.set_result(None)
-
-
-async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
-    sweep = IdleSweep(0.02)
-    idle, busy = _Connection(), _Connection()
-    sweep.add(idle)  # type: ignore[arg-type]
-    sweep.add(busy)  # type: ignore[arg-type]
-    sweep.remove(busy)  # type: ignore[arg-type]
-    async with asyncio.timeout(10):
-        await idle.closed
-    assert not busy.closed.done()

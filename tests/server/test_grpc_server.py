@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import queue
 import signal
 import socket
@@ -15,22 +13,14 @@ from typing import Any, NamedTuple
 import grpc
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from geartrain.transport.grpc.options import (
-    DEFAULT_PORT,
-    GrpcOptions,
-    GrpcOptionsError,
-    ReservedPort,
-    TlsFiles,
-    check_tls,
-)
+from geartrain.transport.grpc.listener import GrpcListener
+from geartrain.transport.grpc.options import DEFAULT_PORT, GrpcOptions, GrpcOptionsError, ReservedPort
+from geartrain.transport.wire.tls import TlsFiles, TlsFilesError, TlsOptions
+from tests.support.certificates import Party, make_party
 from tests.support.gates import Gates
 from tests.support.servers import ServerProcess, write_model
 
@@ -153,33 +143,6 @@ def test_server_of_trainings_alone_keeps_no_port(server_process: Start, tmp_path
 # TLS and limits
 
 
-class Party(NamedTuple):
-    """A key and the certificate for it, PEM."""
-
-    key: bytes
-    cert: bytes
-
-
-def make_party(name: str, issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None) -> Any:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    cert = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if issuer is None else issuer[0].subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key if issuer is None else issuer[1], hashes.SHA256())
-    )
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return cert, key, Party(pem, cert.public_bytes(serialization.Encoding.PEM))
-
-
 class Secure(NamedTuple):
     """A server that asks for certificates, and those who have one."""
 
@@ -197,10 +160,8 @@ class Secure(NamedTuple):
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Secure]:
     root = tmp_path_factory.mktemp("tls")
-    ca_cert, ca_key, ca = make_party("our CA")
-    _, _, server = make_party("server", (ca_cert, ca_key))
-    _, _, client = make_party("client", (ca_cert, ca_key))
-    _, _, stranger = make_party("stranger")
+    ca = make_party("our CA")
+    server, client, stranger = make_party("server", ca), make_party("client", ca), make_party("stranger")
     paths = {"cert": server.cert, "key": server.key, "ca": ca.cert}
     arguments = []
     for name, pem in paths.items():
@@ -249,18 +210,43 @@ def test_shared_memory_is_refused_where_it_was_not_asked_for(secure: Secure) -> 
 
 
 def test_files_of_tls_are_checked_before_the_start(tmp_path: Path) -> None:
-    _, _, one = make_party("one")
-    _, _, other = make_party("other")
-    for name, pem in {"cert": one.cert, "key": one.key, "other": other.key, "none": b"none"}.items():
-        (tmp_path / name).write_bytes(pem)
-    cert, key = tmp_path / "cert", tmp_path / "key"
-    check_tls(TlsFiles(cert=cert, key=key, ca=cert))
-    with pytest.raises(GrpcOptionsError, match="--grpc-tls-key: there is no file"):
-        check_tls(TlsFiles(cert=cert, key=tmp_path / "missing"))
-    with pytest.raises(GrpcOptionsError, match="are no certificate and its key"):
-        check_tls(TlsFiles(cert=cert, key=tmp_path / "other"))
-    with pytest.raises(GrpcOptionsError, match="--grpc-tls-ca has no certificate"):
-        check_tls(TlsFiles(cert=cert, key=key, ca=tmp_path / "none"))
+    cert, key = make_party("one").write(tmp_path, "one")
+    options = TlsOptions(cert="--grpc-tls-cert", key="--grpc-tls-key", client_ca="--grpc-tls-ca")
+    files = TlsFiles(cert=cert, key=key, client_ca=tmp_path / "missing", options=options)
+    with pytest.raises(TlsFilesError, match="--grpc-tls-ca: there is no file"):
+        GrpcListener(GrpcOptions(port=0, tls=files), "127.0.0.1")
+
+
+def test_renewed_certificate_is_for_new_connections(server_process: Start, folder: Path, tmp_path: Path) -> None:
+    ca = make_party("our CA")
+    cert, key = make_party("server", ca).write(tmp_path, "server")
+    process = server_process(str(folder), "--tls-cert", str(cert), "--tls-key", str(key), "--grpc-port", "0")
+    address = process.wait_for("listening-grpc")["url"]
+    credentials = grpc.ssl_channel_credentials(ca.cert)
+    with grpc.secure_channel(address, credentials) as channel:
+        old = GRPCInferenceServiceStub(channel)
+        assert old.ServerLive(pb.ServerLiveRequest(), timeout=10).live
+        renewed_ca = make_party("another CA")
+        make_party("server", renewed_ca).write(tmp_path, "server")
+        with grpc.secure_channel(address, grpc.ssl_channel_credentials(renewed_ca.cert)) as renewed:
+            new = GRPCInferenceServiceStub(renewed)
+            assert new.ServerLive(pb.ServerLiveRequest(), timeout=10).live
+        assert old.ServerLive(pb.ServerLiveRequest(), timeout=10).live
+
+
+def test_administration_is_not_there_where_it_has_a_port_of_its_own(server_process: Start, folder: Path) -> None:
+    process = server_process(str(folder), "--admin-port", "0", "--shared-memory", "--grpc-port", "0")
+    with grpc.insecure_channel(process.wait_for("listening-grpc")["url"]) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        for call in (
+            lambda: stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="model"), timeout=10),
+            lambda: stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name="model"), timeout=10),
+            lambda: stub.SystemSharedMemoryStatus(pb.SystemSharedMemoryStatusRequest(), timeout=10),
+            lambda: stub.SystemSharedMemoryRegister(pb.SystemSharedMemoryRegisterRequest(name="x"), timeout=10),
+            lambda: stub.SystemSharedMemoryUnregister(pb.SystemSharedMemoryUnregisterRequest(), timeout=10),
+        ):
+            assert code_of(call)[0] is STATUS.UNIMPLEMENTED
+        assert [each.name for each in stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=10).models] == ["model"]
 
 
 def test_options_say_by_default_that_the_port_is_nobodys_wish() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from geartrain.bridge.child import SetupError
 from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.predictions.lifecycle import Health
 from geartrain.project.source import find_model
 from geartrain.server.workers import launch
 from geartrain.service.models.deployment import Limits
@@ -90,6 +91,7 @@ async def test_a_run_that_ignores_its_cancel_is_ended_with_its_worker(serve: Ser
         async with asyncio.timeout(10):
             await completion(prediction)
         assert prediction.status == "canceled"
+        await eventually(lambda: server.workers.health is Health.DEFUNCT)  # when its process is gone
         health = await server.health()
         assert health["status"] == "DEFUNCT"
         assert "had not ended after 0.2 seconds" in health["user_healthcheck_error"]

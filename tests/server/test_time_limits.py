@@ -153,7 +153,7 @@ async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
     write_model(root / "gathering", BATCHED)
     for name in ("patient", "gathering"):
         (root / name / "geartrain.yaml").write_text("timeout: 0\n")
-    server = Live(ServerProcess(str(root), "--grpc-port", "0", "--run-timeout", LIMIT))
+    server = Live(ServerProcess(str(root), "--grpc-port", "0", "--run-timeout", LIMIT, "--allow-private-urls"))
     await server.start()
     yield server
     await server.close()

@@ -12,7 +12,14 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, VersionRecord
 from geartrain.service.models.replicas import Spawn
 from geartrain.service.models.repository import Wanted
-from geartrain.service.ports import FolderPort, InputFilesPort, OutputFilesPort, OutputsPort, WorkerPort
+from geartrain.service.ports import (
+    AttachmentStorePort,
+    FolderPort,
+    InputFilesPort,
+    OutputFilesPort,
+    OutputsPort,
+    WorkerPort,
+)
 from geartrain.service.scheduling.context import no_folder
 from geartrain.service.webhooks import Webhooks
 
@@ -29,6 +36,11 @@ class NoOutputs:
         raise NotImplementedError
 
 
+def no_attachments() -> AttachmentStorePort:
+    """Stand in for what takes the files of requests."""
+    raise NotImplementedError
+
+
 class FakeOutbound:
     """The outside world; by default there is none of it."""
 
@@ -38,9 +50,11 @@ class FakeOutbound:
         outputs: OutputsPort | None = None,
         input_files: Callable[[], InputFilesPort] | None = None,
         new_folder: Callable[[], FolderPort] = no_folder,
+        new_attachments: Callable[[], AttachmentStorePort] = no_attachments,
     ) -> None:
         self.outputs = outputs or NoOutputs()
         self.new_folder = new_folder
+        self.new_attachments = new_attachments
         self._input_files = input_files
 
     def input_files(self, signature: Signature, user_agent: str | None) -> InputFilesPort:
@@ -124,5 +138,7 @@ async def catalogue_of(**models: Callable[[VersionRecord], Deployment]) -> Catal
     catalogue.spawn()
     catalogue.loads.begin()
     for name in models:
-        await asyncio.wait_for(asyncio.wait(catalogue.entry(name).loads), 10)
+        loads = catalogue.entry(name).loads
+        if loads:  # else it has been loaded while others were waited for
+            await asyncio.wait_for(asyncio.wait(loads), 10)
     return catalogue

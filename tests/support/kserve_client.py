@@ -1,4 +1,5 @@
-"""Asks a server with KServe's own clients and writes what they got, as JSON: `kserve_client.py URL GRPC_ADDRESS MODEL`.
+"""Asks a server with KServe's own clients and writes what they got, as JSON:
+`kserve_client.py URL GRPC_ADDRESS MODEL [AUTHORITY KEY]`: over TLS and with a key, where these are given.
 
 A program of its own, because its generated messages and those of tritonclient cannot be loaded into one process.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import sys
 from typing import Any
 
@@ -34,9 +36,9 @@ def request_with_nulls() -> dict[str, Any]:
     return dict(body)
 
 
-async def metadata(url: str, model: str) -> dict[str, Any]:
+async def metadata(url: str, model: str, **options: Any) -> dict[str, Any]:
     """What its client has no calls for, read by the types that its server answers with."""
-    async with httpx.AsyncClient(base_url=url) as client:
+    async with httpx.AsyncClient(base_url=url, **options) as client:
         server, one, models = [
             (await client.get(path)).raise_for_status().json() for path in ("/v2", f"/v2/models/{model}", "/v2/models")
         ]
@@ -48,19 +50,22 @@ async def metadata(url: str, model: str) -> dict[str, Any]:
     }
 
 
-async def ask(url: str, address: str, model: str) -> dict[str, Any]:
-    rest = InferenceRESTClient(RESTConfig(protocol="v2"))
-    grpc = InferenceGRPCClient(address)
+async def ask(url: str, address: str, model: str, authority: str = "", key: str = "") -> dict[str, Any]:
+    trust = ssl.create_default_context(cafile=authority) if authority else True
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    rest = InferenceRESTClient(RESTConfig(protocol="v2", verify=trust))
+    grpc = InferenceGRPCClient(address, use_ssl=bool(authority), root_certificates=authority or None)
+    allowed = tuple(headers.items())
     try:
         return {
-            "rest": seen(await rest.infer(url, request(model), model_name=model)),
-            "rest with nulls": seen(await rest.infer(url, request_with_nulls(), model_name=model)),
-            "rest metadata": await metadata(url, model),
+            "rest": seen(await rest.infer(url, request(model), model_name=model, headers=headers)),
+            "rest with nulls": seen(await rest.infer(url, request_with_nulls(), model_name=model, headers=headers)),
+            "rest metadata": await metadata(url, model, verify=trust, headers=headers),
             "rest live": await rest.is_server_live(url),
             "rest server ready": await rest.is_server_ready(url),
             "rest ready": await rest.is_model_ready(url, model),
             "rest ready of another": await rest.is_model_ready(url, "another"),
-            "grpc": seen(await grpc.infer(request(model))),
+            "grpc": seen(await grpc.infer(request(model), headers=allowed)),
             "grpc live": await grpc.is_server_live(),
             "grpc ready": await grpc.is_server_ready(),
             "grpc model ready": await grpc.is_model_ready(model),
@@ -72,4 +77,4 @@ async def ask(url: str, address: str, model: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asyncio.run(ask(*sys.argv[1:4]))))
+    sys.stdout.write(json.dumps(asyncio.run(ask(*sys.argv[1:]))))

@@ -7,28 +7,36 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import httpx
 import pytest
 
 from geartrain.bridge.child import ChildWorker
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.project.source import find_model
-from geartrain.server import App, ServeOptions, build, http_server, listen
+from geartrain.server import App, ServeOptions, build, listen
+from geartrain.server.http import QUIET, HttpServer, large_bodies, make_handler
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.predictions import Predictions
 from geartrain.service.models.trainings import Trainings
 from geartrain.service.models.workers import Workers
 from geartrain.service.webhooks import Webhooks
+from geartrain.transport.access.access import Access
+from geartrain.transport.access.options import AccessOptions
+from geartrain.transport.asgi import AsgiApplication
+from geartrain.transport.wire.exchange import Handler
+from tests.support import modes
+from tests.support.clients import asyncio_client
+
+if TYPE_CHECKING:
+    import httpx
 
 
 class LiveServer:
@@ -156,16 +164,24 @@ async def serve_folder(
     ready: bool = True,
     environ: dict[str, str] | None = None,
     mode: Literal["predict", "train"] = "predict",
-    quiet: float | None = None,
+    quiet: float = QUIET,
     **options: Any,
 ) -> AsyncIterator[LiveServer]:
-    """Serve the model in a folder; `ready=False` does not wait for its setup."""
+    """Serve the model in a folder; `ready=False` does not wait for its setup.
+
+    URLs may lead to receivers on this machine, unless `options` say otherwise.
+    """
+    access = modes.current().access(options.pop("access", AccessOptions()))
+    options = {"allow_private_urls": True, "access": access, **options}
     found = find_model(str(folder), environ=environ or {}, mode=mode)
     app = build(ServeOptions(source=found, host="127.0.0.1", port=0, **options))
     app.spawn()
-    listener = listen("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    async with _serving(app, listener, quiet), httpx.AsyncClient(base_url=url, timeout=30) as client:
+    serving = _inside_uvicorn if modes.current().is_hosted else _by_itself
+    await app.start()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(app.stop)
+        url = await stack.enter_async_context(serving(app, quiet))
+        client = await stack.enter_async_context(asyncio_client(url))
         server = LiveServer(url, client, app.catalogue.entry(found.name).deployment())
         server.app = app
         server.trainings = app.trainings
@@ -176,17 +192,39 @@ async def serve_folder(
 
 
 @contextlib.asynccontextmanager
-async def _serving(app: App, listener: socket.socket, quiet: float | None) -> AsyncIterator[None]:
-    await app.start()
-    http = http_server(app, quiet=quiet)
-    serving = asyncio.ensure_future(http.serve(sockets=[listener]))
+async def _by_itself(app: App, quiet: float) -> AsyncIterator[str]:
+    mode = modes.current()
+    access = Access(app.options.access, "")  # of any name: most tests do not care how they call the server
+    http = HttpServer(app, access, quiet=quiet)
+    listener = listen("127.0.0.1", 0)
+    url = f"{mode.scheme}://127.0.0.1:{listener.getsockname()[1]}"
+    http.listen(listener, mode.tls)
+    serving = asyncio.ensure_future(http.serve())
     try:
-        yield
+        yield url
     finally:
-        http.should_exit = http.force_exit = True
+        http.force_stop()
         app.cancel_all()
         await serving
-        await app.stop()
+
+
+@contextlib.asynccontextmanager
+async def _inside_uvicorn(app: App, quiet: float) -> AsyncIterator[str]:
+    from tests.support.hosts import hosted  # most runs need no other server
+
+    with contextlib.closing(large_bodies(app)) as bodies:
+
+        async def start() -> Handler:
+            return make_handler(app, bodies, quiet=quiet)
+
+        async def stop() -> None:
+            """The app ends after the block."""
+
+        async with hosted("uvicorn", AsgiApplication(start, stop)) as url:
+            try:
+                yield url
+            finally:
+                app.cancel_all()
 
 
 def _serve_in(parent: Path) -> Serve:
@@ -223,6 +261,10 @@ def setup_ends() -> Callable[[LiveServer], Awaitable[None]]:
     return wait
 
 
+_ADDRESS: Final = ("--host", "127.0.0.1", "--port", "0")
+_NAMES: Final = ("--allowed-host", "test", "--allowed-host", "t", "--allowed-host", "h")  # in the tests' `Host` fields
+
+
 class ServerProcess:
     """`geartrain serve` as a process of its own; its log lines are JSON."""
 
@@ -234,9 +276,24 @@ class ServerProcess:
         grpc: tuple[str, ...] = ("--grpc-port", "off"),
     ) -> None:
         """Start it; gRPC is off unless `arguments` or `grpc` say otherwise."""
+        if modes.current().is_hosted:
+            pytest.skip("a process of its own has its own wire")
         grpc = () if "--grpc-port" in arguments else grpc
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "geartrain", "serve", *arguments, *grpc, "--host", "127.0.0.1", "--port", "0"],
+            [
+                sys.executable,
+                "-m",
+                "geartrain",
+                "serve",
+                *arguments,
+                *grpc,
+                *modes.current().arguments,
+                "--host",
+                "127.0.0.1",
+                "--port",
+                "0",
+                *_NAMES,
+            ],
             env={**os.environ, "LOG_FORMAT": "json", **(env or {})},
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

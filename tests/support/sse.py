@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.support import modes
 from tests.support.gates import Gates
 from tests.support.servers import LiveServer, eventually
 from tests.support.wire import Answer, Connection, connection
@@ -183,11 +185,19 @@ async def idle(server: LiveServer) -> None:
     await eventually(lambda: server.workers.permits.idle == server.workers.permits.size)
 
 
-def stuck_reader(url: str, asked: bytes) -> socket.socket:
-    """A client that asks and then reads nothing, with as little room for what comes as can be."""
+async def stuck_reader(url: str, asked: bytes) -> socket.socket:
+    """A client that asks and then reads nothing. It has little room for what comes, but enough for TCP to be quick."""
+    return await asyncio.to_thread(_ask_and_be_stuck, url, asked)  # the server may be in this thread
+
+
+def _ask_and_be_stuck(url: str, asked: bytes) -> socket.socket:
+    mode = modes.current()
     parts = urlsplit(url)
     client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     client.connect((parts.hostname, parts.port))
-    client.sendall(asked)
+    trust = mode.trust(url)
+    if trust is not None:
+        client = trust.wrap_socket(client, server_hostname=parts.hostname)
+    client.sendall(mode.authorize(asked))
     return client

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
+
+from tests.support import modes
 
 
 class Answer:
@@ -32,7 +35,7 @@ class Connection:
         self._writer = writer
 
     async def send(self, data: bytes) -> None:
-        self._writer.write(data)
+        self._writer.write(modes.current().authorize(data))
         await self._writer.drain()
 
     async def head(self) -> Answer:
@@ -80,10 +83,10 @@ class Connection:
 async def connection(url: str) -> AsyncIterator[Connection]:
     """Connect to the server of `url` for the time of the block."""
     parts = urlsplit(url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=modes.current().trust(url))
     try:
         yield Connection(reader, writer)
     finally:
         writer.close()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.wait_closed()

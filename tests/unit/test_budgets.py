@@ -24,7 +24,7 @@ RECORDS = ("Struct", "NamedTuple", "TypedDict", "Enum", "StrEnum", "Protocol", "
 
 OVER_BUDGET = {
     "Prediction": "a record: all that is known of one prediction",
-    "Connection": "stands in for a class of uvicorn, whose attributes it shares",
+    "Connection": "one state machine with three callers: the loop, its reading half, and the exchange at hand",
     "Call": "hears the worker, and is what its members see of their call",
     "Execution": "the one place where the steps of a prediction are taken",
     "OnDemandWorker": "a worker to the service and an observer to the worker behind it, whose methods add up",

@@ -5,22 +5,25 @@ Source: Cog's HTTP API and prediction API documents; observed-Cog sections 4, 6,
 
 from __future__ import annotations
 
-import json
 import platform
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
+from geartrain.apis import json_limits
 from geartrain.domain.cog_version import COG_VERSION
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction, json_array
 from geartrain.domain.predictions.webhook import WebhookEvent
+from geartrain.domain.rendering import clip, json_fault
 
-_FIELDS: Final = (b'"input"', b'"id"', b'"context"', b'"webhook"', b'"webhook_events_filter"')
+_ESCAPE: Final = re.compile(rb"\\u00[567]")  # of what names are made of
+_NO_DEPTH: Final = 2 * json_limits.MAX_DEPTH  # bytes that do not reach the limit
 _EMPTY_INPUT: Final = msgspec.Raw(b"{}")
 
 
@@ -69,17 +72,21 @@ def read_request(body: bytes | bytearray) -> PredictionRequest:
     """
     try:
         request = _request_decoder.decode(body)
+        if len(body) > _NO_DEPTH:
+            json_limits.check_depth(body)
     except msgspec.ValidationError as error:
         raise _wrong_shape(error) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise _unparsable(str(error)) from error
+    except ValueError as error:
+        raise _unparsable(json_fault(body, error)) from error
     except RecursionError as error:
         raise _unparsable("nested too deeply") from error
     text = body if len(body) < _LARGE else _without_input(body, memoryview(request.input).nbytes)
-    for name in _FIELDS:
-        if text.count(name) > 1:
-            _refuse_duplicates(body)
-            break
+    if _may_repeat(text.count, text):
+        _refuse_duplicates(body)
+    if request.id == "":
+        raise _wrong_field("id", "an id has at least one character")
     if request.created_at is not None:
         return msgspec.structs.replace(request, created_at=_sound_moment(request.created_at))
     return request
@@ -95,10 +102,12 @@ def _sound_moment(at: datetime) -> datetime:
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
         timestamp(at.timestamp())
     except (ValueError, OverflowError) as error:
-        msg = f"{at.isoformat()} is out of range"
-        field = FieldError(("body", "created_at"), msg, "value_error")
-        raise GeartrainError(Code.INVALID_INPUT, msg, fields=(field,)) from error
+        raise _wrong_field("created_at", f"{at.isoformat()} is out of range") from error
     return at
+
+
+def _wrong_field(name: str, fault: str) -> GeartrainError:
+    return GeartrainError(Code.INVALID_INPUT, fault, fields=(FieldError(("body", name), fault, "value_error"),))
 
 
 def input_of(request: PredictionRequest) -> bytes:
@@ -113,29 +122,34 @@ def _without_input(body: bytes | bytearray, size: int) -> bytes | bytearray:
     return body[:rest] + body[-rest:] if 2 * rest < len(body) else body
 
 
+def _may_repeat(count: Callable[[bytes], int], text: bytes | bytearray) -> bool:
+    """Whether the name of a field stands in a text twice, or is written with escapes. Every request waits for this."""
+    return (
+        count(b'"input"') > 1
+        or count(b'"id"') > 1
+        or count(b'"context"') > 1
+        or (count(b'"webhook') > 1 and (count(b'"webhook"') > 1 or count(b'"webhook_events_filter"') > 1))
+        or (count(b"\\u00") > 0 and _ESCAPE.search(text) is not None)
+    )
+
+
 def _refuse_duplicates(body: bytes | bytearray) -> None:
     """Refuse a top-level field that stands twice: which one counts would depend on who reads it."""
-
-    def no_twins(pairs: list[tuple[str, Any]]) -> _Pairs:
-        return _Pairs(pairs)
-
+    seen: set[str] = set()
     try:
-        names = [name for name, _ in json.loads(body, object_pairs_hook=no_twins)]
+        for name, _, _ in json_limits.members(body.decode()):
+            if name in seen and name in PredictionRequest.__struct_fields__:
+                raise _wrong_field(name, f"duplicate field `{name}`")
+            seen.add(name)
     except RecursionError as error:
         raise _unparsable("nested too deeply") from error
-    for name in PredictionRequest.__struct_fields__:
-        if names.count(name) > 1:
-            msg = f"duplicate field `{name}`"
-            field = FieldError(("body", name), msg, "value_error")
-            raise GeartrainError(Code.INVALID_INPUT, msg, fields=(field,))
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """An object of JSON with its repeated names."""
+    except ValueError as error:
+        raise _unparsable(clip(str(error))) from error
 
 
 def _wrong_shape(error: msgspec.ValidationError) -> GeartrainError:
-    text, _, path = str(error).partition(" - at `")
+    text, _, path = str(error).rpartition(" - at `")
+    text, path = clip(text or path), clip(path) if text else ""
     steps = [step for step in path.rstrip("`").removeprefix("$").replace("[", ".").replace("]", "").split(".") if step]
     field = FieldError(("body", *steps), text, "value_error")
     return GeartrainError(Code.INVALID_INPUT, text, fields=(field,))

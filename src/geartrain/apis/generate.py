@@ -8,18 +8,18 @@ Source: the document of the generate extension; observed Triton, section 12, whe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from geartrain.apis import tensor_json
+from geartrain.apis import json_limits, tensor_json
 from geartrain.apis.infer_json import check_utf8, guard, unparsable
 from geartrain.apis.infer_parameters import check_parameter
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest, Parameter, Parameters
 from geartrain.domain.predictions.prediction import Prediction, json_array
+from geartrain.domain.rendering import clip
 from geartrain.domain.signature.tensor_view import OUTPUT, TensorView
 from geartrain.domain.signature.types import InputField, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import (
@@ -104,7 +104,7 @@ def _sort_members(members: _Members, signature: Signature) -> tuple[_Members, Pa
             continue
         if name in given or name in parameters:
             what = "input" if name in given else "parameter"
-            raise _invalid(f"{what} '{name}' is given more than once")
+            raise _invalid(f"{what} '{clip(name)}' is given more than once")
         if name in fields:
             given[name] = value
         elif name == _TEXT_INPUT:
@@ -115,8 +115,8 @@ def _sort_members(members: _Members, signature: Signature) -> tuple[_Members, Pa
             parameters[name] = _parameter(name, value)
     if unknown:
         msg = (
-            f"unexpected {', '.join(unknown)}: the model has no such input, and only a string, a number or a boolean "
-            f"can be a parameter. Its inputs are: {_names(signature)}"
+            f"unexpected {clip(', '.join(unknown))}: the model has no such input, and only a string, a number or "
+            f"a boolean can be a parameter. Its inputs are: {_names(signature)}"
         )
         raise _invalid(msg)
     return given, parameters
@@ -126,7 +126,7 @@ def _parameter(name: str, text: msgspec.Raw) -> Parameter:
     try:
         value: Parameter = _decode_any(text)
     except ValueError:  # the whole is JSON, so only a number beyond the range of a double remains
-        raise _invalid(f"parameter '{name}' is out of range: a number has at most 64 bits") from None
+        raise _invalid(f"parameter '{clip(name)}' is out of range: a number has at most 64 bits") from None
     check_parameter(name, value)
     return value
 
@@ -150,20 +150,24 @@ def _read_members(body: bytes | bytearray) -> _Members:
         raise unparsable("the body is empty; it has to be a JSON object")
     check_utf8(body)
     members: _Members = guard(_decode_members, body)
-    _refuse_repeated(body)
+    guard(json_limits.check_depth, body)
+    guard(json_limits.check_elements, body)
+    _check_count(members)
+    if body.count(b":") > len(members):  # in strings, in objects, or of a member that stands twice
+        _refuse_repeated(body.decode())
     return members
 
 
-def _refuse_repeated(body: bytes | bytearray) -> None:
-    """Refuse a member that stands twice: the one of them that counts would not be the one that was meant."""
+def _check_count(members: _Members) -> None:
+    if len(members) > json_limits.MAX_MEMBERS:
+        raise _invalid(f"an object has more than {json_limits.MAX_MEMBERS} members")
 
-    def check(pairs: list[tuple[str, Any]]) -> None:
-        names = [name for name, _ in pairs]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise _invalid(f"member '{twice}' stands more than once")
 
-    guard(lambda text: json.loads(text.decode(), object_pairs_hook=check, parse_int=str), body)
+def _refuse_repeated(text: str) -> None:
+    """Refuse a member that stands twice, at any depth: the one that counts would not be the one that was meant."""
+    name = json_limits.repeated_member(text)
+    if name is not None:
+        raise _invalid(f"member '{clip(name)}' stands more than once")
 
 
 def _read_id(value: msgspec.Raw | None) -> str:
@@ -183,9 +187,11 @@ def _inputs(members: _Members) -> Iterator[tuple[str, msgspec.Raw]]:
     parameters = members.get("parameters")
     if parameters is not None and parameters != _NULL:
         try:
-            yield from _decode_members(parameters).items()
+            given = _decode_members(parameters)
         except ValueError:
             raise _invalid("Expected JSON object for keyword: 'parameters'") from None
+        _check_count(given)
+        yield from given.items()
 
 
 def _check_outputs(view: TensorView) -> None:

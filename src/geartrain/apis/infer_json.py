@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from geartrain.apis import json_limits
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.rendering import clip, json_fault
 
 _Size = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -70,7 +72,11 @@ def is_given(value: object) -> bool:
 
 
 _decode = msgspec.json.Decoder(RequestJson).decode
+
+_NO_DEPTH: Final = 2 * json_limits.MAX_DEPTH  # bytes that do not reach the limit
 _encode = msgspec.json.Encoder().encode
+_LARGEST: Final = 1_048_576  # bytes of a text whose members are looked at one by one
+T = TypeVar("T")
 
 
 def decode(text: bytes | bytearray) -> RequestJson:
@@ -81,14 +87,35 @@ def decode(text: bytes | bytearray) -> RequestJson:
     check_utf8(text)
     try:
         request = _decode(text)
+        if len(text) > _NO_DEPTH:
+            json_limits.check_run(text)
         if _is_plain(text, request):
-            return request
+            return _checked(request)
     except msgspec.ValidationError:
         pass  # it may be a repetition that is wrong
     except (ValueError, RecursionError) as error:
-        raise _fault(error) from None
-    read: RequestJson = guard(_decode, guard(_with_first_members, text))
-    return read
+        raise _fault(error, text) from None
+    if len(text) > _LARGEST:
+        raise unparsable(f"beyond {_LARGEST} bytes it must have no member twice and no number of more than 64 bits")
+    return _checked(guard(_decode, guard(_with_first_members, text)))
+
+
+def _checked(request: RequestJson) -> RequestJson:
+    if len(request.inputs) > json_limits.MAX_INPUTS or len(request.outputs or ()) > json_limits.MAX_INPUTS:
+        raise too_many(json_limits.MAX_INPUTS)
+    if request.parameters and len(request.parameters) > json_limits.MAX_MEMBERS:
+        raise too_many_members()
+    return request
+
+
+def too_many_members() -> GeartrainError:
+    """Say that an object of parameters has too many members."""
+    return GeartrainError(Code.INVALID_INPUT, f"'parameters' has more than {json_limits.MAX_MEMBERS} members")
+
+
+def too_many(most: int) -> GeartrainError:
+    """Say that a request has too many inputs or requested outputs."""
+    return GeartrainError(Code.INVALID_INPUT, f"a request has at most {most} inputs and as many requested outputs")
 
 
 def convert(members: dict[str, Any], data: list[Any]) -> tuple[RequestJson, list[Any]]:
@@ -97,7 +124,7 @@ def convert(members: dict[str, Any], data: list[Any]) -> tuple[RequestJson, list
         request = msgspec.convert(members, RequestJson)
     except msgspec.ValidationError as error:
         raise wrong_shape(error) from None
-    return request, data
+    return _checked(request), data
 
 
 def check_utf8(text: bytes | bytearray) -> None:
@@ -109,18 +136,18 @@ def check_utf8(text: bytes | bytearray) -> None:
             raise unparsable(f"not valid UTF-8 at byte {error.start}") from None
 
 
-def guard(read: Any, text: bytes | bytearray) -> Any:
+def guard(read: Callable[[bytes | bytearray], T], text: bytes | bytearray) -> T:
     """Call a reader of JSON; turn its errors into `UNPARSABLE` or `INVALID_INPUT`."""
     try:
         return read(text)
     except (ValueError, RecursionError) as error:
-        raise _fault(error) from None
+        raise _fault(error, text) from None
 
 
-def _fault(error: Exception) -> GeartrainError:
+def _fault(error: Exception, text: bytes | bytearray) -> GeartrainError:
     if isinstance(error, msgspec.ValidationError):
         return wrong_shape(error)
-    return unparsable("nested too deeply" if isinstance(error, RecursionError) else str(error))
+    return unparsable(json_fault(text, error) if isinstance(error, ValueError) else "nested too deeply")
 
 
 def unparsable(fault: str) -> GeartrainError:
@@ -142,8 +169,8 @@ def wrong_shape(error: msgspec.ValidationError) -> GeartrainError:
     if missing is not None:
         place = f"{place}.{missing[1]}" if place else missing[1]
         text = "the field is missing"
-    text = text.replace("`", "'").replace("Expected", "expected", 1).replace(" | null'", "'")
-    what = f"Unable to parse '{place}'" if place else "Unable to parse the request"
+    text = clip(text.replace("`", "'").replace("Expected", "expected", 1).replace(" | null'", "'"))
+    what = f"Unable to parse '{clip(place)}'" if place else "Unable to parse the request"
     return GeartrainError(Code.INVALID_INPUT, f"{what}: {text}")
 
 
@@ -188,26 +215,53 @@ def _quotes_of(given: InputParameters | OutputParameters | None, defaults: Input
     return quotes
 
 
+_OWN: Final = frozenset(RequestJson.__struct_fields__)
+_LISTS: Final = {"inputs": frozenset(InputJson.__struct_fields__), "outputs": frozenset(OutputJson.__struct_fields__)}
+
+
 def _with_first_members(text: bytes | bytearray) -> bytes:
-    """Return the same JSON without the repetitions. Numbers stay as they are written."""
-    value = json.loads(
-        text.decode(),
-        object_pairs_hook=_first,
-        parse_int=_verbatim,
-        parse_float=_verbatim,
-        parse_constant=_no_number,
-    )
-    return _encode(value)
+    """Return what the request says without the repetitions, and without what the protocol does not know.
+
+    Values stay as they are written.
+    """
+    whole = text.decode().strip()
+    if not whole.startswith("{"):
+        return bytes(text)
+    parts = []
+    for name, (begin, end) in _first(whole, 0, _OWN).items():
+        fields = _LISTS.get(name)
+        if name == "parameters":
+            value = _first_members(whole, begin) if whole[begin] == "{" else whole[begin:end]
+        elif fields is not None and whole[begin] == "[":
+            each = json_limits.elements(whole, begin, json_limits.MAX_INPUTS)
+            value = f"[{','.join([_entry(whole, at, until, fields=fields) for at, until in each])}]"
+        else:
+            value = whole[begin:end]
+        parts.append(f'"{name}":{value}')
+    return f"{{{','.join(parts)}}}".encode()
 
 
-def _first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return dict(reversed(pairs))
+def _entry(text: str, begin: int, end: int, *, fields: frozenset[str]) -> str:
+    """Return an input or a requested output without repetitions."""
+    if text[begin] != "{":
+        return text[begin:end]
+    parts = []
+    for name, (at, until) in _first(text, begin, fields).items():
+        is_object = name == "parameters" and text[at] == "{"
+        parts.append(f'"{name}":{_first_members(text, at) if is_object else text[at:until]}')
+    return f"{{{','.join(parts)}}}"
 
 
-def _verbatim(text: str) -> msgspec.Raw:
-    return msgspec.Raw(text.encode())
+def _first_members(text: str, at: int) -> str:
+    found = _first(text, at, None)
+    parts = [f"{_encode(name).decode()}:{text[begin:end]}" for name, (begin, end) in found.items()]
+    return f"{{{','.join(parts)}}}"
 
 
-def _no_number(text: str) -> None:
-    msg = f"{text} is no JSON"
-    raise ValueError(msg)
+def _first(text: str, at: int, names: frozenset[str] | None) -> dict[str, tuple[int, int]]:
+    """Return where the first member of each of these names, or of any, has its value."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, begin, end in json_limits.members(text, at):
+        if name not in found and (names is None or name in names):
+            found[name] = begin, end
+    return found

@@ -12,6 +12,7 @@ import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import NO_SCHEDULE, Parameters, SchedulePolicy
+from geartrain.domain.rendering import clip
 
 _RESERVED: Final = "triton_"
 _INT64: Final = range(-(2**63), 2**64)
@@ -69,12 +70,13 @@ def _schedule(taken: Mapping[str, Any]) -> SchedulePolicy:
 def check_parameter(name: str, value: object) -> None:
     """Raise `INVALID_INPUT` unless a parameter of this name and value may be given to a model."""
     if name.startswith(_RESERVED):
+        name = clip(name)
         raise _invalid(f"parameter '{name}' is reserved: names that begin with '{_RESERVED}' are not for models")
     if not isinstance(value, (str, int, float, bool)):
-        msg = f"parameter '{name}' has invalid type. It should be either 'int', 'float', 'bool', or 'string'."
+        msg = f"parameter '{clip(name)}' has invalid type. It should be either 'int', 'float', 'bool', or 'string'."
         raise _invalid(msg)
     if type(value) is int and value not in _INT64:
-        raise _invalid(f"parameter '{name}' is out of range: an integer has at most 64 bits")
+        raise _invalid(f"parameter '{clip(name)}' is out of range: an integer has at most 64 bits")
 
 
 def _invalid(message: str) -> GeartrainError:

@@ -6,7 +6,7 @@ differs: every mistake of a client is refused with its place, and none is passed
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ from geartrain.apis.infer_json import (
 from geartrain.apis.infer_parameters import NO_PARAMETERS, take_parameters
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest, InferResponse, Parameter
+from geartrain.domain.rendering import MAX_SHOWN_CHARACTERS, clip
 from geartrain.domain.signature.tensor_view import TensorView
 from geartrain.domain.tensors.tensor import (
     DATATYPES,
@@ -46,6 +47,9 @@ _SOURCES: Final = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
 )
+
+
+_NOTHING: Final = memoryview(b"")
 
 
 class Place(NamedTuple):
@@ -85,22 +89,60 @@ def read_request(
     """
     if json_size == 0:
         return InferRequest((_raw_input(body, view.inputs),)), Reply(binary=True)
-    text, tail = body, _NO_TAIL
-    if json_size is not None:
-        if not 0 < json_size <= len(body):
-            msg = f"inference header size should be in range (0, {len(body)}), got: {json_size}"
-            raise GeartrainError(Code.INVALID_INPUT, msg)
-        whole = memoryview(body)
-        text, tail = bytes(whole[:json_size]), _Tail(whole[json_size:])
-    arrays = tensor_json.arrays() if len(text) >= tensor_json.LARGE else None
-    if arrays is not None:
+    head, tail = split_body(body, json_size)
+    text = bytes(head) if isinstance(head, memoryview) else head
+    if len(text) >= tensor_json.LARGE:
         try:
-            request, data = infer_json.convert(*arrays.parse(text))
-            return _request(request, data, tail, fetch=fetch, view=view)
-        except arrays.SlowPathError:
+            request, data = _parse_large(text)
+            return assemble(request, data, tail, view=view, fetch=fetch)
+        except tensor_json.SlowPathError:
             pass
     request = infer_json.decode(text)
-    return _request(request, [one.data for one in request.inputs], tail, fetch=fetch, view=view)
+    return assemble(request, [one.data for one in request.inputs], tail, view=view, fetch=fetch)
+
+
+def split_body(body: bytes | bytearray, json_size: int | None) -> tuple[Buffer, memoryview]:
+    """Return the JSON, and the bytes behind it; raise `INVALID_INPUT` for a size that cannot be."""
+    if json_size is None:
+        return body, _NOTHING
+    if not 0 < json_size <= len(body):
+        msg = f"inference header size should be in range (0, {len(body)}), got: {json_size}"
+        raise GeartrainError(Code.INVALID_INPUT, msg)
+    whole = memoryview(body)
+    return whole[:json_size], whole[json_size:]
+
+
+def read_contents(text: bytes | bytearray) -> tuple[RequestJson, list[Buffer | None]]:
+    """Read the JSON of a request without its model: what it says, and the contents of each input that has `data`.
+
+    `assemble` makes the rest of them. Raises as `read_request` does.
+    """
+    try:
+        request, data = _parse_large(text)
+        return request, _contents(request, data)
+    except tensor_json.SlowPathError:
+        request = infer_json.decode(text)
+        return request, _contents(request, [one.data for one in request.inputs])
+
+
+def _parse_large(text: bytes | bytearray) -> tuple[RequestJson, list[Any]]:
+    arrays = tensor_json.arrays()
+    if arrays is None:
+        raise tensor_json.SlowPathError
+    return infer_json.convert(*arrays.parse(text))
+
+
+def _contents(request: RequestJson, data: list[Any]) -> list[Buffer | None]:
+    pairs = zip(request.inputs, data, strict=True)
+    return [_data(one, some, _check_input(one)) if is_given(some) else None for one, some in pairs]
+
+
+def _data(one: InputJson, data: Any, shown: str) -> Buffer:
+    if isinstance(data, memoryview):  # read before
+        return data
+    read = tensor_json.decode if type(data) is msgspec.Raw else tensor_json.arrays().decode
+    contents: Buffer = read(shown, one.datatype, data, count=count_of(one.shape))
+    return contents
 
 
 class _Tail:
@@ -111,7 +153,7 @@ class _Tail:
 
     def take(self, name: str, size: int) -> memoryview:
         if size > len(self._data):
-            missing = size - len(self._data)
+            missing = clip(str(size - len(self._data)))
             msg = (
                 f"unexpected size for input '{name}', expecting {missing} additional bytes after the JSON, "
                 "whose length Inference-Header-Content-Length has to tell"
@@ -125,14 +167,16 @@ class _Tail:
             raise tensor_error(f"unexpected additional input data: {len(self._data)} bytes that no input has announced")
 
 
-_NO_TAIL: Final = _Tail(memoryview(b""))
-
-
-def _request(
-    request: RequestJson, data: list[Any], tail: _Tail, *, fetch: Fetch, view: TensorView
+def assemble(
+    request: RequestJson, data: Sequence[Any], tail: memoryview, *, view: TensorView, fetch: Fetch
 ) -> tuple[InferRequest, Reply]:
-    inputs = tuple([_tensor(one, some, tail, fetch=fetch) for one, some in zip(request.inputs, data, strict=True)])
-    tail.check_end()
+    """Make a request of what its JSON says, of the `data` of each input, and of the bytes behind the JSON.
+
+    The `data` is as it was parsed, or what `read_contents` has made of it. Raises as `read_request` does.
+    """
+    rest = _Tail(tail)
+    inputs = tuple([_tensor(one, some, rest, fetch=fetch) for one, some in zip(request.inputs, data, strict=True)])
+    rest.check_end()
     given = request.parameters
     taken = take_parameters(given) if given else NO_PARAMETERS
     if request.outputs:
@@ -147,22 +191,28 @@ def _request(
 
 def _tensor(one: InputJson, data: Any, tail: _Tail, *, fetch: Fetch) -> Tensor:
     name, datatype, shape = one.name, one.datatype, one.shape
-    if datatype not in DATATYPES:
-        msg = f"invalid datatype for input {name}: '{datatype}' is none of {', '.join(sorted(DATATYPES))}"
-        raise tensor_error(msg)
-    check_shape(name, shape)
+    shown = _check_input(one)
     wanted = one.parameters
     if not wanted or not (is_given(wanted.binary_data_size) or is_given(wanted.shared_memory_region)):
         if not is_given(data):
-            raise tensor_error(f"{_SOURCES}no field is set for input '{name}'")
-        read = tensor_json.decode if type(data) is msgspec.Raw else tensor_json.arrays().decode
-        return Tensor(name, datatype, shape, read(name, datatype, data, count=count_of(shape)))
-    _check_sources(name, wanted, has_data=is_given(data))
+            raise tensor_error(f"{_SOURCES}no field is set for input '{shown}'")
+        return Tensor(name, datatype, shape, _data(one, data, shown))
+    _check_sources(shown, wanted, has_data=is_given(data))
     size = wanted.binary_data_size
     if isinstance(size, int):
-        return Tensor(name, datatype, shape, tail.take(name, size))
-    place = _place(f"input '{name}'", wanted)
+        return Tensor(name, datatype, shape, tail.take(shown, size))
+    place = _place(f"input '{shown}'", wanted)
     return Tensor(name, datatype, shape, fetch(place.region, place.offset, place.size))
+
+
+def _check_input(one: InputJson) -> str:
+    """Check the datatype and the shape; return the name as errors have it."""
+    shown = one.name if len(one.name) <= MAX_SHOWN_CHARACTERS else clip(one.name)
+    if one.datatype not in DATATYPES:
+        msg = f"invalid datatype for input {shown}: '{clip(one.datatype)}' is none of {', '.join(sorted(DATATYPES))}"
+        raise tensor_error(msg)
+    check_shape(shown, one.shape)
+    return shown
 
 
 def _check_sources(name: str, wanted: InputParameters, *, has_data: bool) -> None:
@@ -188,14 +238,15 @@ def _reply(outputs: list[OutputJson], *, binary: bool) -> Reply:
         if not wanted:
             continue
         if wanted.classification:
-            msg = f"classification is not supported: leave it out of the parameters of output '{one.name}'"
+            msg = f"classification is not supported: leave it out of the parameters of output '{clip(one.name)}'"
             raise tensor_error(msg)
         if isinstance(wanted.binary_data, bool):
             forms.setdefault(one.name, wanted.binary_data)
         if is_given(wanted.shared_memory_region):
             if wanted.binary_data is True:
-                raise tensor_error(f"Output can't set both 'shared_memory_region' and 'binary_data': '{one.name}'")
-            places.setdefault(one.name, _place(f"output '{one.name}'", wanted))
+                name = clip(one.name)
+                raise tensor_error(f"Output can't set both 'shared_memory_region' and 'binary_data': '{name}'")
+            places.setdefault(one.name, _place(f"output '{clip(one.name)}'", wanted))
     return Reply(binary, forms, places)
 
 

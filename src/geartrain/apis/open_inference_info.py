@@ -15,6 +15,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
 from geartrain.domain.predictions.calls import PYTHON
 from geartrain.domain.predictions.statistics import Duration, ModelStatistics
+from geartrain.domain.rendering import clip
 from geartrain.domain.signature.tensor_view import TensorView
 from geartrain.domain.tensors.tensor import VARIABLE, TensorSpec
 
@@ -261,7 +262,10 @@ def check_control(body: bytes | bytearray, *, unload: bool) -> None:
     for name in request.parameters or {}:
         if not unload or name not in _UNLOAD_PARAMETERS:
             verb = "unload" if unload else "load"
-            msg = f"unrecognized {verb} parameter '{name}': a model is served as its folder in the repository has it"
+            msg = (
+                f"unrecognized {verb} parameter '{clip(name)}': "
+                "a model is served as its folder in the repository has it"
+            )
             raise GeartrainError(Code.INVALID_INPUT, msg)
 
 

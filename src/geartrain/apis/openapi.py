@@ -12,18 +12,22 @@ import msgspec
 
 from geartrain.domain.predictions.lifecycle import Health, Status
 from geartrain.domain.signature.json_schema import JsonObject, input_schema, output_schema, title_case
+from geartrain.domain.signature.text_values import takes_file, takes_files
 
 if TYPE_CHECKING:
-    from geartrain.domain.signature.types import Signature
+    from collections.abc import Sequence
+
+    from geartrain.domain.signature.types import InputField, Signature
 
 _TEXT: Final = {"type": "string"}
+_BINARY: Final = {"type": "string", "format": "binary"}
 _FAILURES: Final = {
     "400": "The body is not valid JSON",
     "404": "No such prediction is running",
     "406": "The model does not stream, and the client accepts nothing but an event stream",
     "409": "Every slot is in use, or the id belongs to another running prediction",
     "413": "The body is larger than the server admits",
-    "415": "The body is not declared as JSON",
+    "415": "The body is declared neither as JSON nor as another type that the model takes",
     "503": "Setup has not finished or has failed, or the server is shutting down",
 }
 
@@ -62,6 +66,11 @@ def document(signature: Signature | None, *, title: str, version: str, training:
         schemas[f"{job.prefix}Input"] = inputs.schema
         schemas[f"{job.prefix}Output"] = output_schema(model.output, title=f"{job.prefix}Output")
         schemas |= inputs.components
+        files = tuple(field for field in model.inputs if takes_file(field.type) or takes_files(field.type))
+        if files:
+            content = _file_content(inputs.schema, files)
+            for operation in (paths[job.path]["post"], paths[f"{job.path}/{{{job.noun}_id}}"]["put"]):
+                operation["requestBody"]["content"] |= content
     info = {"title": title, "version": version}
     if jobs and jobs[0][1].description:
         info["description"] = jobs[0][1].description
@@ -146,6 +155,21 @@ def _create_operation(job: _Job, operation_id: str, *, streaming: bool) -> JsonO
         **({"x-cog-streaming": True} if streaming else {}),
     }
     return {**operation, **described}
+
+
+def _file_content(inputs: JsonObject, files: Sequence[InputField]) -> JsonObject:
+    """The other bodies of a model with inputs that are files: a form, and the file itself if it takes only one."""
+    properties = dict(inputs["properties"])
+    for field in files:
+        shown = properties[field.name]
+        if shown.get("format") == "uri":
+            properties[field.name] = {**shown, **_BINARY}
+        elif shown.get("items", {}).get("format") == "uri":
+            properties[field.name] = {**shown, "items": {**shown["items"], **_BINARY}}
+    content = {"multipart/form-data": {"schema": {**inputs, "title": "Form", "properties": properties}}}
+    if len(files) == 1:
+        content["application/octet-stream"] = {"schema": _BINARY}
+    return content
 
 
 def _job_schemas(job: _Job) -> dict[str, JsonObject]:

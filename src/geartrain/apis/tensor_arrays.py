@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 import orjson
 import simdjson
 from msgspec import UNSET
 
-from geartrain.apis import tensor_json
-from geartrain.domain.tensors.tensor import Tensor
+from geartrain.apis import infer_json, json_limits, tensor_json
+from geartrain.apis.tensor_json import SlowPathError
+from geartrain.domain.rendering import clip
+from geartrain.domain.tensors.tensor import MAX_RANK, Tensor, too_many_dimensions
 
 _DTYPES: Final[dict[str, str]] = {
     "INT8": "<i1",
@@ -26,19 +31,20 @@ _DTYPES: Final[dict[str, str]] = {
 }
 _WIDE: Final[dict[str, tuple[Literal["d", "i", "u"], str]]] = {"f": ("d", "<f8"), "i": ("i", "<i8"), "u": ("u", "<u8")}
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY
-_MOST_MEMBERS: Final = 64
+_OWN: Final = infer_json.RequestJson.__struct_fields__
+_INPUT: Final = infer_json.InputJson.__struct_fields__
+_OUTPUT: Final = infer_json.OutputJson.__struct_fields__
+_FEW: Final = 64  # members of an object that are looked at one by one
 _KEPT: Final = 8 * 1024**2  # bytes of text; its parser takes up to ten times as much
 _MARK: Final = b"\xef\xbb\xbf"  # of a byte order, which JSON does not have
 
 
+_decode_parameters: Final = msgspec.json.Decoder(dict[str, Any]).decode
+# `as_list`, `as_dict` and `items` are not used: they write beyond their memory for arrays of more than 2**24 elements.
 _parser: Final = simdjson.Parser()
 
 
-class SlowPathError(Exception):
-    """This text is for the reader of small ones: it is wrong, which that one can explain, or unusual."""
-
-
-def parse(text: bytes | memoryview) -> tuple[dict[str, Any], list[Any]]:
+def parse(text: bytes | bytearray) -> tuple[dict[str, Any], list[Any]]:
     """Read the JSON of an infer request in one pass.
 
     Returns its members with `inputs` lacking their `data`, and these: UNSET where there is none, else what `decode`
@@ -53,20 +59,28 @@ def parse(text: bytes | memoryview) -> tuple[dict[str, Any], list[Any]]:
         inputs = document["inputs"]
         if not isinstance(inputs, simdjson.Array):
             raise SlowPathError
+        if len(inputs) > json_limits.MAX_INPUTS:
+            raise infer_json.too_many(json_limits.MAX_INPUTS)
         data: list[Any] = []
         plain = []
         for one in inputs:
             if not isinstance(one, simdjson.Object):
                 raise SlowPathError
-            plain.append(_members(one, but="data"))
-            data.append(one.get("data", UNSET))
-        members = _members(document, but="inputs")
+            found = _first_members(one, _INPUT)
+            shape = found.get("shape")
+            if isinstance(shape, simdjson.Array) and len(shape) > MAX_RANK:
+                raise too_many_dimensions(clip(str(found.get("name"))), len(shape))
+            data.append(found.pop("data", UNSET))
+            plain.append(_converted(found))
+        request = _converted(_first_members(document, _OWN))
+        infer_json.guard(json_limits.check_run, text)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise SlowPathError from error
-    return {**members, "inputs": plain}, data
+    request["inputs"] = plain
+    return request, data
 
 
-def _parsed(text: bytes | memoryview) -> Any:
+def _parsed(text: bytes | bytearray) -> Any:
     """Parse in memory that is there already, unless it is in use or the text is unusually large."""
     if len(text) <= _KEPT:
         try:
@@ -76,16 +90,77 @@ def _parsed(text: bytes | memoryview) -> Any:
     return simdjson.Parser().parse(text)
 
 
-def _members(value: simdjson.Object, *, but: str | None = None) -> dict[str, Any]:
-    if len(value) > _MOST_MEMBERS:  # each is looked for from the first one on
+def _first_members(value: simdjson.Object, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the first member of each of these names, as it was parsed."""
+    found: dict[str, Any] = {}
+    if len(value) <= _FEW:
+        for name in value:
+            if name in names and name not in found:
+                found[name] = value[name]
+        return found
+    for name in names:  # others cost nothing here, and one that is missing some ten microseconds
+        member = value.get(name, UNSET)
+        if member is not UNSET:
+            found[name] = member
+    return found
+
+
+def _converted(members: dict[str, Any]) -> dict[str, Any]:
+    return {name: _CONVERSIONS[name](member) for name, member in members.items()}
+
+
+def _parameters(value: Any) -> Any:
+    """Return a value whose members may have any names."""
+    if not isinstance(value, simdjson.Object):
+        return _scalar(value)
+    if len(value) <= _FEW:
+        found: dict[str, Any] = {}
+        for name in value:
+            if name not in found:
+                found[name] = _scalar(value[name])
+        return found
+    if len(value) > json_limits.MAX_MEMBERS:
+        raise infer_json.too_many_members()
+    members = _decode_parameters(value.mini)
+    if len(members) < len(value):  # one of them stands twice
         raise SlowPathError
-    return {key: _plain(value[key]) for key in value if key != but}
+    return members
 
 
-def _plain(value: Any) -> Any:
+def _shape(value: Any) -> Any:
+    if not isinstance(value, simdjson.Array):
+        return _scalar(value)
+    return [_scalar(size) for size in itertools.islice(value, MAX_RANK)]
+
+
+def _outputs(value: Any) -> Any:
+    if not isinstance(value, simdjson.Array):
+        return _scalar(value)
+    if len(value) > json_limits.MAX_INPUTS:
+        raise infer_json.too_many(json_limits.MAX_INPUTS)
+    return [_output(one) for one in value]
+
+
+def _output(value: Any) -> Any:
+    return _converted(_first_members(value, _OUTPUT)) if isinstance(value, simdjson.Object) else _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    """Return the value of a member that may not be an array or an object; of these it is enough to know the kind."""
     if isinstance(value, simdjson.Object):
-        return _members(value)
-    return [_plain(one) for one in value] if isinstance(value, simdjson.Array) else value
+        return {}
+    return [] if isinstance(value, simdjson.Array) else value
+
+
+_CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
+    "id": _scalar,
+    "inputs": lambda _: None,
+    "name": _scalar,
+    "datatype": _scalar,
+    "shape": _shape,
+    "parameters": _parameters,
+    "outputs": _outputs,
+}
 
 
 def decode(name: str, datatype: str, data: Any, *, count: int) -> bytes | memoryview:
@@ -94,8 +169,10 @@ def decode(name: str, datatype: str, data: Any, *, count: int) -> bytes | memory
         raise tensor_json.binary_only("input", name, datatype)
     if not isinstance(data, simdjson.Array):
         raise SlowPathError
-    if datatype in {"BOOL", "BYTES"}:
-        return _decode_objects(name, datatype, data, count=count)
+    if datatype == "BOOL":
+        return _decode_booleans(name, data, count=count)
+    if datatype == "BYTES":
+        return tensor_json.decode(name, datatype, msgspec.Raw(data.mini), count=count)
     dtype = np.dtype(_DTYPES[datatype])
     kind, wide_dtype = _WIDE[dtype.kind]
     try:
@@ -114,13 +191,14 @@ def decode(name: str, datatype: str, data: Any, *, count: int) -> bytes | memory
     return narrow.tobytes()
 
 
-def _decode_objects(name: str, datatype: str, data: Any, *, count: int) -> bytes:
-    elements = tensor_json.flat_list(data.as_list())
-    wanted = bool if datatype == "BOOL" else str
-    if any(type(element) is not wanted for element in elements):
+def _decode_booleans(name: str, data: Any, *, count: int) -> bytes:
+    """Read the words as digits: of the words of JSON, and its punctuation, these are left if there is nothing else."""
+    text = data.mini
+    digits = text.translate(None, b"[],").replace(b"true", b"1").replace(b"false", b"0")
+    if digits.translate(None, b"01") or text.count(b"e") != len(digits):  # each word has one e
         raise SlowPathError
-    tensor_json.check_count(name, len(elements), count)
-    return tensor_json.pack(name, datatype, elements)
+    tensor_json.check_count(name, len(digits), count)
+    return (np.frombuffer(digits, "u1") - ord("0")).tobytes()
 
 
 def encode(tensor: Tensor) -> bytes:

@@ -13,11 +13,23 @@ import importlib
 import re
 import struct
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from geartrain.domain.tensors.tensor import SIZES, Tensor, count_of, join_bytes, split_bytes, tensor_error
+from geartrain.apis import json_limits
+from geartrain.domain.rendering import clip
+from geartrain.domain.tensors.tensor import (
+    MAX_TEXTS,
+    SIZES,
+    Tensor,
+    count_of,
+    join_bytes,
+    split_bytes,
+    tensor_error,
+    too_many_texts,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -48,6 +60,11 @@ _decode_integers = msgspec.json.Decoder(list[int]).decode
 _decode_booleans = msgspec.json.Decoder(list[bool]).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
 _encode = msgspec.json.Encoder().encode
+_COMMAS: Final = re.compile(rb",{2,}")
+
+
+class SlowPathError(Exception):
+    """This text is for the reader of small ones: it is wrong, which that one can explain, or unusual."""
 
 
 class _Arrays:
@@ -100,7 +117,7 @@ def pack(name: str, datatype: str, elements: Sequence[Any]) -> bytes:
     if datatype == "BOOL":
         return bytes(elements)
     if datatype == "BYTES":
-        return join_bytes([element.encode() for element in elements])
+        return join_bytes(list(map(str.encode, elements)))
     code = _CODES[datatype]
     try:
         return struct.pack(f"<{len(elements)}{code}", *elements)
@@ -109,18 +126,29 @@ def pack(name: str, datatype: str, elements: Sequence[Any]) -> bytes:
 
 
 def _out_of_range(name: str, datatype: str, elements: Sequence[Any]) -> GeartrainError:
-    for index, element in enumerate(elements):
-        try:
-            struct.pack(f"<{_CODES[datatype]}", element)
-        except (struct.error, OverflowError):
-            return out_of_range(name, datatype, index, element=element)
-    return out_of_range(name, datatype, 0, element="?")  # pragma: no cover - one of them was
+    """Say which element is the first that does not fit: it is looked for by halves."""
+    begin, end = 0, len(elements)
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        if _fit(datatype, elements[begin:middle]):
+            begin = middle
+        else:
+            end = middle
+    return out_of_range(name, datatype, begin, element=elements[begin])
+
+
+def _fit(datatype: str, elements: Sequence[Any]) -> bool:
+    try:
+        struct.pack(f"<{len(elements)}{_CODES[datatype]}", *elements)
+    except (struct.error, OverflowError):
+        return False
+    return True
 
 
 def out_of_range(name: str, datatype: str, index: int, *, element: object) -> GeartrainError:
     """Say which element does not fit."""
     return tensor_error(
-        f"Unable to parse 'data': {element} at [{index}] of input '{name}' is out of range of {datatype}"
+        f"Unable to parse 'data': {_shown(element)} at [{index}] of input '{name}' is out of range of {datatype}"
     )
 
 
@@ -130,6 +158,8 @@ def out_of_range(name: str, datatype: str, index: int, *, element: object) -> Ge
 def read_elements(name: str, datatype: str, text: msgspec.Raw) -> list[Any]:
     """Return the elements in row-major order, as Python values of the datatype's JSON form; raise `INVALID_TENSOR`."""
     read = _reader(datatype)
+    if datatype == "BYTES" and memoryview(text).nbytes > MAX_TEXTS and bytes(text).count(b",") >= MAX_TEXTS:
+        _check_texts(name, text)
     try:
         return read(text)
     except (ValueError, RecursionError) as error:
@@ -138,11 +168,27 @@ def read_elements(name: str, datatype: str, text: msgspec.Raw) -> list[Any]:
     # Only the order counts, so brackets of numbers need no reading. Texts may have brackets of their own.
     raw = bytes(text)
     if datatype != "BYTES" and b'"' not in raw:
+        bare = raw.translate(None, b"[]")
         try:
-            return read(b"[" + raw.translate(None, b"[]") + b"]")
+            return read(b"[%b]" % bare)
         except ValueError:
-            pass  # an empty list among others leaves a comma too many, and a fault deserves to be told its place
+            if b"{" not in raw:
+                return _read_uneven(name, datatype, bare)
     return _flatten(name, datatype, raw)
+
+
+def _read_uneven(name: str, datatype: str, bare: bytes) -> list[Any]:
+    """Read elements without their brackets: where a list was empty, there is a comma too many."""
+    text = _COMMAS.sub(b",", bare.translate(None, b" \t\r\n")).strip(b",")
+    try:
+        return _reader(datatype)(b"[%b]" % text)
+    except ValueError as error:
+        raise unparsable(name, datatype, error) from None
+
+
+def _check_texts(name: str, text: msgspec.Raw) -> None:
+    if json_limits.structure(bytes(text)).count(b",") >= MAX_TEXTS:
+        raise too_many_texts(name)
 
 
 def _reader(datatype: str) -> Callable[[Any], list[Any]]:
@@ -158,7 +204,10 @@ def _is_nested(text: msgspec.Raw) -> bool:
 
 
 def _flatten(name: str, datatype: str, raw: bytes) -> list[Any]:
+    """Read nested lists of texts, and those of something that is wrong."""
     try:
+        if datatype != "BYTES":  # of which there are not too many
+            json_limits.check_elements(raw, MAX_TEXTS, what="it")
         flat = flat_list(_decode_any(raw))
         return _reader(datatype)(_encode(flat))
     except (ValueError, RecursionError) as error:
@@ -166,20 +215,21 @@ def _flatten(name: str, datatype: str, raw: bytes) -> list[Any]:
 
 
 def flat_list(value: Any) -> list[Any]:
-    """Return the elements of lists in lists, in their order."""
-    if not isinstance(value, list):
-        return [value]
-    flat: list[Any] = []
-    rest = [iter(value)]
-    while rest:
-        for element in rest[-1]:
-            if isinstance(element, list):
-                rest.append(iter(element))
-                break
-            flat.append(element)
-        else:
-            rest.pop()
+    """Return the elements of lists in lists, in their order. Takes a step for each dimension, if they are even."""
+    flat = [value]
+    while not {list}.isdisjoint(map(type, flat)):
+        if {*map(type, flat)} != {list}:
+            flat = [one if type(one) is list else [one] for one in flat]
+        flat = list(chain.from_iterable(flat))
     return flat
+
+
+def _shown(element: object) -> str:
+    """Return a number as an error has it."""
+    try:
+        return clip(str(element))
+    except ValueError:  # more digits than Python writes
+        return "a number of more than 4300 digits"
 
 
 _EXPECTED: Final = re.compile(r"Expected `(\w+)`, got `(\w+)`(?: - at `\$(.*)`)?")

@@ -16,6 +16,8 @@ from geartrain.authoring.runner import BasePredictor, BaseRunner
 from geartrain.authoring.scope import Scope, batch_item, current_scope
 from geartrain.authoring.secret import Secret
 
+__version__ = "0.1.0"  # here, where every package may import it from
+
 __all__ = [
     "AsyncConcatenateIterator",
     "BaseModel",

@@ -44,7 +44,7 @@ from geartrain.ipc.messages import (
 logger = logging.getLogger(__name__)
 model_logger = logging.getLogger("geartrain.model")
 
-_LAST_WORDS = 0.5  # seconds to read what a dead worker has left in its sockets
+_DRAIN_LIMIT = 0.5  # seconds to read what a dead worker has left in its sockets
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -63,7 +63,7 @@ class Launch(msgspec.Struct, frozen=True):
     weights: str | None = None
     inspect: bool = False  # no setup and no calls: it says what it is, and ends
     backend: BackendChoice | None = None
-    batching: Mapping[str, Any] | None = None  # settings of `domain.batching.BatchPolicy`
+    batching: Mapping[str, Any] | None = None  # settings of `domain.predictions.batching.BatchPolicy`
     wakeup: WakeupMode = "adaptive"
 
 
@@ -270,12 +270,12 @@ class ChildWorker:
                 model_logger.info(line, extra={"source": source})
 
     def _on_exit(self, code: int) -> None:
-        self._burial = asyncio.ensure_future(self._bury(code))
+        self._cleanup = asyncio.ensure_future(self._clean_up(code))
 
-    async def _bury(self, code: int) -> None:
+    async def _clean_up(self, code: int) -> None:
         """Read what the dead worker has still sent, then end its calls."""
         self._process.kill()  # its process group: what it had started must not outlive it
-        await self._slots.drain(_LAST_WORDS)
+        await self._slots.drain(_DRAIN_LIMIT)
         self._pipes.drain()
         self._control.drain()
         reason = self._reason = f"Worker crashed: {self._reason or describe_exit(code)}"

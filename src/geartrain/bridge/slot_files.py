@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from geartrain.bridge.call_messages import has_tensors, parts_of, predict_of
+from geartrain.bridge.call_messages import parts_of, predict_of
 from geartrain.bridge.folder import WorkerFolder, delete_temporary_files
 from geartrain.bridge.slot_memory import SharedSlotMemory
 from geartrain.domain.predictions import calls
@@ -26,20 +26,21 @@ class SlotFiles:
         self._folder = folder
         self._temporary_files: list[str] = []  # the author's own temporary files, as `FileOutput` has them
 
-    def place(self, call: calls.CallInput, *, fresh: bool) -> Payload | None:
+    def place(self, call: calls.CallInput, *, may_share: bool) -> Payload | None:
         """Put the input of a call where it travels best; None if it has to go into a file.
 
-        `fresh`: no call is on the slot, so the one before has read its input, or never will.
+        `may_share`: it may go into shared memory. Then no call is on the slot, so the one before has read its input, or
+        never will.
         """
-        return self._writer.place(parts_of(call), may_share=fresh and has_tensors(call), is_stale=True)
+        return self._writer.place(parts_of(call), may_share=may_share, is_stale=True)
 
     def to_file(self, call: calls.CallInput) -> Payload:
         """Write the input of a call into a file. Raises `OSError`."""
         return self._writer.to_file(parts_of(call))
 
-    def message(self, call: calls.CallInput, serial: int, payload: Payload) -> bytes:
-        """Return the frame that tells the worker of a call, whose input is `payload`."""
-        memory = self._memory.message() if has_tensors(call) else None
+    def message(self, call: calls.CallInput, serial: int, payload: Payload, *, packed: bool) -> bytes:
+        """Return the frame that tells the worker of a call, whose input is `payload`; `packed`: it has tensors."""
+        memory = self._memory.message() if packed else None
         return frame(encode(predict_of(call, serial, payload, output_dir=self._folder.outputs, memory=memory)))
 
     def read(self, payload: Payload, item: int, files: dict[int, list[calls.FileRef]]) -> bytes:

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from geartrain.bridge.call_messages import has_tensors
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.bridge.slot_memory import SharedSlotMemory
@@ -37,11 +38,12 @@ _FREE, _RUNNING = SlotState.FREE, SlotState.RUNNING
 
 
 class SlotCall(msgspec.Struct, frozen=True, eq=False):
-    """A call on a slot: its number among the calls of the slot, its id, and its listener."""
+    """A call on a slot: its number among the calls of the slot, its id, its listener."""
 
     serial: int
     call_id: str
     listener: calls.CallListener
+    packed: bool = False  # whether it has tensors
 
 
 _NO_CALL: Final = SlotCall(0, "", NoListener())
@@ -88,11 +90,12 @@ class SlotChannel:
         too large for a message.
         """
         self._last_serial += 1
-        slot_call = SlotCall(self._last_serial, call.id, listener)
-        payload = self._files.place(call, fresh=not call.prefetch)
+        slot_call = SlotCall(self._last_serial, call.id, listener, has_tensors(call))
+        payload = self._files.place(call, may_share=slot_call.packed and not call.prefetch)
         if call.prefetch:
             self._next = slot_call
-            self.socket.write(self._files.message(call, slot_call.serial, payload or self._files.to_file(call)))
+            payload = payload or self._files.to_file(call)
+            self.socket.write(self._files.message(call, slot_call.serial, payload, packed=slot_call.packed))
             return None
         self.call = slot_call
         if payload is None:
@@ -120,7 +123,7 @@ class SlotChannel:
 
     def _begin(self, call: calls.CallInput, slot_call: SlotCall, payload: Payload, *, alone: bool) -> None:
         self.wakeup.before_send(alone=alone)
-        self.socket.write(self._files.message(call, slot_call.serial, payload))
+        self.socket.write(self._files.message(call, slot_call.serial, payload, packed=slot_call.packed))
         tell(slot_call.listener.on_begin)
         if alone:
             self.wakeup.wait(self._poll)

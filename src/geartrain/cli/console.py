@@ -22,7 +22,8 @@ _STEPS = {
     "reload-failed": ("not reloaded", "bold red"),
     "unloaded": ("unloaded", "dim"),
 }
-_ANY_ADDRESS = re.compile(r"^(http://|)(?:0\.0\.0\.0|\[::\]):")
+_OTHERS = {"listening-admin": "Admin", "listening-grpc": "gRPC"}
+_ANY_ADDRESS = re.compile(r"^(https?://|)(?:0\.0\.0\.0|\[::\]):")
 
 
 class ServeView:
@@ -33,7 +34,7 @@ class ServeView:
         self._source = source
         self._began = began
         self._url = ""
-        self._grpc = ""
+        self._others: dict[str, str] = {}  # the addresses besides that of HTTP, by what they are
         self._is_ready = False
         title = Text.assemble(("geartrain ", "bold"), version, "  ", (source.name, "bold cyan"), "  ")
         self._console.print(title.append(str(source.file or source.root / source.runner), style="dim"), soft_wrap=True)
@@ -44,10 +45,11 @@ class ServeView:
         match progress.stage:
             case "listening":
                 self._url = _reachable(progress.url)
-            case "listening-grpc":
-                self._grpc = _reachable(progress.url)
+            case "listening-admin" | "listening-grpc":
+                name, address = _OTHERS[progress.stage], _reachable(progress.url)
+                self._others[name] = address
                 if self._is_ready:
-                    self._show("gRPC", self._grpc)
+                    self._show(name, address)
             case "setup-output":
                 self._setup.add_text(progress.text)
             case "ready" if self._is_ready:
@@ -73,7 +75,7 @@ class ServeView:
         for name, address, is_there in (
             ("Predict", f"POST {self._url}/predictions", source.mode == "predict"),
             ("Train", f"POST {self._url}/trainings", source.mode == "train" or source.train is not None),
-            ("gRPC", self._grpc, bool(self._grpc)),
+            *((name, address, True) for name, address in self._others.items()),
             ("Docs", f"{self._url}/docs", True),
             ("Health", f"{self._url}/health-check", True),
         ):
@@ -106,8 +108,8 @@ class RepositoryView:
                 for label, address in (("Models", f"{url}/models"), ("Health", f"{url}/health-check")):
                     self._print(Text.assemble((f"  {label:8}", "dim"), address))
                 self._print(Text("Ctrl-C stops.", style="dim"))
-            case "listening-grpc":
-                self._print(Text.assemble(("  gRPC    ", "dim"), _reachable(progress.url)))
+            case "listening-admin" | "listening-grpc":
+                self._print(Text.assemble((f"  {_OTHERS[progress.stage]:8}", "dim"), _reachable(progress.url)))
             case "setup-output":
                 for line in progress.text.splitlines():
                     self._tell(progress, ("  | ", "dim"), line)

@@ -14,6 +14,7 @@ import typer
 
 from geartrain.cli import logs, machine, options
 from geartrain.cli.failure import FAILURE, INTERRUPTED
+from geartrain.cli.wire import DEFAULT_HOST
 from geartrain.project.code_check import check_code
 from geartrain.project.config_check import check_config
 from geartrain.project.findings import Finding, Level, error, ok, warning
@@ -100,7 +101,7 @@ def _findings(target: str | None, port: int | None) -> Iterator[Finding]:
         yield from map(ok, variables.describe())
     yield from machine.check_interpreter(machine.build_variables())
     yield machine.check_temporary_folder(os.environ)
-    yield machine.check_port(port, variables.port)
+    yield machine.check_port(port, variables.port, os.environ.get("HOST") or DEFAULT_HOST)
 
 
 def _about_model(source: ModelSource | ProjectError) -> Iterator[Finding]:

@@ -7,12 +7,14 @@ from typing import Annotated, Final
 
 import typer
 
-from geartrain.cli.options import parse_size
-from geartrain.transport.grpc.options import DEFAULT_PORT, GrpcOptions, TlsFiles
+from geartrain.cli.options import GRPC, parse_size
+from geartrain.transport.grpc.options import DEFAULT_PORT, GrpcOptions
+from geartrain.transport.wire.tls import TlsFiles, TlsOptions
 
 _OFF: Final = "off"
 _NO_PORT: Final = -1
 _PORTS: Final = range(65536)
+_TLS_OPTIONS: Final = TlsOptions(cert="--grpc-tls-cert", key="--grpc-tls-key", client_ca="--grpc-tls-ca")
 
 
 def parse_port(text: str | int) -> int:
@@ -34,6 +36,7 @@ Port = Annotated[
         metavar="PORT",
         show_default=False,
         help=f"The port of gRPC, {_OFF} for none; {DEFAULT_PORT} by default, and none if that one is taken.",
+        rich_help_panel=GRPC,
     ),
 ]
 MaxMessageSize = Annotated[
@@ -43,32 +46,52 @@ MaxMessageSize = Annotated[
         parser=parse_size,
         metavar="SIZE",
         show_default=False,
-        help="The largest message over gRPC, in or out; no limit by default.",
+        help="The largest message over gRPC, in or out; 0, the default, disables this limit.",
+        rich_help_panel=GRPC,
     ),
 ]
 TlsCert = Annotated[
-    Path | None, typer.Option("--grpc-tls-cert", metavar="FILE", help="The server's certificate: gRPC with TLS.")
+    Path | None,
+    typer.Option(
+        "--grpc-tls-cert",
+        metavar="FILE",
+        help="Another certificate for gRPC than --tls-cert, or one for gRPC alone.",
+        rich_help_panel=GRPC,
+    ),
 ]
-TlsKey = Annotated[Path | None, typer.Option("--grpc-tls-key", metavar="FILE", help="The key of that certificate.")]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option("--grpc-tls-key", metavar="FILE", help="The key of that certificate.", rich_help_panel=GRPC),
+]
 TlsCa = Annotated[
     Path | None,
-    typer.Option("--grpc-tls-ca", metavar="FILE", help="Let only clients in whose certificate this CA has signed."),
+    typer.Option(
+        "--grpc-tls-ca",
+        metavar="FILE",
+        help="Let only clients in whose certificate this CA has signed; goes with --grpc-tls-cert.",
+        rich_help_panel=GRPC,
+    ),
 ]
+
+
+def tls_files(cert: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
+    """Put the options together; raises `typer.BadParameter` for a certificate without its key and the like."""
+    if cert is not None and key is not None:
+        return TlsFiles(cert=cert, key=key, client_ca=ca, options=_TLS_OPTIONS)
+    if cert is not None or key is not None or ca is not None:
+        raise typer.BadParameter("TLS needs both --grpc-tls-cert and --grpc-tls-key")
+    return None
 
 
 def grpc_options(
-    port: int | None, max_message_size: int | None, cert: Path | None, *, key: Path | None, ca: Path | None
+    port: int | None, max_message_size: int | None, tls: TlsFiles | None, *, has_administration: bool = True
 ) -> GrpcOptions:
-    """Put the options together; raises `typer.BadParameter` for a certificate without its key and the like."""
-    tls = None
-    if cert is not None and key is not None:
-        tls = TlsFiles(cert=cert, key=key, ca=ca)
-    elif cert is not None or key is not None or ca is not None:
-        raise typer.BadParameter("TLS needs both --grpc-tls-cert and --grpc-tls-key")
+    """Put the options together; the default port is one that nobody insists on."""
     chosen = DEFAULT_PORT if port is None else port
     return GrpcOptions(
         port=None if chosen == _NO_PORT else chosen,
         is_explicit=port is not None,
-        max_message_bytes=max_message_size,
+        max_message_bytes=max_message_size or None,
         tls=tls,
+        has_administration=has_administration,
     )

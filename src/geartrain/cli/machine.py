@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from geartrain.cli.wire import DEFAULT_HOST
 from geartrain.outbound.allowance import size_text
 from geartrain.project.findings import Finding, closest, error, ok, warning
 from geartrain.project.variables import DEFAULT_PORT, NAMES, PORT, check
@@ -58,14 +59,14 @@ def check_temporary_folder(environ: Mapping[str, str]) -> Finding:
     return ok(text)
 
 
-def check_port(asked: int | None, usual: int) -> Finding:
-    """See whether `geartrain serve` could listen: on the port that was asked for, or on the `usual` one."""
+def check_port(asked: int | None, usual: int, host: str = DEFAULT_HOST) -> Finding:
+    """See whether `geartrain serve` could listen at `host`: on the port that was asked for, or on the `usual` one."""
     port = usual if asked is None else asked
-    reason = _taken(port)
+    reason = _taken(host, port)
     if reason is None:
         return ok(f"port {port}: free")
     sentence = f"port {port}: {reason}"
-    fix = f"geartrain serve --port {_free_port()}"
+    fix = f"geartrain serve --port {_free_port(host)}"
     return error(sentence, fix) if asked is not None else warning(sentence, fix)
 
 
@@ -124,9 +125,9 @@ def _unwritable(folder: Path) -> str | None:
     return None
 
 
-def _taken(port: int) -> str | None:
+def _taken(host: str, port: int) -> str | None:
     try:
-        socket.create_server(("", port)).close()
+        _listen(host, port)
     except PermissionError:
         return "this user may not listen on it"
     except OSError as reason:
@@ -134,9 +135,14 @@ def _taken(port: int) -> str | None:
     return None
 
 
-def _free_port() -> int:
+def _free_port(host: str) -> int:
     for port in range(DEFAULT_PORT + 1, DEFAULT_PORT + 100):
         with suppress(OSError):
-            socket.create_server(("", port)).close()
+            _listen(host, port)
             return port
     return 0
+
+
+def _listen(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    socket.create_server((host, port), family=family).close()

@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from geartrain.cli import options
 
-_COMMANDS = ("serve", "run", "train", "schema", "init", "doctor")
+_COMMANDS = ("serve", "run", "train", "schema", "init", "doctor", "keys")
 
 
 class _LateGroup(TyperGroup):
@@ -18,12 +18,12 @@ class _LateGroup(TyperGroup):
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # noqa: ARG002
         return list(_COMMANDS)
 
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> TyperCommand | None:  # type: ignore[override]  # noqa: ARG002
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> TyperCommand | TyperGroup | None:  # type: ignore[override]  # noqa: ARG002
         if cmd_name not in _COMMANDS:
             return None
         command = typer.main.get_command(importlib.import_module(f"geartrain.cli.{cmd_name}").app)
         command.name = cmd_name
-        return command if isinstance(command, TyperCommand) else None
+        return command if isinstance(command, TyperCommand | TyperGroup) else None
 
 
 app = typer.Typer(cls=_LateGroup, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)

@@ -8,11 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
+from geartrain.cli.options import MODELS, PREDICTIONS
 from geartrain.project.errors import ProjectError
-from geartrain.project.precheck import precheck
-from geartrain.project.repository import Repository, find_repository
-from geartrain.project.source import Mode, ModelSource, find_model
-from geartrain.project.variables import PREDICT_STUB, Variables, resolve
+from geartrain.project.repository import Repository
+from geartrain.project.served import find_served
+from geartrain.project.source import Mode, ModelSource
+from geartrain.project.variables import Variables, resolve
 
 DEFAULT_INFERENCE_QUEUE: Final = 1024  # requests
 
@@ -26,16 +27,32 @@ Target = Annotated[
 ]
 DefaultModel = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Of several models, the one whose Cog API is at the root."),
+    typer.Option(
+        metavar="NAME", help="Of several models, the one whose Cog API is at the root.", rich_help_panel=MODELS
+    ),
 ]
-Load = Annotated[str, typer.Option(metavar="all|none|NAME,…", help="Of several models, those to load at the start.")]
+Load = Annotated[
+    str,
+    typer.Option(
+        metavar="all|none|NAME,…", help="Of several models, those to load at the start.", rich_help_panel=MODELS
+    ),
+]
 Replicas = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Equal workers of each model that does not say itself how many.")
+    int,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Equal workers of each model that does not say itself how many.",
+        rich_help_panel=MODELS,
+    ),
 ]
 InferenceQueue = Annotated[
     int,
     typer.Option(
-        min=0, metavar="N", help="How many requests of the Open Inference Protocol may wait for a slot of a model."
+        min=0,
+        metavar="N",
+        help="How many requests of the Open Inference Protocol may wait for a slot of a model.",
+        rich_help_panel=PREDICTIONS,
     ),
 ]
 Reload = Annotated[
@@ -44,6 +61,7 @@ Reload = Annotated[
         "--reload",
         help="Reload a model when its code, settings or model file change, and follow the models of a folder as they "
         "come and go; for development.",
+        rich_help_panel=MODELS,
     ),
 ]
 
@@ -59,15 +77,7 @@ def find_source(
     """Return what is to be served, a model or a folder of models; raises ProjectError."""
     if mode == "train" and reload:
         raise ProjectError("--reload does not go with --x-mode train: a training must not change while it runs")
-    by_variable = target is None and environ.get(PREDICT_STUB)  # as Cog's containers name their model
-    repository = (
-        None if mode == "train" or by_variable else find_repository(target, environ=environ, no_pickle=no_pickle)
-    )
-    if repository is not None:
-        return repository
-    source = find_model(target, environ=environ, mode=mode, no_pickle=no_pickle)
-    precheck(source)
-    return source
+    return find_served(target, mode, no_pickle=no_pickle, environ=environ)
 
 
 def read_load(text: str, source: ModelSource | Repository) -> frozenset[str] | None:

@@ -9,12 +9,17 @@ from typing import Annotated, Final, Literal
 import typer
 from typer.core import TyperCommand
 
+from geartrain.domain.signature.text_values import FALSE, TRUE, parse_boolean
 from geartrain.project.durations import read_duration, read_seconds
 
 DEFAULT_MAX_BYTES: Final = 100 * 1024**2
 
-_TRUE: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
-_FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
+# The groups of options in `geartrain serve --help`.
+CONNECTIONS: Final = "Connections"
+SECURITY: Final = "Security"
+GRPC: Final = "gRPC"
+MODELS: Final = "Models"
+PREDICTIONS: Final = "Predictions"
 
 _UNITS: Final = {
     "": 1,
@@ -24,24 +29,15 @@ _UNITS: Final = {
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?((?:[kmgt]i?)?)b?", re.IGNORECASE | re.ASCII)
 
 
-def parse_boolean(text: str) -> bool:
-    """Read `true`, `false` and their usual short forms, in any case; raises ValueError for other text."""
-    word = text.strip().lower()
-    if word in _TRUE:
-        return True
-    if word in _FALSE:
-        return False
-    raise ValueError(f"{text!r} is neither true nor false")
-
-
 def parse_size(text: str | int) -> int:
-    """Read a number of bytes: `104857600`, `50MB` (powers of 1000), `100MiB` (powers of 1024); at least 1."""
+    """Read a number of bytes: `104857600`, `50MB` (powers of 1000), `100MiB` (powers of 1024), or 0."""
     if isinstance(text, int):
         return text
     match = _SIZE.fullmatch(text.strip())
     factor = _UNITS.get(match[2].lower()) if match else None
-    size = int(float(match[1]) * factor) if match and factor else 0
-    if size < 1:
+    number = float(match[1]) if match and factor else None
+    size = int(number * factor) if number is not None and factor else 0
+    if number is None or (size < 1 and number > 0):
         raise typer.BadParameter(f"{text!r} is no size; write bytes, or a unit such as 50MB or 100MiB")
     return size
 
@@ -63,13 +59,13 @@ def parse_timeout(text: str | float) -> float:
 
 
 def parse_duration(text: str | float) -> float:
-    """Read a span of time as seconds: `90`, `90s`, `5m`, `1h`."""
+    """Read a span of time as seconds: `90`, `500ms`, `90s`, `5m`, `1h`."""
     if not isinstance(text, str):
         return text
     try:
         return read_duration(text)
     except ValueError:
-        msg = f"{text!r} is no span of time; write seconds, or a unit such as 90s, 5m or 1h"
+        msg = f"{text!r} is no span of time; write seconds, or a unit such as 500ms, 90s, 5m or 1h"
         raise typer.BadParameter(msg) from None
 
 
@@ -108,6 +104,7 @@ SharedMemory = Annotated[
         "--shared-memory",
         help="Let clients of the Open Inference Protocol pass tensors in system shared memory: they can then read and "
         "write every object of it that the server can.",
+        rich_help_panel=SECURITY,
     ),
 ]
 HealthBody = Annotated[
@@ -120,7 +117,12 @@ HealthBody = Annotated[
 ]
 Queue = Annotated[
     int,
-    typer.Option(min=0, metavar="N", help="How many predictions may wait for a slot before the answer is 409."),
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="How many predictions may wait for a slot before the answer is 409.",
+        rich_help_panel=PREDICTIONS,
+    ),
 ]
 Keep = Annotated[
     float,
@@ -129,6 +131,7 @@ Keep = Annotated[
         metavar="TIME",
         show_default=False,
         help="How long a finished prediction can be asked for with GET; 5m by default, 0 for not at all.",
+        rich_help_panel=PREDICTIONS,
     ),
 ]
 XMode = Annotated[
@@ -137,7 +140,7 @@ XMode = Annotated[
 ]
 Restart = Annotated[
     Literal["never", "on-crash"],
-    typer.Option(help="Whether a crashed worker is followed by another, with growing pauses."),
+    typer.Option(help="Whether a crashed worker is followed by another, with growing pauses.", rich_help_panel=MODELS),
 ]
 Wakeup = Annotated[
     Literal["adaptive", "blocking"],
@@ -145,9 +148,13 @@ Wakeup = Annotated[
         help="How server and workers wait for each other: adaptive stays awake for moments around predictions, which "
         "makes short ones faster; blocking always sleeps, for machines that are paid by processor time. With a CPU "
         "quota of one core or less, adaptive sleeps too.",
+        rich_help_panel=PREDICTIONS,
     ),
 ]
-RestartLimit = Annotated[int, typer.Option(min=1, metavar="N", help="How many crashes in a row --restart forgives.")]
+RestartLimit = Annotated[
+    int,
+    typer.Option(min=1, metavar="N", help="How many crashes in a row --restart forgives.", rich_help_panel=MODELS),
+]
 CancelGrace = Annotated[
     float,
     typer.Option(
@@ -155,6 +162,7 @@ CancelGrace = Annotated[
         metavar="TIME",
         show_default=False,
         help="How long a run may ignore a cancel before its worker is killed; 60s by default; 0 disables the limit.",
+        rich_help_panel=PREDICTIONS,
     ),
 ]
 RunTimeout = Annotated[
@@ -165,6 +173,7 @@ RunTimeout = Annotated[
         show_default=False,
         help="How long a run may take before it is canceled and fails, for each model that does not say itself; 0, the "
         "default, disables the limit. Trainings may take as long as they need.",
+        rich_help_panel=PREDICTIONS,
     ),
 ]
 ShutdownGrace = Annotated[
@@ -191,6 +200,6 @@ class BareSwitchCommand(TyperCommand):
         complete: list[str] = []
         for word, following in zip_longest(args, args[1:], fillvalue=""):
             complete.append(word)
-            if word in self.bare_switches and following.lower() not in _TRUE | _FALSE:
+            if word in self.bare_switches and following.lower() not in TRUE | FALSE:
                 complete.append("true")
         return super().parse_args(ctx, complete)

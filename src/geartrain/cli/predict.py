@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, Self
 
+import msgspec
+
 from geartrain.cli import values
 from geartrain.cli.answer import AnswerWriter, write_json
 from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain
@@ -23,13 +25,12 @@ from geartrain.domain.predictions.events import Event, EventsDroppedError, Log, 
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.project.source import ModelSource
-from geartrain.server import ServeOptions, build
+from geartrain.server import NO_LIMIT, ServeOptions, build
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.replicas import ModelSetupError
 
 _EXIT_CODES: Final = {Status.SUCCEEDED: 0, Status.FAILED: FAILURE, Status.CANCELED: INTERRUPTED}
-_NO_LIMIT: Final = sys.maxsize  # bytes: a person's own files need no guard
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,9 +47,9 @@ class Plan:
 async def predict(plan: Plan, observer: RunObserver) -> int:
     """Run the plan and return the exit code; what is wrong has been said on stderr."""
     options = ServeOptions(
-        source=plan.source,
+        source=msgspec.structs.replace(plan.source, replicas=1),  # for one prediction
         setup_timeout=plan.setup_timeout,
-        max_download_bytes=_NO_LIMIT,
+        max_download_bytes=NO_LIMIT,  # a person's own files need no guard
         allow_private_urls=True,  # the person at the terminal can reach them anyway
         on_progress=observer,
         on_download=observer.add_bytes,

@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from geartrain.cli import grpc, logs, models, options
+from geartrain.cli import access, grpc, logs, models, options, wire
 from geartrain.cli.failure import FAILURE, fail
 from geartrain.cli.startup import ServeObserver
 from geartrain.project.source import ProjectError, find_model
 from geartrain.project.variables import DEFAULT_PORT
 
 if TYPE_CHECKING:
+    from geartrain.project.repository import Repository
+    from geartrain.project.source import Mode, ModelSource
+    from geartrain.project.variables import Variables
     from geartrain.server import ServeOptions
+    from geartrain.service.models.deployment import Limits
+    from geartrain.service.models.restarts import RestartPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +32,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def serve(
     model: models.Target = None,
     *,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "0.0.0.0",  # noqa: S104  as Cog's server
+    host: wire.Host = wire.DEFAULT_HOST,
     port: Annotated[
         int | None,
         typer.Option(
@@ -37,8 +42,10 @@ def serve(
             metavar="PORT",
             show_default=str(DEFAULT_PORT),
             help="The port to listen on; 0 for any free one.",
+            rich_help_panel=options.CONNECTIONS,
         ),
     ] = None,
+    admin_port: wire.AdminPort = None,
     upload_url: Annotated[
         str | None, typer.Option(metavar="URL", help="Upload output files to this URL instead of inlining them.")
     ] = None,
@@ -50,34 +57,30 @@ def serve(
             help="Stay up after SIGTERM, until POST /shutdown or Ctrl-C. Without a value: true.",
         ),
     ] = "false",
-    max_body_size: Annotated[
-        int,
-        typer.Option(
-            parser=options.parse_size,
-            metavar="SIZE",
-            show_default=False,
-            help="The largest body of a request; 100MiB by default.",
-        ),
-    ] = options.DEFAULT_MAX_BYTES,
+    max_head_size: wire.MaxHeadSize = wire.DEFAULTS.max_head_size,
+    max_body_size: wire.MaxBodySize = options.DEFAULT_MAX_BYTES,
+    max_buffered_size: wire.MaxBufferedSize = None,
+    max_json_elements: wire.MaxJsonElements = wire.DEFAULT_MAX_JSON_ELEMENTS,
+    max_connections: wire.MaxConnections = wire.DEFAULTS.max_connections,
+    max_connections_per_client: wire.MaxConnectionsPerClient = wire.DEFAULTS.max_connections_per_client,
+    head_timeout: wire.HeadTimeout = wire.DEFAULTS.head_timeout,
+    body_timeout: wire.BodyTimeout = wire.DEFAULTS.body_timeout,
+    idle_timeout: wire.IdleTimeout = wire.DEFAULTS.idle_timeout,
+    send_timeout: wire.SendTimeout = wire.DEFAULTS.send_timeout,
+    tls_cert: wire.TlsCert = None,
+    tls_key: wire.TlsKey = None,
+    tls_client_ca: wire.TlsClientCa = None,
+    allow_private_urls: wire.AllowPrivateUrls = False,
     max_download_size: Annotated[
         int,
         typer.Option(
             parser=options.parse_size,
             metavar="SIZE",
             show_default=False,
-            help="The largest file behind an input URL; 100MiB by default.",
+            help="The largest file behind an input URL; 100MiB by default. 0 disables this limit.",
         ),
     ] = options.DEFAULT_MAX_BYTES,
     setup_timeout: options.SetupTimeout = None,
-    allow_private_urls: Annotated[
-        bool | None,
-        typer.Option(
-            "--allow-private-urls/--no-allow-private-urls",
-            show_default=False,
-            help="Whether clients' URLs (inputs, webhooks, output_file_prefix) may point into the server's own "
-            "networks; by default if --host is a loopback.",
-        ),
-    ] = None,
     shared_memory: options.SharedMemory = False,
     health_body: options.HealthBody = False,
     grpc_port: grpc.Port = None,
@@ -85,6 +88,14 @@ def serve(
     grpc_tls_cert: grpc.TlsCert = None,
     grpc_tls_key: grpc.TlsKey = None,
     grpc_tls_ca: grpc.TlsCa = None,
+    keys: access.Keys = None,
+    jwt_issuer: access.JwtIssuer = None,
+    jwt_audience: access.JwtAudience = None,
+    jwt_jwks: access.JwtJwks = "",
+    jwt_scope_claim: access.JwtScopeClaim = access.DEFAULT_SCOPE_CLAIM,
+    jwt_models_claim: access.JwtModelsClaim = "",
+    cors_origin: access.CorsOrigins = None,
+    allowed_host: access.AllowedHosts = None,
     default_model: models.DefaultModel = None,
     load: models.Load = "all",
     replicas: models.Replicas = 1,
@@ -110,40 +121,48 @@ def serve(
     version: options.Version = False,  # noqa: ARG001  its callback has printed it
 ) -> None:
     """Serve MODEL over HTTP."""
-    try:
-        source = models.find_source(model, x_mode, reload=reload, no_pickle=no_pickle)
-        to_load = models.read_load(load, source)
-        models.check_name("--default-model", default_model, source)
-    except ProjectError as error:
-        fail(error.message)
-    variables, warnings = models.variables_of(source)
-    form = logs.configure(log_level or variables.log_level, log_format or variables.log_format)
-    for sentence in warnings:
-        logger.warning(sentence)
-    from geartrain.server import ServeOptions, find_ready_file  # after the checks: they take no time
-    from geartrain.service.models.deployment import Limits
-    from geartrain.service.models.restarts import RestartPolicy
+    jwt = access.jwt_options(
+        jwt_issuer, jwt_audience, jwt_jwks, scope_claim=jwt_scope_claim, models_claim=jwt_models_claim
+    )
+    tls = wire.tls_files(tls_cert, tls_key, tls_client_ca)
+    grpc_tls = grpc.tls_files(grpc_tls_cert, grpc_tls_key, grpc_tls_ca) or tls
+    found = _find(model, x_mode, load, default_model=default_model, reload=reload, no_pickle=no_pickle)
+    observer = _observe(found, log_level, log_format)
+    from geartrain.server import NO_LIMIT, ServeOptions, find_ready_file  # after the checks: they take no time
 
-    observer = ServeObserver(source, for_person=form == "console" and logs.is_terminal(sys.stderr))
     serve_options = ServeOptions(
-        source=source,
+        source=found.source,
         host=host,
-        port=variables.port if port is None else port,
+        port=found.variables.port if port is None else port,
+        admin_port=admin_port,
+        tls=tls,
+        wire=wire.limits(
+            max_buffered_size,
+            max_head_size=max_head_size,
+            max_connections=max_connections,
+            max_connections_per_client=max_connections_per_client,
+            head_timeout=head_timeout,
+            body_timeout=body_timeout,
+            idle_timeout=idle_timeout,
+            send_timeout=send_timeout,
+        ),
         upload_url=upload_url,
         await_explicit_shutdown=await_explicit_shutdown == "true",
-        max_body_bytes=max_body_size,
-        max_download_bytes=max_download_size,
+        max_body_bytes=max_body_size or NO_LIMIT,
+        max_json_elements=max_json_elements or NO_LIMIT,
+        max_download_bytes=max_download_size or NO_LIMIT,
         setup_timeout=setup_timeout,
         shutdown_grace=shutdown_grace,
-        limits=Limits(queue=queue, keep=keep, cancel_grace=cancel_grace or None, run_timeout=run_timeout or None),
-        restarts=RestartPolicy(limit=restart_limit) if restart == "on-crash" else None,
+        limits=_limits(queue, keep, cancel_grace=cancel_grace, run_timeout=run_timeout),
+        restarts=_restarts(restart, restart_limit),
         allow_private_urls=allow_private_urls,
         shared_memory=shared_memory,
         health_body=health_body,
         wakeup=wakeup,
-        grpc=grpc.grpc_options(grpc_port, grpc_max_message_size, grpc_tls_cert, key=grpc_tls_key, ca=grpc_tls_ca),
+        grpc=grpc.grpc_options(grpc_port, grpc_max_message_size, grpc_tls, has_administration=admin_port is None),
+        access=access.access_options(keys, jwt, cors_origins=cors_origin, allowed_hosts=allowed_host),
         default_model=default_model,
-        load=to_load,
+        load=found.to_load,
         replicas=replicas,
         inference_queue=inference_queue,
         reload=reload,
@@ -152,15 +171,58 @@ def serve(
         find_again=lambda: find_model(model, mode=x_mode, no_pickle=no_pickle),
         on_progress=observer,
     )
-    code = _run(serve_options)
-    raise typer.Exit(code or (FAILURE if observer.has_failed else 0))
+    raise typer.Exit(_run(serve_options) or (FAILURE if observer.has_failed else 0))
+
+
+class _Found(NamedTuple):
+    """What is to be served, what its variables say, and which of it is loaded at the start."""
+
+    source: ModelSource | Repository
+    variables: Variables
+    warnings: tuple[str, ...]
+    to_load: frozenset[str] | None
+
+
+def _find(
+    model: str | None, mode: Mode, load: str, *, default_model: str | None, reload: bool, no_pickle: bool
+) -> _Found:
+    """Find what the options name, or end the command."""
+    try:
+        source = models.find_source(model, mode, reload=reload, no_pickle=no_pickle)
+        to_load = models.read_load(load, source)
+        models.check_name("--default-model", default_model, source)
+    except ProjectError as error:
+        fail(error.message)
+    return _Found(source, *models.variables_of(source), to_load)
+
+
+def _observe(found: _Found, level: str | None, form: str | None) -> ServeObserver:
+    """Set up the logs and say what was passed over; return what shows the start."""
+    configured = logs.configure(level or found.variables.log_level, form or found.variables.log_format)
+    for sentence in found.warnings:
+        logger.warning(sentence)
+    return ServeObserver(found.source, for_person=configured == "console" and logs.is_terminal(sys.stderr))
+
+
+def _limits(queue: int, keep: float, *, cancel_grace: float, run_timeout: float) -> Limits:
+    from geartrain.service.models.deployment import Limits
+
+    return Limits(queue=queue, keep=keep, cancel_grace=cancel_grace or None, run_timeout=run_timeout or None)
+
+
+def _restarts(restart: str, limit: int) -> RestartPolicy | None:
+    from geartrain.service.models.restarts import RestartPolicy
+
+    return RestartPolicy(limit=limit) if restart == "on-crash" else None
 
 
 def _run(serve_options: ServeOptions) -> int:
     from geartrain.server import PortInUseError, run_server
+    from geartrain.transport.access.errors import AccessError
     from geartrain.transport.grpc.options import GrpcOptionsError
+    from geartrain.transport.wire.tls import TlsFilesError
 
     try:
         return run_server(serve_options)
-    except (PortInUseError, GrpcOptionsError) as error:
+    except (PortInUseError, AccessError, GrpcOptionsError, TlsFilesError) as error:
         fail(str(error))

@@ -8,41 +8,22 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
-import json
 import mimetypes
 import pathlib
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, Final
 
-from geartrain.cli.options import parse_boolean
 from geartrain.domain.errors import FieldError
-from geartrain.domain.signature.types import InputField, Signature, TypeSpec
+from geartrain.domain.signature.text_values import MismatchError, TextReader, encode_values, json_kind, parse_json
+from geartrain.domain.signature.types import InputField, Signature
 
 _URL_SCHEMES = ("http://", "https://", "data:")
-_KIND_NAMES = {
-    "path": "a file",
-    "file": "a file",
-    "secret": "string",
-    "record": "object",
-    "opaque": "JSON",
-    "tensor": "nested arrays",
-}
-# A union takes the narrowest member that fits: `1` is a number before it is text.
-_UNION_ORDER = ("integer", "number", "boolean", "array", "record", "object", "path", "file", "secret", "string")
 
 
 class InputError(Exception):
     """An input that cannot be given to the model; the message is one sentence for the person who typed it."""
-
-
-class _MismatchError(Exception):
-    """A text that is no value of a type. `problem` follows `invalid input "x": `."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
 
 
 def split_pairs(pairs: Iterable[str]) -> dict[str, list[str]]:
@@ -93,11 +74,11 @@ def build_input(signature: Signature, texts: dict[str, list[str]]) -> dict[str, 
 def parse_json_input(text: str) -> dict[str, Any]:
     """Read a whole input written as a JSON object; raises InputError when it is not one."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"the input is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise InputError(f'the input must be a JSON object such as {{"name": 1}}, got {_json_kind(value)}')
+        raise InputError(f'the input must be a JSON object such as {{"name": 1}}, got {json_kind(value)}')
     return value
 
 
@@ -120,9 +101,9 @@ def _describe(error: FieldError) -> str:
 def encode_input(values: dict[str, Any]) -> bytes:
     """Return the input as JSON text; raises InputError for a number too large for JSON (`1e999`)."""
     try:
-        return json.dumps(values, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError:
-        raise InputError("the input holds a number that JSON cannot carry") from None
+        return encode_values(values)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def read_argument(text: str) -> str:
@@ -147,132 +128,10 @@ def _require(signature: Signature, values: dict[str, Any]) -> None:
 
 
 def _field_value(field: InputField, texts: list[str]) -> Any:
-    choices = field.choices if field.choices is not None else field.type.choices
     try:
-        if field.type.kind == "array":
-            return _array(field.type, texts, element_choices=field.choices)
-        if len(texts) > 1:
-            raise _MismatchError(f"given {len(texts)} times, but it is no list")
-        return _choose(choices, _scalar(field.type, texts[0])) if choices else _scalar(field.type, texts[0])
-    except _MismatchError as mismatch:
+        return _READER.value(field, texts)
+    except MismatchError as mismatch:
         raise InputError(f'invalid input "{field.name}": {mismatch.problem}') from None
-
-
-def _choose(choices: tuple[Any, ...], value: Any) -> Any:
-    if not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices):
-        raise _MismatchError(f"must be one of: {', '.join(map(_show, choices))}")
-    return value
-
-
-def _array(spec: TypeSpec, texts: list[str], *, element_choices: tuple[Any, ...] | None = None) -> list[Any]:
-    items = spec.items or TypeSpec("opaque")
-    if len(texts) == 1 and (whole := _json_list(texts[0], items)) is not None:
-        return whole
-    choices = element_choices if element_choices is not None else items.choices
-    values = [_scalar(items, text) for text in texts]
-    return [_choose(choices, value) for value in values] if choices else values
-
-
-def _json_list(text: str, items: TypeSpec) -> list[Any] | None:
-    """Return the list that one text is as a whole; None when it is a single element."""
-    if items.kind in ("path", "file") and text.startswith("@"):
-        return None
-    text = read_argument(text)
-    if not text.lstrip().startswith("["):
-        return None
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, list):
-        return None
-    if items.kind == "array" and not all(isinstance(element, list) for element in value):
-        return None
-    return value
-
-
-def _scalar(spec: TypeSpec, text: str) -> Any:
-    if spec.kind in ("path", "file"):
-        return _file(text)
-    return _CONVERTERS[spec.kind](spec, read_argument(text))
-
-
-def _string(_: TypeSpec, text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # the shell passed bytes that are no UTF-8
-        raise _MismatchError("the text is not valid UTF-8") from None
-    return text
-
-
-def _integer(_: TypeSpec, text: str) -> int:
-    value = _json(text)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _expected("integer", value)
-    return value
-
-
-def _number(_: TypeSpec, text: str) -> int | float:
-    value = _json(text)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise _expected("number", value)
-    return value
-
-
-def _boolean(_: TypeSpec, text: str) -> bool:
-    try:
-        return parse_boolean(text)
-    except ValueError:
-        raise _expected("boolean", _json(text)) from None
-
-
-def _object(_: TypeSpec, text: str) -> dict[str, Any]:
-    value = _json(text)
-    if not isinstance(value, dict):
-        hint = ' written as JSON, such as {"a": 1}'
-        raise _MismatchError(f"expected object{hint}, got {_json_kind(value)}")
-    return value
-
-
-def _union(spec: TypeSpec, text: str) -> Any:
-    for kind in _UNION_ORDER:
-        for member in spec.members:
-            if member.kind != kind or (kind == "boolean" and text.lower() not in ("true", "false")):
-                continue
-            try:
-                value = _array(member, [text]) if kind == "array" else _scalar(member, text)
-                return _choose(member.choices, value) if member.choices else value
-            except _MismatchError:
-                continue
-    kinds = " or ".join(_KIND_NAMES.get(member.kind, member.kind) for member in spec.members)
-    raise _MismatchError(f"expected {kinds}, got {_json_kind(_json(text))}")
-
-
-def _opaque(_: TypeSpec, text: str) -> Any:
-    value = _json(text)
-    return _string(TypeSpec("string"), text) if value is None or isinstance(value, str) else value
-
-
-def _tensor(spec: TypeSpec, text: str) -> Any:
-    value = _json(text)
-    if isinstance(value, list) or not spec.shape:
-        return value
-    raise _MismatchError(f"expected nested arrays written as JSON, such as [[1, 2], [3, 4]], got {_json_kind(value)}")
-
-
-_CONVERTERS: dict[str, Callable[[TypeSpec, str], Any]] = {
-    "string": _string,
-    "secret": _string,
-    "integer": _integer,
-    "number": _number,
-    "boolean": _boolean,
-    "object": _object,
-    "record": _object,
-    "array": lambda spec, text: _array(spec, [text]),
-    "union": _union,
-    "opaque": _opaque,
-    "tensor": _tensor,
-}
 
 
 def _file(text: str) -> str:
@@ -280,7 +139,7 @@ def _file(text: str) -> str:
         return data_url(text[1:])
     if text.startswith(_URL_SCHEMES):
         return text
-    raise _MismatchError(f"expected a URL or @file, got {text!r}; for a file of your own write @{text}")
+    raise MismatchError(f"expected a URL or @file, got {text!r}; for a file of your own write @{text}")
 
 
 def data_url(name: str) -> str:
@@ -320,40 +179,4 @@ def _unreadable_explained(name: str) -> Iterator[None]:
         raise InputError(f"cannot read {name or 'a file without a name'}: {reason} ({hint})") from None
 
 
-def _json(text: str) -> Any:
-    """Read text as JSON; what is no JSON is itself, a string."""
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON value")
-
-
-def _expected(kind: str, value: Any) -> _MismatchError:
-    if value is None:
-        return _MismatchError("must not be null; leave it out instead")
-    return _MismatchError(f"expected {kind}, got {_json_kind(value)}")
-
-
-def _json_kind(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-    return "object"
-
-
-def _show(choice: Any) -> str:
-    return choice if isinstance(choice, str) else json.dumps(choice)
+_READER: Final = TextReader(read=read_argument, read_file=_file)

@@ -19,7 +19,10 @@ class Code(StrEnum):
     INVALID_TENSOR = "invalid_tensor"  # a tensor, or a request for one, does not fit the model
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     TOO_LARGE = "too_large"
+    NO_STORAGE = "no_storage"  # the disk has no room for the files of the request
     NOT_ACCEPTABLE = "not_acceptable"  # no answer in the form the client accepts
+    UNAUTHENTICATED = "unauthenticated"  # no key, or none that is valid
+    FORBIDDEN = "forbidden"  # the key is for something else, or the request comes from a page of another site
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     CONFLICT = "conflict"  # the id is taken by a running prediction

@@ -37,7 +37,7 @@ class BackendChoice(msgspec.Struct, frozen=True, array_like=True):
 class Init(_Message, frozen=True, tag="Init", gc=True):
     """The first message: what to load and where to attach the slots. `num_slots` None leaves it to the model.
 
-    `batching` are settings of `domain.batching.BatchPolicy` that come before those of the model itself.
+    `batching` are settings of `domain.predictions.batching.BatchPolicy` that come before those of the model itself.
     """
 
     protocol: int
@@ -187,8 +187,8 @@ class SlotMemory(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class CallItem(msgspec.Struct, frozen=True, array_like=True):
     """What one prediction of a call has of its own, besides its input.
 
-    `rows`: its size in a batch (`domain.batching`). `packed`: it has tensors, which are packed with the JSON
-    (`domain.tensors.pack`), and its outputs that hold tensors shall be packed too.
+    `rows`: its size in a batch (`domain.predictions.batching`). `packed`: it has tensors, which are packed with the
+    JSON (`domain.tensors.tensor.pack`), and its outputs that hold tensors shall be packed too.
     """
 
     id: str

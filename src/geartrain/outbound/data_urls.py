@@ -8,7 +8,9 @@ well-formed base64 payload as a whole.
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Iterator
+from io import StringIO
 from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
@@ -17,9 +19,12 @@ from geartrain.outbound.names import name_from_media_type
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _PIECE = 1 << 18  # characters decoded at a time, a multiple of 4: the interpreter is free for others in between
+_UNESCAPED = 1 << 14  # characters unescaped at a time: each escape is a few objects for a moment
 _JUDGED = 1 << 16  # characters judged at a time: twice as fast as larger pieces, which the cache does not hold
 _GROUP = 4  # characters of base64 that make 3 bytes
 _MOST_PADDING = 2
+_ESCAPE = 3  # characters: `%41`
+_ESCAPE_CUT = re.compile(r"%[0-9A-Fa-f]?$")
 _LONGEST_HEAD = 1024  # characters before the comma; no media type is longer
 
 
@@ -40,13 +45,21 @@ class DataUrl(msgspec.Struct, frozen=True):
         """`file` and the extension of the media type; the type's default is text/plain."""
         return name_from_media_type(self.media_type or "text/plain")
 
+    def least_size(self) -> int:
+        """How many bytes it will be at least, told without decoding it."""
+        size = len(self.text) - self.start
+        if self.is_base64:
+            return max(0, size // _GROUP * 3 - _MOST_PADDING)
+        return -(-size // _ESCAPE)
+
     def pieces(self) -> Iterator[bytes]:
         """The decoded bytes, in order."""
-        if not self.is_base64:
-            yield unquote_to_bytes(self.text[self.start :])
-            return
-        for begin in range(self.start, len(self.text), _PIECE):
-            yield binascii.a2b_base64(self.text[begin : begin + _PIECE])
+        if self.is_base64:
+            for begin in range(self.start, len(self.text), _PIECE):
+                yield binascii.a2b_base64(self.text[begin : begin + _PIECE])
+        else:
+            for piece in _unescaped_pieces(self.text, self.start, _UNESCAPED):
+                yield unquote_to_bytes(piece)
 
 
 def parse_data_url(url: str) -> DataUrl:
@@ -62,7 +75,7 @@ def parse_data_url(url: str) -> DataUrl:
         return DataUrl(media_type, is_base64=False, text=url, start=comma + 1)
     if _well_formed(url, comma + 1):
         return DataUrl(media_type, is_base64=True, text=url, start=comma + 1)
-    tidied = _tidied(url[comma + 1 :])
+    tidied = _tidied(url, comma + 1)
     if not _well_formed(tidied, 0):
         raise DataUrlError("holds malformed base64")
     return DataUrl(media_type, is_base64=True, text=tidied, start=0)
@@ -82,8 +95,22 @@ def _well_formed(text: str, start: int) -> bool:
     return True
 
 
-def _tidied(payload: str) -> str:
-    """The payload without what is forgiven: escapes undone, white space gone, padding completed."""
-    payload = "".join(unquote(payload).split())
-    bare = payload.rstrip("=")
-    return payload if bare != payload else bare + "=" * (-len(bare) % _GROUP)
+def _tidied(text: str, start: int) -> str:
+    """`text[start:]` without what is forgiven: escapes undone, white space gone, padding completed."""
+    tidy = StringIO()
+    for piece in _unescaped_pieces(text, start, _UNESCAPED):
+        # An escape of a byte that is not ASCII is no base64, so it need not be whole.
+        tidy.write("".join(unquote(piece, encoding="ascii").split()))
+    bare = tidy.getvalue()
+    return bare if bare.endswith("=") else bare + "=" * (-len(bare) % _GROUP)
+
+
+def _unescaped_pieces(text: str, start: int, size: int) -> Iterator[str]:
+    """Cut a text in pieces that each hold whole escapes."""
+    while start < len(text):
+        end = min(start + size, len(text))
+        if end < len(text):
+            cut = _ESCAPE_CUT.search(text, max(start, end - _ESCAPE + 1), end)
+            end = end if cut is None else cut.start()
+        yield text[start:end]
+        start = end

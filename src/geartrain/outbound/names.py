@@ -46,6 +46,12 @@ def name_from_url(url: str) -> str:
     return clip_name(_UNSAFE.sub("_", unquote_plus(posixpath.basename(path))))
 
 
+def name_from_file_name(file_name: str) -> str:
+    """The last part of a file name that a client gave, safe as the end of a file name; may be empty."""
+    base = file_name.replace("\\", "/").rpartition("/")[2]  # some browsers send the whole path
+    return clip_name(_UNSAFE.sub("_", base))
+
+
 def name_from_media_type(media_type: str) -> str:
     """`file` with the extension of the media type, or plain `file` when the type is unknown."""
     media_type = media_type.lower()

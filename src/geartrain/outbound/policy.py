@@ -13,6 +13,7 @@ import msgspec
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 _V4_COMPATIBLE = IPv6Network("::/96")
+_RELAYS = IPv4Network("192.88.99.0/24")  # of 6to4, given up by RFC 7526; Python still calls them global
 _V6_GLOBAL_UNICAST = IPv6Network("2000::/3")
 
 # Where clouds give credentials to any process of the machine. Most use the local link, which is refused as
@@ -97,4 +98,4 @@ def _never(address: IPv4Address | IPv6Address) -> bool:
 def _public(address: IPv4Address | IPv6Address) -> bool:
     if isinstance(address, IPv6Address) and address not in _V6_GLOBAL_UNICAST:
         return False
-    return address.is_global and not address.is_reserved
+    return address.is_global and not address.is_reserved and address not in _RELAYS

@@ -1,4 +1,4 @@
-"""`batching:` in a `geartrain.yaml`: the fields of `domain.batching.BatchPolicy` that an operator sets, or `off`."""
+"""`batching:` in a `geartrain.yaml`: the fields of `BatchPolicy` that an operator sets, or `off`."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_SPAN: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?([smh]?)", re.IGNORECASE | re.ASCII)
-_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
+_SPAN: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?(ms|[smh]?)", re.IGNORECASE | re.ASCII)
+_UNITS: Final = {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
 def read_seconds(text: str) -> float:
@@ -18,7 +18,7 @@ def read_seconds(text: str) -> float:
 
 
 def read_duration(text: str) -> float:
-    """Return a span of time as seconds: `90`, `90s`, `5m`, `1h`; raises ValueError for anything else."""
+    """Return a span of time as seconds: `90`, `500ms`, `90s`, `5m`, `1h`; raises ValueError for anything else."""
     match = _SPAN.fullmatch(text.strip())
     if match is None:
         raise ValueError

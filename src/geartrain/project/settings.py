@@ -49,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Of a model that is a file: `file` names it where its folder has several, `backend` is what runs it, `platform` says
     the same in the terms of the Open Inference Protocol, and `parameters` are options of the backend. `batching` has
-    fields of `domain.batching.BatchPolicy`.
+    fields of `domain.predictions.batching.BatchPolicy`.
     """
 
     versions: tuple[int, ...] | int | None = None

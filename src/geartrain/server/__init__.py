@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from geartrain.server.app import App, build
-from geartrain.server.options import Progress, ServeOptions, WebhookOptions, log_progress
+from geartrain.server.options import NO_LIMIT, Progress, ServeOptions, WebhookOptions, log_progress
 from geartrain.server.ready_file import find_ready_file
-from geartrain.server.running import PortInUseError, http_server, listen, run_server
+from geartrain.server.running import PortInUseError, listen, run_server
 
 __all__ = [
+    "NO_LIMIT",
     "App",
     "PortInUseError",
     "Progress",
@@ -15,7 +16,6 @@ __all__ = [
     "WebhookOptions",
     "build",
     "find_ready_file",
-    "http_server",
     "listen",
     "log_progress",
     "run_server",

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,19 +15,25 @@ from geartrain.outbound.retries import Retries
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 from geartrain.project.variables import Variables
+from geartrain.server.memory import default_limits
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
+from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.grpc.options import GrpcOptions
+from geartrain.transport.wire.limits import WireLimits
+from geartrain.transport.wire.tls import TlsFiles
 
 logger = logging.getLogger("geartrain.server")
+
+NO_LIMIT: Final = 1 << 62  # of what is counted; there is room for more, as readers go one beyond a limit
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """A step of the start, or of a model's life after it, to be shown to the operator."""
 
-    # "listening", "listening-grpc", "watching", "setup-output", "ready", "setup-failed", "reload-failed", "unloaded",
-    # "stopping"
+    # "listening", "listening-admin", "listening-grpc", "watching", "setup-output", "ready", "setup-failed",
+    # "reload-failed", "unloaded", "stopping"
     stage: str
     model: str = ""
     version: str = ""  # where a server has several models
@@ -56,16 +62,22 @@ class WebhookOptions:
 class ServeOptions:
     """What an operator decides. Sizes in bytes, times in seconds; None means no limit.
 
+    `NO_LIMIT` is none for `max_body_bytes`, `max_json_elements` and `max_download_bytes`.
+
     `setup_timeout` and `stream_history` None, and two fields of `webhooks`, leave the decision to the variables of each
     model: see `variables_of`.
     """
 
     source: ModelSource | Repository
-    host: str = "0.0.0.0"  # noqa: S104 - a container is reached from outside
+    host: str = "127.0.0.1"
     port: int = 5000
+    admin_port: int | None = None  # of administration and metrics; None: they are on `port` like the rest
+    tls: TlsFiles | None = None
+    wire: WireLimits = dataclasses.field(default_factory=default_limits)
     upload_url: str | None = None
     await_explicit_shutdown: bool = False
     max_body_bytes: int = 100 * 1024**2
+    max_json_elements: int = 2_000_000  # of a body, but for the data of tensors
     max_download_bytes: int = 100 * 1024**2
     setup_timeout: float | None = None  # 0 is no limit
     shutdown_grace: float | None = 30.0
@@ -74,9 +86,10 @@ class ServeOptions:
     inference_queue: int = DEFAULT_QUEUE  # requests of the Open Inference Protocol that may wait for a slot
     replicas: int = 1  # workers of a model that does not say itself how many
     restarts: RestartPolicy | None = None  # after a crash of the worker; None: it stays DEFUNCT
-    allow_private_urls: bool | None = None  # None: only when the host is a loopback address
+    allow_private_urls: bool = False  # whether URLs of clients may lead into the server's own networks
     webhooks: WebhookOptions = WebhookOptions()
     grpc: GrpcOptions = dataclasses.field(default_factory=GrpcOptions)
+    access: AccessOptions = dataclasses.field(default_factory=AccessOptions)
     stream_history: int | None = None  # events of a prediction that are kept for late readers
     default_model: str | None = None  # the one whose API is at the root, where there are several
     load: frozenset[str] | None = None  # the models of a repository to load at the start; None: all

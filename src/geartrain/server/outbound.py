@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from geartrain import __version__
 from geartrain.apis import cog
+from geartrain.authoring import __version__
 from geartrain.service.webhooks import Webhooks
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from geartrain.outbound.uploads import OutputDestinations
     from geartrain.outbound.workspace import Workspace
     from geartrain.server.options import ServeOptions
-    from geartrain.service.ports import FolderPort, InputFilesPort
+    from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort
 
 _DOWNLOAD_SILENCE: Final = 10.0  # seconds without a byte; observed Cog, section 15
 _USER_AGENT: Final = f"geartrain/{__version__}"
@@ -40,6 +39,12 @@ class Outbound:
     def new_folder(self) -> FolderPort:
         """Return a directory for one prediction."""
         return self._workspace.folder()
+
+    def new_attachments(self) -> AttachmentStorePort:
+        """Return what takes the files that come with one request."""
+        from geartrain.outbound.attachments import AttachmentStore
+
+        return AttachmentStore(self._workspace.folder(), self._options.max_download_bytes)
 
     def input_files(self, signature: Signature, user_agent: str | None) -> InputFilesPort:
         """Return what makes local files of the URLs in the inputs of a model."""
@@ -83,19 +88,10 @@ class Outbound:
     def _policy(self) -> UrlPolicy:
         from geartrain.outbound.policy import UrlPolicy
 
-        options = self._options
-        allow = _is_loopback(options.host) if options.allow_private_urls is None else options.allow_private_urls
-        return UrlPolicy(allow_private=allow)
+        return UrlPolicy(allow_private=self._options.allow_private_urls)
 
     @cached_property
     def _workspace(self) -> Workspace:
         from geartrain.outbound.workspace import Workspace
 
         return Workspace()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

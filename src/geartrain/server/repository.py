@@ -94,7 +94,7 @@ class ServedModels:
 
 
 def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSettings:
-    """Return how a model is served: what the options say comes before what its own files say."""
+    """Return how a model is served, by the options and by its own files."""
     variables = options.variables_of(source)
     is_training = source.mode == "train"
     return DeploymentSettings(

@@ -9,7 +9,7 @@ import logging
 import signal
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from geartrain.project.repository import Repository
 from geartrain.server.app import App, build
@@ -17,10 +17,13 @@ from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.reloading import watching
 from geartrain.server.tuning import tune_collector, tune_memory
 from geartrain.service.models.deployment import STOP_GRACE
+from geartrain.transport.access.access import Access
 from geartrain.transport.grpc.listener import GrpcListener
+from geartrain.transport.listeners import exposure_warning
+from geartrain.transport.wire.tls import TlsContext
 
 if TYPE_CHECKING:
-    from geartrain.transport.http.server import HttpServer
+    from geartrain.server.http import HttpServer
 
 logger = logging.getLogger("geartrain.server")
 
@@ -34,16 +37,22 @@ class PortInUseError(Exception):
 def run_server(options: ServeOptions) -> int:
     """Serve until told to stop; return the exit code.
 
-    Raises `PortInUseError` or `GrpcOptionsError` before anything was started.
+    Raises `PortInUseError`, `AccessError`, `GrpcOptionsError` or `TlsFilesError` before anything was started.
     """
+    tls = None if options.tls is None else TlsContext(options.tls)
     listener = listen(options.host, options.port)
+    admin = None if options.admin_port is None else listen(options.host, options.admin_port)
+    exposure = exposure_warning(listener.getsockname()[0], has_keys=options.access.asks_for_keys)
+    if exposure is not None:
+        logger.warning(exposure)
+    access = Access(options.access, options.host)
     grpc = GrpcListener(options.grpc, options.host)
     early = _EarlySignals()
     app = build(options)
     app.spawn()  # the workers start while we import
     import uvloop
 
-    return uvloop.run(_serve(app, grpc, listener=listener, early=early))
+    return uvloop.run(_serve(app, _Listeners(listener, admin, grpc, tls), access, early=early))
 
 
 class _EarlySignals:
@@ -55,52 +64,63 @@ class _EarlySignals:
             signal.signal(number, lambda got, _frame: self.seen.append(got))
 
 
-async def _serve(app: App, grpc: GrpcListener, *, listener: socket.socket, early: _EarlySignals) -> int:
-    options = app.options
+class _Listeners(NamedTuple):
+    """What is open before anything is started."""
+
+    http: socket.socket
+    admin: socket.socket | None
+    grpc: GrpcListener
+    tls: TlsContext | None
+
+    def refresh(self) -> None:
+        """Take up renewed certificates."""
+        if self.tls is not None:
+            self.tls.refresh()
+
+
+async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _EarlySignals) -> int:
+    options, grpc = app.options, listeners.grpc
     try:
         await app.start()
-        http = http_server(app)
+        from geartrain.server.http import HttpServer
+
+        def on_tick() -> None:
+            access.refresh()
+            listeners.refresh()
+
+        http = HttpServer(app, access, on_tick=on_tick)
         tune_collector()
         tune_memory()
         with _signals(app, http, early=early):
-            url = f"http://{_address(options.host, listener.getsockname()[1])}"
-            options.on_progress(Progress(stage="listening", model=_name(options), url=url))
+            _listen(http, listeners, options)
             catalogue = app.catalogue if app.serves_models else None
-            grpc.open(catalogue, app.regions, functools.partial(_tell_grpc, options))
+            access.start()
+            grpc.open(catalogue, app.regions, functools.partial(_tell_grpc, options), authorizer=access.authorizer)
             async with watching(app):
-                await http.serve(sockets=[listener])
+                await http.serve()
             options.on_progress(Progress(stage="stopping", model=_name(options)))
             grpc_closed = asyncio.ensure_future(grpc.close(http.grace_left()))
             await app.stop(
                 grace=http.grace_left(),
-                webhook_grace=lambda: STOP_GRACE if http.force_exit else options.webhooks.grace,
+                webhook_grace=lambda: STOP_GRACE if http.is_forced else options.webhooks.grace,
             )
             await asyncio.wait({grpc_closed}, timeout=STOP_GRACE)  # nothing is left that it could wait for
+            await access.close()
     except BaseException:
         await app.kill()
+        await app.outbound.close()
         raise
     return 0
 
 
-def http_server(app: App, *, quiet: float | None = None) -> HttpServer:
-    """Return the HTTP server of an app, on the running loop; `serve(sockets=[…])` runs it.
-
-    `quiet`: the seconds after which a stream without events is kept alive; None for the default.
-    """
-    from geartrain.transport.http.open_inference import OpenInferenceOptions
-    from geartrain.transport.http.server import make_http_server
-    from geartrain.transport.http.streams import QUIET
-
-    options = app.options
-    return make_http_server(
-        app.catalogue if app.serves_models else None,
-        app.trainings,
-        cancel_all=app.cancel_all,
-        open_inference=OpenInferenceOptions(app.regions, options.health_body),
-        max_body_bytes=options.max_body_bytes,
-        quiet=QUIET if quiet is None else quiet,
-        grace=options.shutdown_grace,
-    )
+def _listen(http: HttpServer, listeners: _Listeners, options: ServeOptions) -> None:
+    """Accept on the ports of HTTP, and tell where they are."""
+    scheme = "http" if listeners.tls is None else "https"
+    for stage, listener in (("listening", listeners.http), ("listening-admin", listeners.admin)):
+        if listener is not None:
+            url = f"{scheme}://{_address(options.host, listener.getsockname()[1])}"
+            http.listen(listener, listeners.tls, is_admin=listener is listeners.admin)
+            options.on_progress(Progress(stage=stage, model=_name(options), url=url))
 
 
 def _tell_grpc(options: ServeOptions, port: int) -> None:
@@ -133,8 +153,8 @@ def _signals(app: App, http: HttpServer, *, early: _EarlySignals) -> Iterator[No
     ending: list[asyncio.Future[None]] = []
 
     def on_signal(number: int) -> None:
-        if http.should_exit:
-            http.force_exit = True
+        if http.is_stopping:
+            http.force_stop()
             app.cancel_all()
             ending.append(asyncio.ensure_future(app.kill()))
         elif number == signal.SIGTERM and app.options.await_explicit_shutdown:
@@ -142,7 +162,7 @@ def _signals(app: App, http: HttpServer, *, early: _EarlySignals) -> Iterator[No
         else:
             if number == signal.SIGINT:
                 app.cancel_all()
-            http.should_exit = True
+            http.stop()
             app.close()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -54,6 +54,25 @@ class FolderPort(Protocol):
         """Remove it with all it holds; never raises."""
 
 
+class AttachedFilePort(Protocol):
+    """A file that comes with a request. Its methods block: they are for a thread."""
+
+    path: str
+
+    def write(self, data: memoryview) -> None:
+        """Append a piece; raise `GeartrainError`: `TOO_LARGE`, or `NO_STORAGE` where the disk is full."""
+
+    def close(self) -> None:
+        """Complete the file. Repeating it is harmless."""
+
+
+class AttachmentStorePort(FolderPort, Protocol):
+    """The folder of the files that come with one request, and then of its prediction."""
+
+    def open(self, place: str, file_name: str) -> AttachedFilePort:
+        """Begin a file for the input at `place`. Only the last part of a client's `file_name` is used. Blocks."""
+
+
 class InputFilesPort(Protocol):
     """Makes local files of the URLs in an input."""
 

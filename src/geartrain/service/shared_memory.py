@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.rendering import clip
 from geartrain.domain.tensors.tensor import Buffer
 
 _FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory objects are on Linux
@@ -54,18 +55,20 @@ class SharedRegions:
         """
         self._check_enabled()
         if name in self._regions:
-            raise GeartrainError(Code.CONFLICT, f"shared memory region '{name}' already in manager")
+            raise GeartrainError(Code.CONFLICT, f"shared memory region '{clip(name)}' already in manager")
         if len(self._regions) >= _MOST:
             raise _invalid(f"there are {_MOST} shared memory regions already; unregister some")
         if offset < 0 or byte_size <= 0:
-            raise _invalid(f"failed to register shared memory region '{name}': offset and size must not be negative")
+            raise _invalid(
+                f"failed to register shared memory region '{clip(name)}': offset and size must not be negative"
+            )
         descriptor = self._open(key)
         size = os.fstat(descriptor).st_size
         if offset + byte_size > size:
             os.close(descriptor)
             msg = (
-                f"failed to register shared memory region '{name}': invalid args. It would end at byte "
-                f"{offset + byte_size} of '{key}', which has {size}"
+                f"failed to register shared memory region '{clip(name)}': invalid args. It would end at byte "
+                f"{clip(str(offset + byte_size))} of '{clip(key)}', which has {size}"
             )
             raise _invalid(msg)
         self._regions[name] = Region(name, key, offset, byte_size), descriptor
@@ -84,7 +87,7 @@ class SharedRegions:
         if name is None:
             return [region for region, _ in self._regions.values()]
         if name not in self._regions:
-            raise GeartrainError(Code.NOT_FOUND, f"Unable to find system shared memory region: '{name}'")
+            raise GeartrainError(Code.NOT_FOUND, f"Unable to find system shared memory region: '{clip(name)}'")
         return [self._regions[name][0]]
 
     def read(self, name: str, offset: int, size: int) -> memoryview:
@@ -124,12 +127,12 @@ class SharedRegions:
         self._check_enabled()
         found = self._regions.get(name)
         if found is None:
-            raise GeartrainError(Code.NOT_FOUND, f"Unable to find shared memory region: '{name}'")
+            raise GeartrainError(Code.NOT_FOUND, f"Unable to find shared memory region: '{clip(name)}'")
         region = found[0]
         if offset < 0 or size < 0 or offset + size > region.byte_size:
             msg = (
-                f"Invalid offset + byte size for shared memory region: '{name}'. "
-                f"{offset} + {size} is more than its {region.byte_size} bytes"
+                f"Invalid offset + byte size for shared memory region: '{clip(name)}'. "
+                f"{clip(str(offset))} + {clip(str(size))} is more than its {region.byte_size} bytes"
             )
             raise _invalid(msg)
         return found
@@ -144,21 +147,23 @@ class SharedRegions:
             or name in {".", ".."}
             or len(name.encode(errors="replace")) > _LONGEST
         ):
-            msg = f"'{key[:_LONGEST]}' is no key of a shared memory object: a name, with or without one slash before it"
+            msg = f"'{clip(key)}' is no key of a shared memory object: a name, with or without one slash before it"
             raise _invalid(msg)
         try:
             descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             reason = errno.errorcode.get(error.errno or 0, "") if isinstance(error, OSError) else "not a name"
-            raise _invalid(f"Unable to open shared memory region: '{key}' ({reason})") from None
+            raise _invalid(f"Unable to open shared memory region: '{clip(key)}' ({reason})") from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise _invalid(f"Unable to open shared memory region: '{key}' is no shared memory object")
+            raise _invalid(f"Unable to open shared memory region: '{clip(key)}' is no shared memory object")
         return descriptor
 
 
 def _shrunk(region: Region) -> GeartrainError:
-    return _invalid(f"shared memory region '{region.name}': its object '{region.key}' has become smaller than it")
+    return _invalid(
+        f"shared memory region '{clip(region.name)}': its object '{clip(region.key)}' has become smaller than it"
+    )
 
 
 def _invalid(message: str) -> GeartrainError:

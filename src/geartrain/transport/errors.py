@@ -1,4 +1,4 @@
-"""The one table from an error's code to the status of each protocol."""
+"""The one table from an error's code to the status of each protocol, and the error for what must not happen."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Final
 
 from geartrain.domain.errors import Code, GeartrainError
 
+BUG: Final = GeartrainError(Code.INTERNAL, "Internal server error")
+
 HTTP_STATUS: Final[dict[Code, HTTPStatus]] = {
     Code.UNPARSABLE: HTTPStatus.BAD_REQUEST,
     Code.INVALID_INPUT: HTTPStatus.UNPROCESSABLE_ENTITY,
     Code.INVALID_TENSOR: HTTPStatus.BAD_REQUEST,
     Code.UNSUPPORTED_MEDIA_TYPE: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     Code.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    Code.NO_STORAGE: HTTPStatus.INSUFFICIENT_STORAGE,
     Code.NOT_ACCEPTABLE: HTTPStatus.NOT_ACCEPTABLE,
+    Code.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    Code.FORBIDDEN: HTTPStatus.FORBIDDEN,
     Code.NOT_FOUND: HTTPStatus.NOT_FOUND,
     Code.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
     Code.CONFLICT: HTTPStatus.CONFLICT,
@@ -38,7 +43,10 @@ GRPC_STATUS: Final[dict[Code, str]] = {
     Code.INVALID_TENSOR: "INVALID_ARGUMENT",
     Code.UNSUPPORTED_MEDIA_TYPE: "INVALID_ARGUMENT",
     Code.TOO_LARGE: "RESOURCE_EXHAUSTED",
+    Code.NO_STORAGE: "RESOURCE_EXHAUSTED",
     Code.NOT_ACCEPTABLE: "UNIMPLEMENTED",
+    Code.UNAUTHENTICATED: "UNAUTHENTICATED",
+    Code.FORBIDDEN: "PERMISSION_DENIED",
     Code.NOT_FOUND: "NOT_FOUND",
     Code.METHOD_NOT_ALLOWED: "UNIMPLEMENTED",
     Code.CONFLICT: "ALREADY_EXISTS",
@@ -56,12 +64,21 @@ GRPC_STATUS: Final[dict[Code, str]] = {
     Code.INTERNAL: "INTERNAL",
 }
 
+_CHALLENGE: Final = ((b"www-authenticate", b"Bearer"),)
 _OVER_SOON: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
-def retry_headers(status: HTTPStatus, error: GeartrainError) -> tuple[tuple[bytes, bytes], ...]:
-    """Return `Retry-After` for an answer that may be another one later; no header for any other."""
-    return ((b"retry-after", b"%d" % error.retry_after),) if status in _OVER_SOON else ()
+def error_headers(status: HTTPStatus, error: GeartrainError) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers that belong to the status of an error, whatever the protocol.
+
+    These are `Retry-After` where the answer may be another one later, and `WWW-Authenticate` where a key is missing.
+    """
+    if status in _OVER_SOON:
+        return ((b"retry-after", b"%d" % error.retry_after),)
+    return _CHALLENGE if status is HTTPStatus.UNAUTHORIZED else ()
+
+
+retry_headers = error_headers  # the name that some callers still use
 
 
 # The Open Inference Protocol knows a client's mistakes as one status, whatever is wrong with the body.

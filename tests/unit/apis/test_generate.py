@@ -404,3 +404,28 @@ def test_t6_tensor_that_json_cannot_carry() -> None:
     chunk = b"".join(pack(b"{}", [Tensor("output", "FP32", (1,), struct.pack("<f", float("nan")))]))
     with pytest.raises(GeartrainError, match="NaN"):
         GenerateView(model, TensorView(model)).one(chunk)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"text_input":"a","text\\u005finput":"b"}', "member 'text_input' stands more than once"),
+        (b'{"text_input":"a","extra":{"b":{"c":1,"\\u0063":2}}}', "member 'c' stands more than once"),
+        (b'{"text_input":"a","x":[%b{}],"x":1}' % (b"{}," * 20_000), "member 'x' stands more than once"),
+        (b'{"text_input":%b1%b}' % (b"[" * 64, b"]" * 64), "nested more than 64 deep"),
+        ({"text_input": "a", **{f"p{number}": 0 for number in range(10_000)}}, "more than 10000 members"),
+        ({"text_input": "a", "parameters": {f"p{n}": 0 for n in range(10_001)}}, "more than 10000 members"),
+    ],
+)
+def test_what_is_too_much_or_stands_twice_is_refused(body: Any, text: str) -> None:
+    assert text in refused(body)
+
+
+def test_colons_and_escapes_in_texts_repeat_nothing() -> None:
+    body = b'{"text_input":"a: \\"b\\": 1, \\\\","stop":":","parameters":{"user":"a:b"}}'
+    assert read(body).request.parameters == {"stop": ":", "user": "a:b"}
+
+
+@pytest.mark.parametrize("body", [{"n" * 1_000_000: [1]}, {"parameters": {"triton_" + "n" * 1_000_000: 1}}])
+def test_errors_quote_at_most_200_characters(body: Any) -> None:
+    assert len(refused({"text_input": "a", **body})) < 500

@@ -16,6 +16,7 @@ from geartrain.apis.open_inference import Answer, Place, Reply
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.inference import NO_SCHEDULE, InferRequest, InferResponse, SchedulePolicy
 from geartrain.domain.signature.tensor_view import TensorView
+from geartrain.domain.tensors import tensor as tensors
 from geartrain.domain.tensors.tensor import Buffer, Tensor, join_bytes
 from tests.support.tensor_models import IDENT, SCALAR, TWO, one, optional, record, signature, tensor
 
@@ -321,8 +322,96 @@ def test_t10_surplus_elements_of_an_empty_shape() -> None:
 
 
 def test_many_members_are_read_in_time() -> None:
-    body = {**x(), **{f"zz{number}": number for number in range(100_000)}}
+    body = {**x(), **{f"zz{number}": number for number in range(9_000)}}
     assert bytes(read(body)[0].inputs[0].data) == FOUR
+
+
+def test_unknown_members_cost_nothing_where_nobody_looks_at_them(path: str) -> None:
+    body = {**x(), **{f"zz{number}": 0 for number in range(10_001)}}
+    if path == "large":
+        assert bytes(read(body)[0].inputs[0].data) == FOUR
+    else:
+        assert "more than 10000 members" in refused(body)
+
+
+def test_inputs_and_outputs_are_at_most_10_000() -> None:
+    assert "at most 10000 inputs" in refused({"inputs": [X] * 10_001})
+    assert "at most 10000 inputs" in refused({**x(), "outputs": [{"name": "y"}] * 10_001})
+
+
+def test_parameters_are_at_most_10_000() -> None:
+    assert "'parameters' has more than 10000 members" in refused(
+        {**x(), "parameters": {f"p{number}": 0 for number in range(10_001)}}
+    )
+    many = {f"p{n}": n for n in range(100)}
+    assert read({**x(), "parameters": many})[0].parameters == many
+
+
+def test_first_of_repeated_parameters_counts() -> None:
+    few = b'{"inputs":[%b],"parameters":{"a":1,"b":2,"\\u0061":3}}' % json.dumps(X).encode()
+    assert read(few)[0].parameters == {"a": 1, "b": 2}
+    names = b",".join(b'"p%d":%d' % (number % 70, number) for number in range(140))
+    many = b'{"inputs":[%b],"parameters":{%b}}' % (json.dumps(X).encode(), names)
+    assert read(many)[0].parameters == {f"p{number}": number for number in range(70)}
+
+
+@pytest.mark.parametrize("member", [{"a": [[1]]}, [1, 2], {}])
+def test_parameter_that_is_no_single_value_is_refused(member: Any) -> None:
+    assert "parameter 'odd' has invalid type" in refused({**x(), "parameters": {"odd": member}})
+
+
+def test_shape_of_many_dimensions_is_refused_before_it_is_read() -> None:
+    assert "has 100000 dimensions; at most 64 are accepted" in refused(x(shape=[1] * 100_000))
+
+
+def test_deep_data_is_refused() -> None:
+    body = b'{"inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":%b1%b}]}' % (b"[" * 70, b"]" * 70)
+    assert "nested more than 64 deep" in refused(body)
+
+
+@pytest.mark.parametrize("data", ["[[],[1,2],[],[],[3],[[4]]]", "[ [ ] ,1, [ [ ],2 ] , [3,4 ] ,[\t]]"])
+def test_empty_lists_among_the_data_hold_nothing(data: str) -> None:
+    body = '{"inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":%s}]}' % data  # noqa: UP031 - JSON has braces
+    assert bytes(read(body.encode())[0].inputs[0].data) == FOUR
+
+
+def test_elements_of_bytes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "MAX_TEXTS", 3)
+    monkeypatch.setattr(tensor_json, "MAX_TEXTS", 3)
+    view = one("BYTES", -1)
+    too_many: list[list[Any]] = [["a"] * 4, [["a"], ["b"], ["c"], ["d"]], [[], [], [], []]]
+    for data in too_many:
+        assert "more than 3 elements" in refused(x(datatype="BYTES", shape=[4], data=data), view)
+    body = x(datatype="BYTES", shape=[4], data=None, parameters={"binary_data_size": 16})
+    assert "more than 3 elements" in refused(body, view, tail=bytes(16))
+    assert read(x(datatype="BYTES", shape=[3], data=["a,", "[b,", "c"]), view)[0].inputs[0].shape == (3,)
+
+
+LONG = "n" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        x(name=LONG),
+        x(name=LONG, shape=[1] * 65),
+        x(name=LONG, datatype=LONG),
+        x(name=LONG, data=["a"]),
+        x(name=LONG, data=None),
+        x(datatype=LONG),
+        x(shape=[10**30] * 60),
+        {**x(), "parameters": {LONG: [1]}},
+        {**x(), "parameters": {f"triton_{LONG}": 1}},
+        {**x(), "outputs": [{"name": LONG}]},
+        {**x(), "outputs": [{"name": LONG, "parameters": {"classification": 1}}]},
+        x(data=[LONG, 1, 2, 3]),
+    ],
+    ids=range(12),
+)
+def test_errors_quote_at_most_200_characters(body: Any) -> None:
+    text = refused(body)
+    assert "n" * 201 not in text
+    assert len(text) < 800
 
 
 # section 6: what only the request as a whole shows

@@ -196,3 +196,39 @@ def test_the_document_is_valid_for_any_signature(signature: Signature, training:
 def _restated(described: JsonObject) -> Any:
     """The document as a client reads it."""
     return msgspec.json.decode(msgspec.json.encode(described))
+
+
+def test_files_may_come_in_a_form() -> None:
+    path = TypeSpec("path")
+    inputs = (
+        InputField("image", path, description="A picture"),
+        InputField("more", TypeSpec("array", items=path)),
+        InputField("either", TypeSpec("union", members=(path, TypeSpec("integer")))),
+        InputField("times", TypeSpec("integer")),
+    )
+    described = made(Signature(inputs, OutputSpec(STRING)), training=PLAIN)
+    for operation in (
+        described["paths"]["/predictions"]["post"],
+        described["paths"]["/predictions/{prediction_id}"]["put"],
+    ):
+        content = operation["requestBody"]["content"]
+        assert list(content) == ["application/json", "multipart/form-data"]
+        form = content["multipart/form-data"]["schema"]
+        own = schemas(described)["Input"]
+        assert form["required"] == own["required"]
+        assert form["properties"]["image"] == {**own["properties"]["image"], "format": "binary"}
+        assert form["properties"]["more"]["items"] == {"type": "string", "format": "binary"}
+        assert {name: form["properties"][name] for name in ("either", "times")} == {
+            name: own["properties"][name] for name in ("either", "times")
+        }
+        assert own["properties"]["image"]["format"] == "uri"
+    assert list(described["paths"]["/trainings"]["post"]["requestBody"]["content"]) == ["application/json"]
+    OpenAPIV30SpecValidator(described).validate()
+
+
+def test_only_file_may_come_alone() -> None:
+    described = made(Signature((InputField("image", TypeSpec("path")), MODES), OutputSpec(STRING)))
+    content = described["paths"]["/predictions"]["post"]["requestBody"]["content"]
+    assert list(content) == ["application/json", "multipart/form-data", "application/octet-stream"]
+    assert content["application/octet-stream"] == {"schema": {"type": "string", "format": "binary"}}
+    assert list(made()["paths"]["/predictions"]["post"]["requestBody"]["content"]) == ["application/json"]

@@ -34,7 +34,7 @@ def decode_large(datatype: str, text: str, count: int) -> bytes:
     try:
         _, (data,) = tensor_arrays.parse(b'{"inputs":[{"data":' + text.encode() + b"}]}")
         return bytes(tensor_arrays.decode("x", datatype, data, count=count))
-    except tensor_arrays.SlowPathError:
+    except tensor_json.SlowPathError:
         return decode_small(datatype, text, count)
 
 
@@ -172,7 +172,7 @@ def test_t10_surplus_elements_of_an_empty_shape(decode: Decode) -> None:
 
 @BOTH
 def test_nesting_of_some_depth(decode: Decode) -> None:
-    assert decode("FP32", "[" * 500 + "1" + "]" * 500, 1) == packed("FP32", 1)
+    assert decode("FP32", "[" * 60 + "1" + "]" * 60, 1) == packed("FP32", 1)
 
 
 @BOTH

@@ -15,7 +15,10 @@ import geartrain.server
 from geartrain.cli import logs, options
 from geartrain.cli.main import app
 from geartrain.project.variables import NAMES
-from geartrain.server import PortInUseError, Progress, ServeOptions, log_progress
+from geartrain.server import NO_LIMIT, PortInUseError, Progress, ServeOptions, log_progress
+from geartrain.server.memory import usable_memory
+from geartrain.transport.wire.limits import WireLimits
+from geartrain.transport.wire.tls import TlsFiles, TlsFilesError
 
 MIB = 1024**2
 
@@ -40,7 +43,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model in the current folder, and none of the variables that the commands read."""
     (tmp_path / "run.py").write_text("def run(name: str) -> str:\n    return name\n")
     monkeypatch.chdir(tmp_path)
-    for name in (*NAMES, "KUBERNETES_SERVICE_HOST"):
+    for name in (*NAMES, "HOST", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -100,19 +103,23 @@ def test_unknown_command_is_a_usage_error() -> None:
 # geartrain serve
 
 
-def test_serve_has_cogs_defaults(server: FakeServer, model: Path) -> None:
+def test_serve_has_defaults(server: FakeServer, model: Path) -> None:
     chosen = serve(server)
     assert (chosen.model.root, chosen.model.runner) == (model, "run.py")
     assert dataclasses.replace(chosen, on_progress=log_progress) == ServeOptions(
         source=chosen.source,
-        host="0.0.0.0",  # noqa: S104  what Cog's server listens on
+        host="127.0.0.1",
         port=5000,
         upload_url=None,
         await_explicit_shutdown=False,
         max_body_bytes=100 * MIB,
         max_download_bytes=100 * MIB,
         setup_timeout=None,
-        allow_private_urls=None,
+        allow_private_urls=False,
+        admin_port=None,
+        tls=None,
+        max_json_elements=2_000_000,
+        wire=WireLimits(max_buffered_size=usable_memory() // 4),
     )
 
 
@@ -126,13 +133,13 @@ def test_serve_takes_every_option(server: FakeServer, model: Path) -> None:
     (model / "cats.py").write_text("class Tom:\n    def run(self) -> str: ...\n")
     chosen = serve(
         server,
-        *("cats.py:Tom", "--host", "127.0.0.1", "--port", "0", "--upload-url", "http://u/"),
+        *("cats.py:Tom", "--host", "::1", "--port", "0", "--upload-url", "http://u/"),
         *("--await-explicit-shutdown", "true", "--max-body-size", "1MiB", "--max-download-size", "2MB"),
         *("--setup-timeout", "1.5", "--allow-private-urls", "--threads", "4"),
         *("--log-level", "debug", "--log-format", "json", "--run-timeout", "1.5m"),
     )
     assert chosen.model.runner == "cats.py:Tom"
-    assert (chosen.host, chosen.port, chosen.upload_url) == ("127.0.0.1", 0, "http://u/")
+    assert (chosen.host, chosen.port, chosen.upload_url) == ("::1", 0, "http://u/")
     assert chosen.await_explicit_shutdown
     assert (chosen.max_body_bytes, chosen.max_download_bytes) == (MIB, 2_000_000)
     assert chosen.setup_timeout == 1.5
@@ -213,14 +220,98 @@ def test_await_explicit_shutdown_takes_no_other_word() -> None:
     assert "'maybe' is neither true nor false" in plain(result.stderr)
 
 
-@pytest.mark.parametrize("flag", ["--allow-private-urls", "--no-allow-private-urls"])
-def test_private_urls_are_the_operators_choice(server: FakeServer, flag: str) -> None:
-    assert serve(server, flag).allow_private_urls is (flag == "--allow-private-urls")
+def test_private_urls_are_the_operators_choice(server: FakeServer) -> None:
+    assert serve(server, "--allow-private-urls").allow_private_urls
+    assert not serve(server, "--host", "127.0.0.1").allow_private_urls
+
+
+def test_host_comes_from_the_environment_of_the_server_alone(server: FakeServer, model: Path) -> None:
+    (model / "cog.yaml").write_text("environment: [HOST=0.0.0.0]")  # a model does not open the server to the network
+    assert serve(server).host == "127.0.0.1"
+    assert serve(server, HOST="").host == "127.0.0.1"
+    assert serve(server, HOST="0.0.0.0").host == "0.0.0.0"  # noqa: S104 - what a container says
+    assert serve(server, "--host", "::1", HOST="0.0.0.0").host == "::1"  # noqa: S104 - as above
+
+
+def test_limits_of_connections_have_units(server: FakeServer) -> None:
+    chosen = serve(
+        server,
+        *("--max-head-size", "16KiB", "--max-buffered-size", "1GiB", "--max-connections", "100"),
+        *("--max-connections-per-client", "10", "--head-timeout", "2s", "--body-timeout", "500ms"),
+        *("--idle-timeout", "1m", "--send-timeout", "7.5", "--max-json-elements", "1000", "--admin-port", "0"),
+    )
+    assert chosen.wire == WireLimits(
+        max_head_size=16 * 1024,
+        max_buffered_size=1024 * MIB,
+        max_connections=100,
+        max_connections_per_client=10,
+        head_timeout=2.0,
+        body_timeout=0.5,
+        idle_timeout=60.0,
+        send_timeout=7.5,
+    )
+    assert (chosen.max_json_elements, chosen.admin_port) == (1000, 0)
+    assert not chosen.grpc.has_administration
+
+
+def test_0_disables_each_limit(server: FakeServer) -> None:
+    names = [name.replace("_", "-") for name in WireLimits.__struct_fields__]
+    others = ["max-body-size", "max-download-size", "max-json-elements", "grpc-max-message-size"]
+    chosen = serve(server, *(word for name in (*names, *others) for word in (f"--{name}", "0")))
+    assert not any(getattr(chosen.wire, name) for name in WireLimits.__struct_fields__)
+    assert chosen.max_body_bytes == chosen.max_download_bytes == chosen.max_json_elements == NO_LIMIT
+    assert chosen.grpc.max_message_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--head-timeout", "soon"), "Invalid value for '--head-timeout': 'soon' is no span of time"),
+        (("--max-head-size", "big"), "Invalid value for '--max-head-size': 'big' is no size"),
+        (("--max-connections", "-1"), "Invalid value for '--max-connections'"),
+        (("--admin-port", "65536"), "Invalid value for '--admin-port'"),
+    ],
+)
+def test_wrong_limit_names_its_option(arguments: tuple[str, ...], said: str) -> None:
+    result = command("serve", *arguments)
+    assert result.exit_code == 2
+    assert said in plain(result.stderr)
+
+
+def test_tls_is_for_http_and_grpc(server: FakeServer) -> None:
+    tls = TlsFiles(cert=Path("cert.pem"), key=Path("key.pem"), client_ca=Path("ca.pem"))
+    given = ("--tls-cert", "cert.pem", "--tls-key", "key.pem", "--tls-client-ca", "ca.pem")
+    chosen = serve(server, *given)
+    assert (chosen.tls, chosen.grpc.tls) == (tls, tls)
+    own = ("--grpc-tls-cert", "g.pem", "--grpc-tls-key", "g.key")
+    assert serve(server, *given, *own).tls == tls
+    assert server.options is not None
+    assert server.options.grpc.tls is not None
+    assert (server.options.grpc.tls.cert, server.options.grpc.tls.client_ca) == (Path("g.pem"), None)
+    assert serve(server, *own).tls is None
+
+
+@pytest.mark.parametrize("given", [("--tls-cert", "c"), ("--tls-key", "k"), ("--tls-client-ca", "a")])
+def test_half_of_tls_is_a_usage_error(given: tuple[str, ...]) -> None:
+    result = command("serve", *given)
+    assert result.exit_code == 2
+    assert "TLS needs both --tls-cert and --tls-key" in plain(result.stderr)
+
+
+def test_files_of_tls_that_do_not_fit_are_one_sentence(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
+    def refuse(_options: ServeOptions) -> int:
+        raise TlsFilesError("--tls-cert: there is no file cert.pem")
+
+    monkeypatch.setattr(geartrain.server, "run_server", refuse)
+    result = command("serve")
+    assert (result.exit_code, result.stderr) == (1, "error: --tls-cert: there is no file cert.pem\n")
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
     [
+        ("0", 0),
+        ("0MiB", 0),
         ("1", 1),
         ("104857600", 100 * MIB),
         ("100MiB", 100 * MIB),
@@ -238,7 +329,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
     assert options.parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "MB", "10XB", "5i", "1e3", "0.1", "٣", "9" * 5000])
+@pytest.mark.parametrize("text", ["", "-1", "MB", "10XB", "5i", "1e3", "0.1", "٣", "9" * 5000])
 def test_size_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is no size; write bytes, or a unit such as 50MB or 100MiB"):
         options.parse_size(text)

@@ -58,11 +58,24 @@ def test_failed_setup_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch) 
     assert observer.has_failed
 
 
+def test_other_ports_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = show_terminal(monkeypatch)
+    observer = ServeObserver(source(), for_person=True)
+    step(observer, "listening", url="http://127.0.0.1:80")
+    step(observer, "listening-admin", url="http://0.0.0.0:81")
+    step(observer, "ready", slots=1)
+    assert "  Admin   http://localhost:81\n" in terminal.getvalue()
+    assert "gRPC" not in terminal.getvalue()
+    step(observer, "listening-grpc", url="127.0.0.1:82")
+    assert terminal.getvalue().endswith("  gRPC    127.0.0.1:82\n")
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
         ("http://0.0.0.0:80", "http://localhost:80/docs"),
         ("http://[::]:80", "http://localhost:80/docs"),
+        ("https://0.0.0.0:80", "https://localhost:80/docs"),
         ("http://127.0.0.1:80", "http://127.0.0.1:80/docs"),
         ("http://[::1]:80", "http://[::1]:80/docs"),
     ],

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from geartrain.cli.grpc import grpc_options, parse_port
-from geartrain.transport.grpc.options import DEFAULT_PORT, GrpcOptions, TlsFiles
+from geartrain.cli.grpc import grpc_options, parse_port, tls_files
+from geartrain.transport.grpc.options import DEFAULT_PORT, GrpcOptions
+from geartrain.transport.wire.tls import TlsFiles, TlsOptions
 
 CERT, KEY, CA = Path("cert.pem"), Path("key.pem"), Path("ca.pem")
 
@@ -25,19 +26,20 @@ def test_other_words_are_no_port(text: str) -> None:
 
 
 def test_port_that_nobody_named_is_not_insisted_on() -> None:
-    assert grpc_options(None, None, None, key=None, ca=None) == GrpcOptions(port=DEFAULT_PORT, is_explicit=False)
-    assert grpc_options(DEFAULT_PORT, None, None, key=None, ca=None) == GrpcOptions(port=DEFAULT_PORT, is_explicit=True)
-    assert grpc_options(parse_port("off"), 5, None, key=None, ca=None) == GrpcOptions(
-        port=None, is_explicit=True, max_message_bytes=5
-    )
+    assert grpc_options(None, None, None) == GrpcOptions(port=DEFAULT_PORT, is_explicit=False)
+    assert grpc_options(DEFAULT_PORT, None, None) == GrpcOptions(port=DEFAULT_PORT, is_explicit=True)
+    assert grpc_options(parse_port("off"), 5, None) == GrpcOptions(port=None, is_explicit=True, max_message_bytes=5)
+    assert grpc_options(None, 0, None).max_message_bytes is None
 
 
 def test_tls_needs_a_certificate_and_its_key() -> None:
-    assert grpc_options(1, None, CERT, key=KEY, ca=CA).tls == TlsFiles(cert=CERT, key=KEY, ca=CA)
-    assert grpc_options(1, None, CERT, key=KEY, ca=None).tls == TlsFiles(cert=CERT, key=KEY)
+    options = TlsOptions(cert="--grpc-tls-cert", key="--grpc-tls-key", client_ca="--grpc-tls-ca")
+    assert tls_files(CERT, KEY, CA) == TlsFiles(cert=CERT, key=KEY, client_ca=CA, options=options)
+    assert tls_files(CERT, KEY, None) == TlsFiles(cert=CERT, key=KEY, options=options)
+    assert tls_files(None, None, None) is None
 
 
 @pytest.mark.parametrize(("cert", "key", "ca"), [(CERT, None, None), (None, KEY, None), (None, None, CA)])
 def test_half_of_tls_is_refused(cert: Path | None, key: Path | None, ca: Path | None) -> None:
     with pytest.raises(typer.BadParameter, match="both --grpc-tls-cert and --grpc-tls-key"):
-        grpc_options(1, None, cert, key=key, ca=ca)
+        tls_files(cert, key, ca)

@@ -81,6 +81,7 @@ def test_the_life_of_many_models_is_a_line_for_each_step(models: Repository, mon
     terminal = show_terminal(monkeypatch)
     observer = ServeObserver(models, for_person=sys.stderr.isatty())
     observer(Progress(stage="listening", url="http://0.0.0.0:5000"))
+    observer(Progress(stage="listening-admin", url="http://127.0.0.1:5001"))
     step(observer, "setup-output", "cats", text="loading\nweights\n")
     step(observer, "ready", "cats", slots=2)
     step(observer, "setup-failed", "dogs", text="ValueError: [no] weights")
@@ -92,6 +93,7 @@ def test_the_life_of_many_models_is_a_line_for_each_step(models: Repository, mon
         "  Models  http://localhost:5000/models",
         "  Health  http://localhost:5000/health-check",
         "Ctrl-C stops.",
+        "  Admin   http://127.0.0.1:5001",
         "cats 1  | loading",
         "cats 1  | weights",
         "cats 1  ready, 2 slots",

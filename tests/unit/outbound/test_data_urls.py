@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
+from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from geartrain.outbound import data_urls
 from geartrain.outbound.data_urls import DataUrlError, parse_data_url
 from geartrain.outbound.names import clip_name, name_from_media_type, name_from_url, shown_url
 
@@ -137,3 +140,49 @@ def test_shown_url_tells_no_secret() -> None:
     assert shown_url(url) == "https://host:8443/a/b.png"
     assert len(shown_url("http://host/" + "x" * 1000)) == 200
     assert shown_url("http://[broken") == "the URL"
+
+
+@given(st.text("a%41é 5Zz", min_size=1, max_size=60), st.integers(3, 7))
+def test_pieces_are_the_whole_wherever_they_are_cut(text: str, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_urls, "_UNESCAPED", size)
+        pieces = [*parse_data_url(f"data:,{text}").pieces()]
+    assert b"".join(pieces) == unquote_to_bytes(text)
+    assert max(map(len, pieces)) <= 2 * size
+
+
+@given(st.binary(max_size=40), st.integers(3, 7), st.booleans())
+def test_escaped_base64_is_tidied_in_pieces(content: bytes, size: int, spaces: bool) -> None:
+    escaped = "".join(f"%{ord(char):02x}" for char in base64.b64encode(content).decode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_urls, "_UNESCAPED", size)
+        assert decoded(f"data:;base64,{' %20'.join(escaped.partition('%3d')) if spaces else escaped}") == content
+
+
+@pytest.mark.parametrize("escape", ["%80", "%C3%A9", "%A0", "%C2%A0"])
+def test_escape_of_what_is_not_ascii_is_no_base64(escape: str) -> None:
+    with pytest.raises(DataUrlError, match="holds malformed base64"):
+        parse_data_url(f"data:;base64,AAAA{escape}")
+
+
+@pytest.mark.parametrize("payload", [",", ",abc", ",%41%41%41", ",a%41b%", ";base64,", ";base64,QQ==", ";base64,QUJD"])
+def test_least_size_is_not_more_than_the_size(payload: str) -> None:
+    url = parse_data_url(f"data:{payload}")
+    assert 0 <= url.least_size() <= len(b"".join(url.pieces()))
+
+
+def test_least_size_of_a_long_payload() -> None:
+    assert parse_data_url(f"data:;base64,{'QUJD' * 1000}").least_size() == 2998
+    assert parse_data_url(f"data:,{'%41' * 1000}").least_size() == 1000
+
+
+@pytest.mark.parametrize("url", ["data:," + "%41" * 500_000, "data:;base64," + "%51UJD" * 250_000])
+def test_escapes_are_not_all_in_memory_at_once(url: str) -> None:
+    tracemalloc.start()
+    try:
+        size = sum(map(len, parse_data_url(url).pieces()))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size >= 500_000
+    assert most <= 2 * len(url)

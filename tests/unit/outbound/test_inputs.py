@@ -334,3 +334,17 @@ async def test_d12_cancel_while_decoding_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await fetching
     assert listed(tmp_path) == []
+
+
+@pytest.mark.parametrize("url", ["data:;base64," + "QUJD" * 1000, "data:," + "%41" * 3000])
+async def test_data_url_beyond_the_limit_makes_no_file(url: str, tmp_path: Path) -> None:
+    files = input_files(max_bytes=2000, f=PATH)
+    made: list[Path] = []
+
+    def folder() -> Path:
+        made.append(tmp_path)
+        return tmp_path
+
+    with pytest.raises(DownloadError, match="larger than the limit"):
+        await files.fetch({"f": url}, folder)
+    assert (made, listed(tmp_path)) == ([], [])

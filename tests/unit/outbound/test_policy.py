@@ -25,6 +25,7 @@ INTERNAL = [
     "100.64.0.1",  # carrier-grade NAT
     "192.0.2.1",  # documentation
     "198.18.0.1",  # benchmarking
+    "192.88.99.1",  # a relay of 6to4
     "240.0.0.1",
     "255.255.255.255",
     "::",

@@ -387,8 +387,15 @@ def test_port_in_use_is_an_error_if_it_was_asked_for() -> None:
     assert machine.check_port(port, 5000) == ok(f"port {port}: free")
 
 
+def test_port_is_looked_at_where_the_server_listens() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        port = taken.getsockname()[1]
+        assert machine.check_port(port, 5000, "::1").level == "error"
+        assert machine.check_port(port, 5000, "127.0.0.1") == ok(f"port {port}: free")
+
+
 def test_port_that_needs_rights_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **_options: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(socket, "create_server", refuse)

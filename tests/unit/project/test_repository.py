@@ -187,6 +187,7 @@ def test_a_folder_that_goes_is_gone(tmp_path: Path) -> None:
         ("timeout: 0", Settings(timeout=0.0)),
         ("timeout: 2.5", Settings(timeout=2.5)),
         ("timeout: 90s", Settings(timeout=90.0)),
+        ("timeout: 500ms", Settings(timeout=0.5)),
         ("timeout: 1.5 h", Settings(timeout=5400.0)),
         ("environment:\n  - A=1\n  - B=x=y\n", Settings(environment={"A": "1", "B": "x=y"})),
         ("environment:\n  A: 1\n", Settings(environment={"A": "1"})),

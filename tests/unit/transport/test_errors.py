@@ -9,7 +9,7 @@ import pytest
 
 from geartrain.apis import cog
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.transport.errors import GRPC_STATUS, HTTP_STATUS
+from geartrain.transport.errors import GRPC_STATUS, HTTP_STATUS, OPEN_INFERENCE_HTTP_STATUS, error_headers
 
 # grpc.StatusCode, by name.
 GRPC_NAMES = {
@@ -44,7 +44,10 @@ EXPECTED = {
     Code.RUN_CANCELED: (500, "CANCELLED"),
     Code.UNSUPPORTED_MEDIA_TYPE: (415, "INVALID_ARGUMENT"),
     Code.TOO_LARGE: (413, "RESOURCE_EXHAUSTED"),
+    Code.NO_STORAGE: (507, "RESOURCE_EXHAUSTED"),
     Code.NOT_ACCEPTABLE: (406, "UNIMPLEMENTED"),
+    Code.UNAUTHENTICATED: (401, "UNAUTHENTICATED"),
+    Code.FORBIDDEN: (403, "PERMISSION_DENIED"),
     Code.NOT_FOUND: (404, "NOT_FOUND"),
     Code.METHOD_NOT_ALLOWED: (405, "UNIMPLEMENTED"),
     Code.CONFLICT: (409, "ALREADY_EXISTS"),
@@ -86,6 +89,14 @@ def test_every_code_has_a_body_in_cogs_api(code: Code) -> None:
     body = cog.encode_error(GeartrainError(code, "what is wrong"))
     status = {} if code is Code.NOT_ACCEPTABLE else {"status": "failed"}  # observed Cog, sections 14 and 20
     assert msgspec.json.decode(body) == {"error": "what is wrong", **status}
+
+
+def test_errors_have_the_headers_of_their_status() -> None:
+    error = GeartrainError(Code.QUEUE_FULL, "later", retry_after=7)
+    assert error_headers(HTTPStatus.SERVICE_UNAVAILABLE, error) == ((b"retry-after", b"7"),)
+    for table in (HTTP_STATUS, OPEN_INFERENCE_HTTP_STATUS):
+        assert error_headers(table[Code.UNAUTHENTICATED], error) == ((b"www-authenticate", b"Bearer"),)
+        assert error_headers(table[Code.FORBIDDEN], error) == ()
 
 
 def test_wrong_fields_are_the_body() -> None:

@@ -31,9 +31,9 @@ class BatchItems:
     def measure(self, json: bytes, tensors: Sequence[Tensor] | None) -> tuple[Hashable, int]:
         """Return what has to be equal in requests that share a batch, and the rows of this one.
 
-        `json` and `tensors` as in `domain.work.Job`; they fit the signature. Raises `GeartrainError` when the inputs do
-        not have equally many rows, or the model takes no batch as large: `INVALID_TENSOR`, or `INVALID_INPUT` for a
-        request of JSON alone.
+        `json` and `tensors` as in `domain.predictions.calls.ItemInput`; they fit the signature. Raises `GeartrainError`
+        when the inputs do not have equally many rows, or the model takes no batch as large: `INVALID_TENSOR`, or
+        `INVALID_INPUT` for a request of JSON alone.
         """
         if not self._tensors:
             return self._shared_part(json), 1

@@ -28,8 +28,8 @@ class ItemInput(msgspec.Struct, frozen=True):
     """One prediction's part of a call. `input` is a JSON object in UTF-8 whose file values are local paths.
 
     With `tensors`, which may be an empty tuple, these are inputs beside it, and outputs that hold tensors come packed
-    (`domain.tensors.pack`) instead of as JSON. `rows` is its size in a batch (`domain.batching`). `parameters` are
-    those of the Open Inference Protocol.
+    (`domain.tensors.tensor.pack`) instead of as JSON. `rows` is its size in a batch (`domain.predictions.batching`).
+    `parameters` are those of the Open Inference Protocol.
     """
 
     id: str

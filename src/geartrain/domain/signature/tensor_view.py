@@ -23,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.rendering import clip
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import (
     VARIABLE,
@@ -119,7 +120,7 @@ class TensorView:
             name = tensor.name
             spec = self._specs.get(name)
             if spec is None:
-                raise tensor_error(f"unexpected inference input '{name}'; the inputs are: {_listed(self._specs)}")
+                raise tensor_error(f"unexpected inference input '{clip(name)}'; the inputs are: {_listed(self._specs)}")
             if name in seen:
                 raise tensor_error(f"input '{name}' already exists in request")
             seen.add(name)
@@ -135,6 +136,10 @@ class TensorView:
         if len(seen) < len(self._specs):
             self._check_required(seen)
         return Bound(_encode(values) if values else _NO_INPUT, tuple(passed))
+
+    def is_converted(self, name: str) -> bool:
+        """Whether an input of this name is no tensor to the model."""
+        return name in self._ports
 
     def _check_required(self, seen: set[str]) -> None:
         missing = [name for name in self._required if name not in seen]
@@ -155,7 +160,7 @@ class TensorView:
         """Raise `INVALID_TENSOR` if one of these is no output of the model."""
         for name in names:
             if name not in self.names:
-                msg = f"unexpected inference output '{name}'; the outputs are: {_listed(self.names)}"
+                msg = f"unexpected inference output '{clip(name)}'; the outputs are: {_listed(self.names)}"
                 raise tensor_error(msg)
 
     def whole(self, output: bytes, chunks: Sequence[bytes]) -> list[Tensor]:

@@ -43,7 +43,7 @@ class TypeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     title: str = ""  # of a record
     choices: tuple[Any, ...] | None = None  # of a Literal or an Enum: the JSON values it admits
     closed: bool = False  # a record that admits no other fields
-    datatype: str = ""  # of a tensor: one of `domain.tensors.DATATYPES`
+    datatype: str = ""  # of a tensor: one of `domain.tensors.tensor.DATATYPES`
     shape: tuple[int, ...] = ()  # of a tensor; -1 where any size will do
     variadic: bool = False  # a tensor with any number of dimensions at `variadic_at`
     variadic_at: int = 0  # of a variadic tensor: an index of `shape`

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.rendering import render
+from geartrain.domain.rendering import clip, json_fault, render
 from geartrain.domain.signature.compiled import QuickCheck
 from geartrain.domain.signature.constraints import (
     MAX_FAULTS_PER_FIELD,
@@ -105,11 +105,11 @@ def _parse(raw: bytes) -> Any:
     except RecursionError as error:
         raise GeartrainError(Code.UNPARSABLE, "The input is nested too deeply") from error
     except msgspec.DecodeError as error:
-        raise GeartrainError(Code.UNPARSABLE, f"The input is not valid JSON: {error}") from error
+        raise GeartrainError(Code.UNPARSABLE, f"The input is not valid JSON: {json_fault(raw, error)}") from error
 
 
 def _error(name: str, fault: Fault) -> FieldError:
     """The place of a fault is one text, joined by slashes as in a JSON pointer: `scores/3`."""
     steps = [str(step).replace("~", "~0").replace("/", "~1") for step in fault.path]
-    place = "/".join([name, *steps])
+    place = clip("/".join([name, *steps]))
     return FieldError(loc=("body", "input", place), msg=fault.msg, type=fault.type)

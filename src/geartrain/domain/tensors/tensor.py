@@ -7,13 +7,16 @@ then its bytes, as in the protocol's raw contents and the binary tensor extensio
 from __future__ import annotations
 
 import math
+import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.rendering import clip
 
 Datatype = Literal[
     "BOOL",
@@ -71,7 +74,10 @@ ARRAY_NAMES: Final[dict[str, str]] = {
 VARIABLE: Final = -1  # the size of a dimension that is not fixed
 MAX_ELEMENTS: Final = 2**40
 MAX_RANK: Final = 64  # as numpy has it
+MAX_TEXTS: Final = 2_000_000  # elements of a BYTES tensor: each is looked at by itself
 _LENGTH: Final = 4  # bytes in front of each element of BYTES
+_MOST_BITS: Final = 128  # of a size that errors write out
+_LENGTHS: Final = struct.Struct("<I")
 _ALIGNMENT: Final = 64  # of the data in packed tensors, as array packages like it
 
 if sys.byteorder != "little":  # pragma: no cover
@@ -146,9 +152,9 @@ def check(spec: TensorSpec, tensor: Tensor) -> None:
 def check_type(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
     """As `check`, of a tensor whose contents are not there yet."""
     if datatype != spec.datatype:
-        raise tensor_error(f"input '{spec.name}' has datatype {datatype}; the model expects {spec.datatype}")
+        raise tensor_error(f"input '{spec.name}' has datatype {clip(datatype)}; the model expects {spec.datatype}")
     if not fits(shape, spec):
-        msg = f"unexpected shape for input '{spec.name}'. Expected {describe_shape(spec)}, got {list(shape)}"
+        msg = f"unexpected shape for input '{spec.name}'. Expected {describe_shape(spec)}, got {shown_shape(shape)}"
         raise tensor_error(msg)
 
 
@@ -195,9 +201,20 @@ def check_shape(name: str, shape: Sequence[int]) -> None:
     if len(shape) <= MAX_RANK and 0 < math.prod(shape) <= MAX_ELEMENTS:
         return
     if len(shape) > MAX_RANK:
-        raise tensor_error(f"input '{name}' has {len(shape)} dimensions; at most {MAX_RANK} are accepted")
+        raise too_many_dimensions(name, len(shape))
     if math.prod(shape) > MAX_ELEMENTS or (0 in shape and math.prod(filter(None, shape)) > MAX_ELEMENTS):
-        raise tensor_error(f"input '{name}' of shape {list(shape)} has too many elements")
+        raise tensor_error(f"input '{name}' of shape {shown_shape(shape)} has too many elements")
+
+
+def shown_shape(shape: Sequence[int]) -> str:
+    """A shape that a client sent, as errors write it."""
+    sizes = [str(size) if size.bit_length() <= _MOST_BITS else f"{str(size)[:20]}…" for size in shape]
+    return clip(f"[{', '.join(sizes)}]")
+
+
+def too_many_dimensions(name: str, count: int) -> GeartrainError:
+    """Say that a shape is longer than `MAX_RANK`."""
+    return tensor_error(f"input '{name}' has {count} dimensions; at most {MAX_RANK} are accepted")
 
 
 def check_size(tensor: Tensor) -> None:
@@ -210,41 +227,54 @@ def check_size(tensor: Tensor) -> None:
     elif len(tensor.data) != count * size:
         msg = (
             f"input byte size mismatch for input '{tensor.name}'. "
-            f"Expected {count * size} bytes for shape {list(tensor.shape)} of {tensor.datatype}, got {len(tensor.data)}"
+            f"Expected {count * size} bytes for shape {shown_shape(tensor.shape)} of {tensor.datatype}, "
+            f"got {len(tensor.data)}"
         )
         raise tensor_error(msg)
 
 
 def check_bytes(name: str, data: Buffer, count: int) -> None:
     """Check that `data` holds exactly `count` elements of BYTES; raise `INVALID_TENSOR`."""
-    split_bytes(name, data, count)
+    for _ in _pieces(name, data, count):
+        pass
 
 
 def split_bytes(name: str, data: Buffer, count: int | None = None) -> list[bytes]:
     """Return the elements of a BYTES tensor; raise `INVALID_TENSOR` if they are cut, or not `count` of them."""
-    elements = []
-    position, end = 0, len(data)
-    while position < end:
+    return [bytes(data[begin:end]) for begin, end in _pieces(name, data, count)]
+
+
+def _pieces(name: str, data: Buffer, count: int | None) -> Iterator[tuple[int, int]]:
+    """Yield where each element of a BYTES tensor begins and ends; raise `INVALID_TENSOR` as `split_bytes` does."""
+    found = position = 0
+    size = len(data)
+    unpack_length = _LENGTHS.unpack_from
+    while position < size:
         begin = position + _LENGTH
-        if begin > end:
-            raise tensor_error(f"incomplete string length indicator for input '{name}': {end - position} bytes of 4")
-        length = int.from_bytes(data[position:begin], "little")
+        if begin > size:
+            raise tensor_error(f"incomplete string length indicator for input '{name}': {size - position} bytes of 4")
+        if found == MAX_TEXTS:
+            raise too_many_texts(name)
+        length = unpack_length(data, position)[0]
         position = begin + length
-        if position > end:
-            msg = f"incomplete string data for input '{name}': a string of {length} bytes, but {end - begin} bytes left"
+        if position > size:
+            left = size - begin
+            msg = f"incomplete string data for input '{name}': a string of {length} bytes, but {left} bytes left"
             raise tensor_error(msg)
-        elements.append(bytes(data[begin:position]))
-    if count is not None and len(elements) != count:
-        raise tensor_error(f"unexpected number of string elements for input '{name}': {len(elements)} for {count}")
-    return elements
+        found += 1
+        yield begin, position
+    if count is not None and found != count:
+        raise tensor_error(f"unexpected number of string elements for input '{name}': {found} for {count}")
+
+
+def too_many_texts(name: str) -> GeartrainError:
+    """Say that a BYTES tensor has more than `MAX_TEXTS` elements."""
+    return tensor_error(f"input '{name}' has more than {MAX_TEXTS} elements, the most that a BYTES tensor may have")
 
 
 def join_bytes(elements: Sequence[bytes]) -> bytes:
     """Return the contents of a BYTES tensor with these elements."""
-    parts: list[bytes] = []
-    for element in elements:
-        parts += (len(element).to_bytes(_LENGTH, "little"), element)
-    return b"".join(parts)
+    return b"".join(chain.from_iterable(zip(map(_LENGTHS.pack, map(len, elements)), elements, strict=True)))
 
 
 # Packed: how JSON and tensors of one input or output travel as one piece of memory.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +14,22 @@ from geartrain.domain.predictions.webhook import Webhook
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.models.interface import Interface
 from geartrain.service.ports import InputFilesPort, OutputsPort
+from geartrain.service.scheduling.preparation import NO_ATTACHMENTS, Attachments
 
+_decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 SECRET_ECHO: Final = "**********"  # noqa: S105 - what is shown in place of a secret
+
+
+class CheckedInput(msgspec.Struct, frozen=True):
+    """What has been found about an input where it does not hold up the loop, against one interface of a model.
+
+    `values`: as `Admission.check` returns it. `echo`: as `Admission.echo` does, None for the input itself.
+    """
+
+    interface: Interface
+    errors: tuple[FieldError, ...] = ()
+    values: dict[str, Any] | None = None
+    echo: bytes | None = None
 
 
 class NewPrediction(msgspec.Struct, frozen=True):
@@ -33,6 +47,8 @@ class NewPrediction(msgspec.Struct, frozen=True):
     parameters: Parameters | None = None
     queue: int | None = None  # how many may wait before it, where that is not the operator's `Limits.queue`
     schedule: SchedulePolicy = NO_SCHEDULE
+    attachments: Attachments = NO_ATTACHMENTS  # files that came with the request
+    checked: CheckedInput | None = None  # of a large input; without it, or for another interface, it is checked here
 
 
 class NoInputFiles:
@@ -70,13 +86,16 @@ class Admission:
         self.secrets = interface.validator.secret_fields
 
     def check(self, new: NewPrediction) -> dict[str, Any] | None:
-        """Return the decoded input if it names files that are to be fetched, None otherwise.
+        """Return the decoded input if it has files, which are to be fetched or came with the request, else None.
 
         Raises `GeartrainError`: `INVALID_INPUT` with every wrong field.
         """
         interface = self.interface
+        checked = new.checked if new.checked is not None and new.checked.interface is interface else None
         validator = interface.validator if new.tensors is None else interface.plain_validator
-        errors = validator.check(new.input)
+        errors = validator.check(new.input) if checked is None else checked.errors
+        if new.attachments is not NO_ATTACHMENTS:
+            errors += self._check_attachments(new.attachments)
         if new.webhook is not None:
             errors += self._check_webhook(new.webhook)
         if new.output_prefix is not None:
@@ -85,24 +104,37 @@ class Admission:
                 errors += (FieldError(("body", "output_file_prefix"), fault, "value_error.url"),)
         if errors:
             raise _invalid(errors)
-        return self._check_files(new.input) if self._has_files else None
+        if checked is not None:
+            return checked.values
+        return self._check_files(new) if self._has_files else None
 
-    def _check_files(self, raw: bytes) -> dict[str, Any] | None:
-        values: dict[str, Any] = msgspec.json.decode(raw)
-        if not self.input_files.needed(values):
+    def _check_attachments(self, attachments: Attachments) -> tuple[FieldError, ...]:
+        """Say which files came for inputs that take none; the model may have been reloaded since they came."""
+        names = {file.name for file in attachments.files}.difference(self.interface.validator.file_fields)
+        return tuple(FieldError(("body", "input", name), "takes no file", "value_error") for name in sorted(names))
+
+    def _check_files(self, new: NewPrediction) -> dict[str, Any] | None:
+        values: dict[str, Any] = msgspec.json.decode(new.input)
+        new.attachments.take_out(values)
+        if not new.attachments.files and not self.input_files.needed(values):
             return None
         errors = self.input_files.check(values)
         if errors:
             raise _invalid(errors)
         return values
 
-    def echo(self, raw: bytes) -> bytes:
+    def echo(self, new: NewPrediction) -> bytes:
         """Return the input as it is shown to clients, without its `secrets`."""
-        values: dict[str, Any] = msgspec.json.decode(raw)
-        for name in self.secrets:
-            if name in values:
-                values[name] = SECRET_ECHO
-        return msgspec.json.encode(values)
+        checked = new.checked
+        if checked is not None and checked.interface is self.interface:
+            return new.input if checked.echo is None else checked.echo
+        return without_secrets(new.input, self.secrets)
+
+
+def without_secrets(raw: bytes, secrets: Collection[str]) -> bytes:
+    """Return an input without the values of the members that are named in `secrets`."""
+    values = _decode_members(raw)
+    return msgspec.json.encode({name: SECRET_ECHO if name in secrets else value for name, value in values.items()})
 
 
 def _invalid(errors: tuple[FieldError, ...]) -> GeartrainError:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.rendering import clip
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelEntry, ModelRef
 from geartrain.service.models.loads import Loads
@@ -58,7 +59,7 @@ class Catalogue:
         if number not in entry.versions:
             raise _unknown(name, version)
         raise GeartrainError(
-            Code.NOT_READY, f"Request for unknown model: '{name}' version {version} is not at ready state"
+            Code.NOT_READY, f"Request for unknown model: '{name}' version {clip(version)} is not at ready state"
         )
 
     def all_ready(self) -> bool:
@@ -148,7 +149,7 @@ class Catalogue:
         so, for good. Raises `GeartrainError`: `NOT_FOUND`, `LOAD_FAILED` with the reason.
         """
         if name not in self._entries and name not in await asyncio.to_thread(self._repository.names):
-            msg = f"failed to load '{name}', failed to poll from model repository"
+            msg = f"failed to load '{clip(name)}', failed to poll from model repository"
             raise GeartrainError(Code.NOT_FOUND, msg)
         await self.loads.load(self._entry(name))
 
@@ -179,7 +180,7 @@ class Catalogue:
 
 def _unknown(name: str, version: str = "") -> GeartrainError:
     """Say that there is no such model, or no such version of it. Observed Triton, section 3."""
-    what = f"'{name}' version {version}" if version else f"'{name}'"
+    what = f"'{clip(name)}' version {clip(version)}" if version else f"'{clip(name)}'"
     return GeartrainError(Code.NOT_FOUND, f"Request for unknown model: {what} is not found")
 
 

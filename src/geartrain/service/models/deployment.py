@@ -23,7 +23,7 @@ from geartrain.service.models.predictions import Executions, Predictions
 from geartrain.service.models.replicas import Spawn
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.models.workers import HealthReport, Workers
-from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
+from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort, OutputsPort
 from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.execution import Execution
@@ -85,6 +85,9 @@ class OutboundPort(Protocol):
     def new_folder(self) -> FolderPort:
         """Return a directory for one prediction."""
 
+    def new_attachments(self) -> AttachmentStorePort:
+        """Return what takes the files that come with one request."""
+
     def input_files(self, signature: Signature, user_agent: str | None) -> InputFilesPort:
         """Return what makes local files of the URLs in the inputs of a model."""
 
@@ -115,7 +118,7 @@ class Deployment:
         self.loaded = asyncio.Event()  # the interface is known
         self.executions = Executions()
         self.workers = Workers(spawn, self, replicas=settings.replicas, restarts=settings.restarts, clock=clock)
-        self._outbound = outbound
+        self.outbound = outbound
         self.predictions = record.predictions
         self._on_setup_output = on_setup_output
         self._admission: Admission | None = None
@@ -175,7 +178,8 @@ class Deployment:
         """Admit a prediction and start it. Returns at once.
 
         Raises `GeartrainError`: `NOT_READY` whatever the input is, `INVALID_INPUT` with every wrong field, `CONFLICT`
-        when a live prediction has the id, `AT_CAPACITY` when every slot is in use, `SHUTTING_DOWN`.
+        when a live prediction has the id, `AT_CAPACITY` when every slot is in use, `SHUTTING_DOWN`. The attachments
+        are then still the caller's; those of a prediction that was admitted are removed at its end.
         """
         if self.workers.health is not _READY:
             raise self.workers.not_ready()
@@ -186,7 +190,7 @@ class Deployment:
         if self.executions.is_closed:
             noun = self.settings.noun
             raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
-        prediction = self._admit(new, admission.echo(new.input) if admission.secrets else new.input, values)
+        prediction = self._admit(new, admission.echo(new) if admission.secrets else new.input, values)
         if new.webhook is not None:
             self._webhooks().follow(prediction, new.webhook)
         return prediction
@@ -213,7 +217,7 @@ class Deployment:
         if values is None:
             scheduler.submit(execution)
         else:
-            execution.prepare(values)
+            execution.prepare(values, new.attachments)
         return prediction
 
     def _on_over(self, execution: Execution) -> None:
@@ -221,7 +225,7 @@ class Deployment:
         self.executions.remove(execution)
 
     def _webhooks(self) -> Webhooks:
-        return self._outbound.webhooks(self.settings.webhook_token, self.settings.webhook_interval)
+        return self.outbound.webhooks(self.settings.webhook_token, self.settings.webhook_interval)
 
     # what is asked
 
@@ -244,10 +248,10 @@ class Deployment:
         takes_files = bool(interface.validator.file_fields)
         self._admission = Admission(
             interface,
-            input_files=self._outbound.input_files(info.signature, self.settings.user_agent)
+            input_files=self.outbound.input_files(info.signature, self.settings.user_agent)
             if takes_files
             else NoInputFiles(),
-            outputs=self._outbound.outputs,
+            outputs=self.outbound.outputs,
             check_webhook=lambda webhook: self._webhooks().check(webhook),
         )
         self.scheduler.configure(info)

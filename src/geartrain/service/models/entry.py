@@ -152,10 +152,7 @@ class ModelRef:
     @property
     def deployment(self) -> Deployment:
         """What serves it now; raises `NOT_FOUND`, `NOT_READY` with the reason."""
-        entry = self._find()
-        if entry.default and not self.version:
-            return entry.default[0]
-        return entry.deployment(self.version)
+        return self._find().deployment(self.version)
 
     async def report(self) -> HealthReport:
         """Return the health now; raises `NOT_FOUND`."""

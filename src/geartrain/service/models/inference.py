@@ -6,8 +6,9 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest, InferResponse, Parameters
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.signature.tensor_view import Bound
 from geartrain.domain.tensors.tensor import Tensor
-from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.admission import CheckedInput, NewPrediction
 from geartrain.service.models.deployment import Deployment
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
@@ -24,12 +25,34 @@ def create(deployment: Deployment, request: InferRequest) -> Prediction:
     view = deployment.interface.view
     if request.outputs is not None:
         view.check_requested(request.outputs)
-    bound = view.bind(request.inputs)
-    return create_from_json(deployment, bound.json, request, tensors=bound.tensors if view.has_tensors else None)
+    return _create_bound(deployment, request, view.bind(request.inputs))
+
+
+def create_bound(
+    deployment: Deployment, request: InferRequest, bound: Bound, *, checked: CheckedInput | None = None
+) -> Prediction:
+    """As `create`, of a request whose input has been made by the model's view, and perhaps checked, before."""
+    deployment.workers.check_ready()
+    view = deployment.interface.view
+    if request.outputs is not None:
+        view.check_requested(request.outputs)
+    return _create_bound(deployment, request, bound, checked=checked)
+
+
+def _create_bound(
+    deployment: Deployment, request: InferRequest, bound: Bound, *, checked: CheckedInput | None = None
+) -> Prediction:
+    tensors = bound.tensors if deployment.interface.view.has_tensors else None
+    return create_from_json(deployment, bound.json, request, tensors=tensors, checked=checked)
 
 
 def create_from_json(
-    deployment: Deployment, values: bytes, request: InferRequest, *, tensors: tuple[Tensor, ...] | None = None
+    deployment: Deployment,
+    values: bytes,
+    request: InferRequest,
+    *,
+    tensors: tuple[Tensor, ...] | None = None,
+    checked: CheckedInput | None = None,
 ) -> Prediction:
     """As `create`, of an input that is JSON already; what `request` has as tensors is not looked at."""
     new = NewPrediction(
@@ -38,6 +61,7 @@ def create_from_json(
         parameters=request.parameters or None,
         queue=deployment.settings.inference_queue,
         schedule=request.schedule,
+        checked=checked,
     )
     return deployment.create(new)
 

@@ -86,13 +86,12 @@ class Version:
         self._step(_S.FAILED, reason)
         return False
 
-    def give_up(self) -> bool:
-        """Note that a load has been canceled; return whether the workers before still serve."""
+    def give_up(self) -> None:
+        """Note that a load has been canceled; the workers before, if there were any, still serve."""
         if self.state is _S.RELOADING:
             self._step(_S.READY, self.reason)
-            return True
-        self._step(_S.ABSENT, "unloaded")
-        return False
+        else:
+            self._step(_S.ABSENT, "unloaded")
 
     def begin_unload(self) -> bool:
         """Admit nothing more; return whether there is a deployment to be ended, and `finish_unload` to be called."""

@@ -245,12 +245,9 @@ class Call:
         """Free the slot: the run has ended, after all members of the call."""
         self._end()
 
-    def _stop_timer(self) -> None:
+    def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-
-    def _end(self) -> None:
-        self._stop_timer()
         self._step(_OVER)
         self._owner.release(self)
 

@@ -36,7 +36,6 @@ class Capacity:
         """`queue`: how many predictions may wait, where the protocol of a client does not say it."""
         self.size = self._queue = queue
         self.priorities = priorities
-        self.has_levels = bool(priorities.levels)
         self.pace = Pace()
         self._model = model
 
@@ -45,7 +44,7 @@ class Capacity:
         self.size = self._queue or (DEFAULT_QUEUE if is_batching else 0)
 
     def fits(self, waiting: int, size: int | None) -> bool:
-        """Whether one more may wait beside so many; `size` of the queue is that of the protocol, None for our own."""
+        """Whether one more may wait beside so many; `size` is that of the protocol's queue, None for the operator's."""
         limit = self.size if size is None else size
         return waiting < limit or waiting < limit + self._model.permits.idle  # mostly there is a place in the queue
 

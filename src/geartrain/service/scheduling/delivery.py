@@ -33,8 +33,8 @@ class Delivery:
     ) -> None:
         """`files` gives what takes the files of all outputs of the prediction, so that it can keep their names apart.
 
-        `packed`: the outputs are JSON and tensors in one piece (`domain.tensors.pack`). `on_error` hears of the first
-        output that cannot be delivered, whose reason is `error` from then on.
+        `packed`: the outputs are JSON and tensors in one piece (`domain.tensors.tensor.pack`). `on_error` hears of
+        the first output that cannot be delivered, whose reason is `error` from then on.
         """
         self._files = functools.cache(files)
         self._discard = discard

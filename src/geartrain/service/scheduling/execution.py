@@ -17,7 +17,13 @@ from geartrain.domain.predictions.lifecycle import EXECUTION_STEPS, ExecutionSta
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.delivery import NO_DELIVERY, Delivery, NoDelivery
-from geartrain.service.scheduling.preparation import NO_PREPARATION, NoPreparation, Preparation
+from geartrain.service.scheduling.preparation import (
+    NO_ATTACHMENTS,
+    NO_PREPARATION,
+    Attachments,
+    NoPreparation,
+    Preparation,
+)
 from geartrain.service.statistics import Fault
 
 CANCELED = Canceled()
@@ -185,12 +191,17 @@ class Execution:
 
     # before its run
 
-    def prepare(self, values: dict[str, Any]) -> None:
+    def prepare(self, values: dict[str, Any], attachments: Attachments = NO_ATTACHMENTS) -> None:
         """Fetch the files of the decoded input, and submit the execution when they are there."""
         self._step(_S.PREPARING)
         context = self._scheduler.context
+        folder = attachments.folder if attachments.files else context.new_folder()
         self._preparation = Preparation(
-            context.input_files(), context.new_folder(), on_ready=self._on_ready, on_end=self._on_unprepared
+            context.input_files(),
+            folder,
+            attachments=attachments,
+            on_ready=self._on_ready,
+            on_end=self._on_unprepared,
         )
         self._preparation.begin(values)
 

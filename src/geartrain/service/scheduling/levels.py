@@ -9,7 +9,7 @@ from typing import Final, Generic
 
 from geartrain.domain.predictions.batching import BatchPolicy
 from geartrain.domain.predictions.priorities import Level
-from geartrain.service.scheduling.queue import T
+from geartrain.service.scheduling.queue import Gathering, T
 
 _STALE: Final = 64  # deadlines of those that wait no longer, before they are cleared away
 
@@ -67,11 +67,12 @@ class LevelledQueue(Generic[T]):
     up with those of lower levels that can share it. Within a level the order is that of coming. Whoever is late by the
     policy of its level is no longer given by `take` but by `expire`, or goes behind the others of its level.
 
-    With the policy's `max_delay` a free slot waits for the first in the order, as in `BatchQueue`.
+    How long a free slot waits for more: see `Gathering`. It waits for the first in the order.
     """
 
     def __init__(self, policy: BatchPolicy, levels: Sequence[Level]) -> None:
-        self._policy = policy
+        self._max_size = policy.max_size
+        self._gathering = Gathering(policy)
         self._levels = levels
         self._groups: dict[Hashable, _Group[T]] = {}
         self._entries: dict[T, _Entry[T]] = {}
@@ -80,8 +81,6 @@ class LevelledQueue(Generic[T]):
         self._number = 0  # of deadlines, so that equal ones are told apart
         self._expired: list[T] = []
         self.rows = 0
-        self._crowd = 1  # rows that were on their way when a call ended
-        self._ended_at = -inf
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -113,8 +112,7 @@ class LevelledQueue(Generic[T]):
         if timeout is not None:
             self._number += 1
             heapq.heappush(self._deadlines, (now + timeout, self._number, item, entry))
-        largest = self._policy.max_size
-        return self._policy.max_delay <= 0 or self.rows >= min(self._crowd, largest) or group.rows >= largest
+        return self._gathering.is_enough(self.rows) or group.rows >= self._max_size
 
     def remove(self, item: T) -> bool:
         """Let an item wait no longer; return whether it did."""
@@ -131,8 +129,7 @@ class LevelledQueue(Generic[T]):
 
     def end_call(self, rows: int, *, now: float) -> None:
         """Note the end of a call of so many rows: those who asked for them may soon ask again."""
-        self._crowd = rows + self.rows
-        self._ended_at = now
+        self._gathering.end_call(rows + self.rows, now=now)
 
     def expire(self, now: float) -> list[T]:
         """Return those that have waited too long, each once; they no longer wait."""
@@ -151,7 +148,7 @@ class LevelledQueue(Generic[T]):
         """Remove the requests that are to run now, and return them; empty if there are none."""
         self._sort_late(now)
         group = self._next(now)
-        taken = [] if group is None else _call_of(group, self._policy)
+        taken = [] if group is None else _call_of(group, self._gathering.limit(group.rows))
         for item in taken:
             self.remove(item)
         return taken
@@ -165,7 +162,7 @@ class LevelledQueue(Generic[T]):
         if not self._groups:
             return None
         since = min(first.since for first in _foremost(self._groups.values()).values())
-        return max(since, self._ended_at) + self._policy.max_delay
+        return self._gathering.due(since)
 
     def _sort_late(self, now: float) -> None:
         """Take out those that have waited too long, or put them behind the others of their level."""
@@ -187,14 +184,12 @@ class LevelledQueue(Generic[T]):
 
     def _next(self, now: float) -> _Group[T] | None:
         firsts = _foremost(self._groups.values())
-        policy = self._policy
-        if policy.max_delay > 0 and self.rows < min(self._crowd, policy.max_size):
-            begin = now - policy.max_delay  # of the waiting that is over
-            is_over = begin >= self._ended_at
+        gathering = self._gathering
+        if not gathering.is_enough(self.rows):
             firsts = {
                 group: first
                 for group, first in firsts.items()
-                if group.rows >= policy.max_size or (is_over and first.since <= begin)
+                if group.rows >= self._max_size or gathering.has_waited(first.since, now)
             }
         return min(firsts, key=lambda group: firsts[group].since, default=None)
 
@@ -206,11 +201,8 @@ def _foremost(groups: Iterable[_Group[T]]) -> dict[_Group[T], _Entry[T]]:
     return {group: first for group, first in firsts.items() if first.line == line}
 
 
-def _call_of(group: _Group[T], policy: BatchPolicy) -> list[T]:
-    """Return those of a group that share the next call: whole requests, in their order, up to the size to be filled."""
-    limit = policy.max_size
-    if group.rows < limit:
-        limit = max((size for size in policy.preferred_sizes if size <= group.rows), default=limit)
+def _call_of(group: _Group[T], limit: int) -> list[T]:
+    """Return those of a group that share the next call: whole requests, in their order, up to so many rows."""
     taken: list[T] = []
     total = 0
     for item, entry in _in_order(group):

@@ -4,12 +4,69 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from geartrain.domain.predictions.calls import Canceled, Failed
 from geartrain.service.ports import FolderPort, InputFilesPort
+
+SINGLE: Final = -1
+
+
+class NoFolder:
+    """In place of the folder of a request that came without files."""
+
+    def path(self) -> Path:
+        """Raise an error: there is no folder."""
+        msg = "this request came without files"
+        raise RuntimeError(msg)
+
+    async def remove(self) -> None:
+        """Do nothing: there is nothing to remove."""
+
+
+class Attachment(msgspec.Struct, frozen=True):
+    """A file that came with a request.
+
+    Attributes:
+        name: of the input that it is a value of.
+        path: where it lies, absolute.
+        index: its place in the list that the input is; `SINGLE` for an input that is one file.
+    """
+
+    name: str
+    path: str
+    index: int
+
+
+class Attachments(msgspec.Struct, frozen=True):
+    """The files that came with a request, and the folder that they lie in.
+
+    The input holds a text at the place of each file, for the validation and for the client. It says nothing about where
+    the file lies: that is told here alone, so no input can name a file that did not come with it.
+    """
+
+    folder: FolderPort
+    files: tuple[Attachment, ...] = ()
+
+    def take_out(self, values: dict[str, Any]) -> None:
+        """Leave None in a decoded input at the place of each file."""
+        for file in self.files:
+            _put(values, file, None)
+
+    def put_in(self, values: dict[str, Any]) -> None:
+        """Put into a decoded input where each file lies."""
+        for file in self.files:
+            _put(values, file, file.path)
+
+
+def _put(values: dict[str, Any], file: Attachment, value: str | None) -> None:
+    if file.index == SINGLE:
+        values[file.name] = value
+    else:
+        values[file.name][file.index] = value
 
 
 class Preparation:
@@ -25,11 +82,13 @@ class Preparation:
         files: InputFilesPort,
         folder: FolderPort,
         *,
+        attachments: Attachments,
         on_ready: Callable[[bytes], None],
         on_end: Callable[[Failed | Canceled], None],
     ) -> None:
         self._files = files
         self._folder = folder
+        self._attachments = attachments
         self._on_ready = on_ready
         self._on_end = on_end
         self._is_canceled = False
@@ -47,7 +106,7 @@ class Preparation:
             self._fetching.cancel()
 
     async def remove_files(self) -> None:
-        """Remove what was fetched."""
+        """Remove what was fetched, and what came with the request."""
         await self._folder.remove()
 
     async def _run(self, values: dict[str, Any]) -> None:
@@ -63,7 +122,9 @@ class Preparation:
             return
         error = fetching.exception()
         if error is None:
-            self._on_ready(msgspec.json.encode(fetching.result()))
+            local = fetching.result()
+            self._attachments.put_in(local)
+            self._on_ready(msgspec.json.encode(local))
         else:  # the client is told of any error
             self._on_end(Failed(str(error)))
 
@@ -81,3 +142,4 @@ class NoPreparation:
 
 
 NO_PREPARATION: Final = NoPreparation()
+NO_ATTACHMENTS: Final = Attachments(NoFolder())

@@ -5,7 +5,7 @@ Callers pass the time, in seconds on any one clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sized
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
@@ -62,11 +62,47 @@ class CallQueue(Protocol[T]):
         """Return how many would be served before one that comes to this level now."""
 
 
-class _OneLevel(Generic[T]):
-    """What is the same in all queues without levels: everybody may wait as long as it takes."""
+class Gathering:
+    """How long a free slot waits for a call to become larger, and how large the call is then.
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    With the policy's `max_delay` it waits at most that long, and no longer than until there is again as much as there
+    was when the last call ended: clients that ask one thing after the other do not ask more at once than they did, so
+    to wait on would gain nothing.
+    """
+
+    def __init__(self, policy: BatchPolicy) -> None:
+        self._policy = policy
+        self._at_last_end = 1  # rows that were on their way when a call ended
+        self._ended_at = -inf
+
+    def end_call(self, rows: int, *, now: float) -> None:
+        """Note the end of a call, with so many rows in it and waiting: those who asked for it may soon ask again."""
+        self._at_last_end = rows
+        self._ended_at = now
+
+    def is_enough(self, rows: int) -> bool:
+        """Whether to wait for more than so many rows, of all that wait, would gain nothing."""
+        return self._policy.max_delay <= 0 or rows >= min(self._at_last_end, self._policy.max_size)
+
+    def has_waited(self, since: float, now: float) -> bool:
+        """Whether the delay of what has come at `since` is over."""
+        begin = now - self._policy.max_delay
+        return begin >= self._ended_at and since <= begin
+
+    def due(self, since: float) -> float:
+        """When the delay of what has come at `since` is over."""
+        return max(since, self._ended_at) + self._policy.max_delay
+
+    def limit(self, rows: int) -> int:
+        """Return the rows of the call to cut from a group of so many: the largest size that it fills."""
+        largest = self._policy.max_size
+        if rows >= largest:
+            return largest
+        return max((size for size in self._policy.preferred_sizes if size <= rows), default=largest)
+
+
+class _OneLevel(Sized, Generic[T]):
+    """What is the same in all queues without levels: everybody may wait as long as it takes."""
 
     def expire(self, _now: float) -> list[T]:
         """Return nobody."""
@@ -152,20 +188,15 @@ class BatchQueue(_OneLevel[T]):
     """Gathers what can share a call: a `CallQueue` for batches.
 
     `take` gives the batch of the one that has waited longest, in the order of coming, and never more rows than the
-    policy's `max_size`, except for one request that has more by itself.
-
-    With the policy's `max_delay`, a worker that is free waits at most that long for a batch to become larger. It waits
-    no longer than until there is again as much as there was when the last batch ended: clients that ask one thing after
-    the other do not ask more at once than they did, so to wait on would gain nothing.
+    policy's `max_size`, except for one request that has more by itself. How long it waits for more: see `Gathering`.
     """
 
     def __init__(self, policy: BatchPolicy) -> None:
-        self._policy = policy
+        self._max_size = policy.max_size
+        self._gathering = Gathering(policy)
         self._groups: dict[Hashable, _Group[T]] = {}
         self._group_of: dict[T, _Group[T]] = {}
         self.rows = 0  # that wait, of all together
-        self._crowd = 1  # rows that were on their way when a batch ended
-        self._ended_at = -inf
 
     def __len__(self) -> int:
         return len(self._group_of)
@@ -186,8 +217,7 @@ class BatchQueue(_OneLevel[T]):
         group.rows += rows
         self._group_of[item] = group
         self.rows += rows
-        largest = self._policy.max_size
-        return self._policy.max_delay <= 0 or self.rows >= min(self._crowd, largest) or group.rows >= largest
+        return self._gathering.is_enough(self.rows) or group.rows >= self._max_size
 
     def remove(self, item: T) -> bool:
         """Let an item wait no longer; return whether it did."""
@@ -203,8 +233,7 @@ class BatchQueue(_OneLevel[T]):
 
     def end_call(self, rows: int, *, now: float) -> None:
         """Note the end of a call of so many rows: those who asked for them may soon ask again."""
-        self._crowd = rows + self.rows
-        self._ended_at = now
+        self._gathering.end_call(rows + self.rows, now=now)
 
     def take(self, now: float) -> list[T]:
         """Remove the requests that are to run now, and return them; empty if there are none."""
@@ -216,35 +245,29 @@ class BatchQueue(_OneLevel[T]):
 
         `only`: if this holds for the one that has waited longest.
         """
-        if self.rows < self._policy.max_size:
+        if self.rows < self._max_size:
             return []
         group = min(self._groups.values(), key=_since)
-        return self._cut(group) if group.rows >= self._policy.max_size and only(next(iter(group.items))) else []
+        return self._cut(group) if group.rows >= self._max_size and only(next(iter(group.items))) else []
 
     def due(self) -> float | None:
         """When `take` will give something, if nothing comes before; None if nothing waits."""
         if not self._groups:
             return None
-        return max(min(map(_since, self._groups.values())), self._ended_at) + self._policy.max_delay
+        return self._gathering.due(min(map(_since, self._groups.values())))
 
     def _next(self, now: float) -> _Group[T] | None:
         groups = list(self._groups.values())
-        policy = self._policy
-        if policy.max_delay > 0 and self.rows < min(self._crowd, policy.max_size):
-            begin = now - policy.max_delay  # of the waiting that is over
-            if begin < self._ended_at:
-                groups = [each for each in groups if each.rows >= policy.max_size]
-            else:
-                groups = [each for each in groups if each.rows >= policy.max_size or each.since <= begin]
+        gathering = self._gathering
+        if not gathering.is_enough(self.rows):
+            groups = [each for each in groups if each.rows >= self._max_size or gathering.has_waited(each.since, now)]
         if len(groups) > 1:
             return min(groups, key=_since)
         return groups[0] if groups else None
 
     def _cut(self, group: _Group[T]) -> list[T]:
         """Take a batch from a group: whole requests, in their order, up to the largest size that it fills."""
-        limit = self._policy.max_size
-        if group.rows < limit:
-            limit = max((size for size in self._policy.preferred_sizes if size <= group.rows), default=limit)
+        limit = self._gathering.limit(group.rows)
         if group.rows <= limit:
             return self._empty(group)
         taken: list[T] = []

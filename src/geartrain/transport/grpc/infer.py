@@ -10,6 +10,7 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import completion
 from geartrain.service.shared_memory import SharedRegions
+from geartrain.transport.grpc.access import CallAccess
 from geartrain.transport.grpc.errors import Context, abort
 from geartrain.transport.grpc.regions import write_outputs
 from geartrain.transport.grpc.translate import Call, encode, parse, read_call, within
@@ -18,19 +19,23 @@ from geartrain.transport.grpc.translate import Call, encode, parse, read_call, w
 class InferCalls:
     """Answers `ModelInfer`: serialized messages in and out."""
 
-    def __init__(self, catalogue: Catalogue, regions: SharedRegions) -> None:
+    def __init__(self, catalogue: Catalogue, regions: SharedRegions, access: CallAccess) -> None:
         self.catalogue = catalogue
         self.regions = regions
+        self._access = access
         self._open = 0  # calls
 
     async def infer(self, data: bytes, context: Context) -> bytes:
         """Answer one call, or end it with a status."""
         self._open += 1
         try:
-            call = read_call(parse(data), self.regions)
-            deployment = self.catalogue.find(call.model, call.version)
+            grant = self._access.grant(context, "predict")
+            message = parse(data)
+            grant.check_model(message.head.model_name)
+            call = read_call(message, self.regions)
             if self._open == 1:
                 await asyncio.sleep(0)  # calls that have arrived together are counted before it runs
+            deployment = self.catalogue.find(call.model, call.version)  # after the wait: it may be another one by then
             if self._open > 1:
                 deployment.scheduler.expect_others()
             return await self._run(deployment, call, within(call.request, context.time_remaining()))

@@ -11,7 +11,9 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from geartrain.transport.grpc.options import GrpcOptions, GrpcOptionsError, ReservedPort, check_tls
+from geartrain.transport.access.authorizer import Authorizer
+from geartrain.transport.grpc.options import GrpcOptions, GrpcOptionsError, ReservedPort
+from geartrain.transport.wire import tls
 
 if TYPE_CHECKING:
     from geartrain.service.models.catalogue import Catalogue
@@ -27,7 +29,7 @@ class GrpcListener:
     """The port of gRPC, and the server on it once it has been imported."""
 
     def __init__(self, options: GrpcOptions, host: str) -> None:
-        """Reserve the port; raise `GrpcOptionsError` if what the operator has asked for cannot be.
+        """Reserve the port; raise `GrpcOptionsError` or `TlsFilesError` if what the operator has asked for cannot be.
 
         A port that the operator has not asked for and that is taken, as by a second server on the machine, is no error:
         there is no gRPC then, and the log says so.
@@ -38,7 +40,7 @@ class GrpcListener:
         if options.port is None:
             return
         if options.tls is not None:
-            check_tls(options.tls)
+            tls.check(options.tls)
         try:
             self._port = ReservedPort(host, options.port)
         except GrpcOptionsError as error:
@@ -46,25 +48,35 @@ class GrpcListener:
                 raise
             logger.warning("%s This server goes on without gRPC.", error)
 
-    def open(self, catalogue: Catalogue | None, regions: SharedRegions, on_open: Callable[[int], None]) -> None:
+    def open(
+        self,
+        catalogue: Catalogue | None,
+        regions: SharedRegions,
+        on_open: Callable[[int], None],
+        *,
+        authorizer: Authorizer,
+    ) -> None:
         """Begin to serve in the background; `on_open` is called with the port when the server listens.
 
-        Without a catalogue there is no gRPC, and the port is released.
+        `authorizer` decides what the sender of a call may do. Without a catalogue there is no gRPC, and the port is
+        released.
         """
         if self._port is None:
             return
         if catalogue is None:
             self._port.release()
             return
-        self._opening = asyncio.ensure_future(self._open(self._port, catalogue, regions))
+        self._opening = asyncio.ensure_future(self._open(self._port, catalogue, regions, authorizer=authorizer))
         self._opening.add_done_callback(functools.partial(_report, on_open))
 
-    async def _open(self, port: ReservedPort, catalogue: Catalogue, regions: SharedRegions) -> GrpcServer:
+    async def _open(
+        self, port: ReservedPort, catalogue: Catalogue, regions: SharedRegions, *, authorizer: Authorizer
+    ) -> GrpcServer:
         with _quiet():
             module = await asyncio.to_thread(importlib.import_module, "geartrain.transport.grpc.server")
             port.release()
             server: GrpcServer = await module.start_grpc_server(
-                catalogue, self._options, address=port.address, regions=regions
+                catalogue, self._options, address=port.address, regions=regions, authorizer=authorizer
             )
         return server
 

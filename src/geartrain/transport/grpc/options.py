@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from geartrain.transport.wire.tls import TlsFiles
 
 DEFAULT_PORT: Final = 8081  # as KServe's
 
 
 class GrpcOptionsError(Exception):
     """gRPC cannot be served as it was asked for; the text says why and what to do."""
-
-
-class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """PEM files. With `ca`, only clients that show a certificate signed by it are let in."""
-
-    cert: Path
-    key: Path
-    ca: Path | None = None
 
 
 class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +23,7 @@ class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
     is_explicit: bool = False  # the operator has named the port: without it there shall be no server
     max_message_bytes: int | None = None  # of one message, in or out; None for no limit
     tls: TlsFiles | None = None
+    has_administration: bool = True  # whether models can be loaded and unloaded, and shared memory registered
 
 
 class ReservedPort:
@@ -60,22 +54,3 @@ class ReservedPort:
         if self._holder is not None:
             self._holder.close()
             self._holder = None
-
-
-def check_tls(files: TlsFiles) -> None:
-    """Raise `GrpcOptionsError` unless the certificate, its key and the CA can be read and fit."""
-    import ssl  # late: few serve gRPC with TLS
-
-    for what, path in (("--grpc-tls-cert", files.cert), ("--grpc-tls-key", files.key), ("--grpc-tls-ca", files.ca)):
-        if path is not None and not path.is_file():
-            raise GrpcOptionsError(f"{what}: there is no file {path}")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(files.cert, files.key)
-    except (OSError, ssl.SSLError) as error:
-        raise GrpcOptionsError(f"--grpc-tls-cert and --grpc-tls-key are no certificate and its key: {error}") from error
-    if files.ca is not None:
-        try:
-            context.load_verify_locations(files.ca)
-        except (OSError, ssl.SSLError) as error:
-            raise GrpcOptionsError(f"--grpc-tls-ca has no certificate: {error}") from error

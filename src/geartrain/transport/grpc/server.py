@@ -13,16 +13,30 @@ from grpc_health.v1 import health_pb2
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
+from geartrain.transport.access.authorizer import Authorizer
 from geartrain.transport.grpc import open_inference_pb2 as pb
+from geartrain.transport.grpc.access import NEEDS, CallAccess, Need
 from geartrain.transport.grpc.errors import Context, abort
 from geartrain.transport.grpc.health import HEALTH_SERVICE, HealthCalls
 from geartrain.transport.grpc.infer import InferCalls
-from geartrain.transport.grpc.options import GrpcOptions, TlsFiles
+from geartrain.transport.grpc.options import GrpcOptions
 from geartrain.transport.grpc.reflection import LateReflection
 from geartrain.transport.grpc.servicer import SERVICE, Calls
 from geartrain.transport.grpc.streams import InferStreams
+from geartrain.transport.wire.tls import TlsContext, TlsFiles
 
-_LAST_WORDS: Final = 0.5  # seconds for what needs no model: an answer on its way, a reflection stream left open
+_ANSWER_GRACE: Final = 0.5  # seconds for what needs no model: an answer on its way, a reflection stream left open
+
+ADMINISTRATION: Final = frozenset(
+    {
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
+        "SystemSharedMemoryStatus",
+        "SystemSharedMemoryRegister",
+        "SystemSharedMemoryUnregister",
+    }
+)
+"""Calls that are no client's business where administration has a port of its own."""
 
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -45,7 +59,7 @@ class GrpcServer:
         for close in self._closers:
             close()
         await self._calls.drain(grace)
-        await self._server.stop(_LAST_WORDS)
+        await self._server.stop(_ANSWER_GRACE)
         await ending
 
 
@@ -78,7 +92,7 @@ class Running:
 
 
 async def start_grpc_server(
-    catalogue: Catalogue, options: GrpcOptions, *, address: str, regions: SharedRegions
+    catalogue: Catalogue, options: GrpcOptions, *, address: str, regions: SharedRegions, authorizer: Authorizer
 ) -> GrpcServer:
     """Listen on `address`, which names a port or 0; raise OSError if it cannot be had.
 
@@ -92,11 +106,17 @@ async def start_grpc_server(
     )
     server = grpc.aio.server(options=settings)
     calls = Running()
-    streams = InferStreams(catalogue, regions)
+    access = CallAccess(authorizer)
+    streams = InferStreams(catalogue, regions, access)
+    infer = InferCalls(catalogue, regions, access)
+    others = Calls(catalogue, regions)
     health = HealthCalls(catalogue)
+    handlers = {**_infer_handlers(infer, streams, calls), **_handlers(others, access, calls)}
+    if not options.has_administration:
+        handlers = {name: handler for name, handler in handlers.items() if name not in ADMINISTRATION}
     server.add_generic_rpc_handlers(
         (
-            grpc.method_handlers_generic_handler(SERVICE, _handlers(catalogue, regions, streams, calls=calls)),
+            grpc.method_handlers_generic_handler(SERVICE, handlers),
             grpc.method_handlers_generic_handler(HEALTH_SERVICE, _health_handlers(health)),
             LateReflection(),
         )
@@ -112,23 +132,44 @@ async def start_grpc_server(
 def _listen(server: grpc.aio.Server, address: str, tls: TlsFiles | None) -> int:
     if tls is None:
         return server.add_insecure_port(address)
-    credentials = grpc.ssl_server_credentials(
-        [(tls.key.read_bytes(), tls.cert.read_bytes())],
-        root_certificates=tls.ca.read_bytes() if tls.ca else None,
-        require_client_auth=tls.ca is not None,
+    credentials = grpc.dynamic_ssl_server_credentials(
+        _certificates(tls),
+        _renewal(tls),  # type: ignore[arg-type]  # gRPC's documentation allows None for no change
+        require_client_authentication=tls.client_ca is not None,
     )
     return server.add_secure_port(address, credentials)
 
 
-def _handlers(
-    catalogue: Catalogue, regions: SharedRegions, streams: InferStreams, *, calls: Running
-) -> dict[str, Handler]:
+def _certificates(tls: TlsFiles) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(tls.key.read_bytes(), tls.cert.read_bytes())],
+        root_certificates=None if tls.client_ca is None else tls.client_ca.read_bytes(),
+    )
+
+
+def _renewal(tls: TlsFiles) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
+    """Return what gRPC asks at each new connection, in a thread of its own: other certificates, or None for the same.
+
+    The connection may be the first for days, so a change counts at once.
+    """
+    followed = TlsContext(tls)
+
+    def renew() -> grpc.ServerCertificateConfiguration | None:
+        return _certificates(tls) if followed.refresh() or followed.refresh() else None
+
+    return renew
+
+
+def _infer_handlers(infer: InferCalls, streams: InferStreams, calls: Running) -> dict[str, Handler]:
     # The two that matter for speed take and give bytes: tensors are not copied into a message and out of it.
-    handlers: dict[str, Handler] = {
-        "ModelInfer": grpc.unary_unary_rpc_method_handler(calls.counted(InferCalls(catalogue, regions).infer)),
+    return {
+        "ModelInfer": grpc.unary_unary_rpc_method_handler(calls.counted(infer.infer)),
         "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(calls.counted(streams.stream)),
     }
-    others = Calls(catalogue, regions)
+
+
+def _handlers(others: Calls, access: CallAccess, calls: Running) -> dict[str, Handler]:
+    handlers: dict[str, Handler] = {}
     for request, method in (
         (pb.ServerLiveRequest, others.server_live),
         (pb.ServerReadyRequest, others.server_ready),
@@ -144,19 +185,22 @@ def _handlers(
         (pb.SystemSharedMemoryRegisterRequest, others.system_shared_memory_register),
         (pb.SystemSharedMemoryUnregisterRequest, others.system_shared_memory_unregister),
     ):
-        answer = calls.counted(_plain(request, method))
-        handlers[request.DESCRIPTOR.name.removesuffix("Request")] = grpc.unary_unary_rpc_method_handler(answer)
+        name = request.DESCRIPTOR.name.removesuffix("Request")
+        answer = calls.counted(_plain(request, method, access, need=NEEDS[name]))
+        handlers[name] = grpc.unary_unary_rpc_method_handler(answer)
     return handlers
 
 
 def _plain(
-    request_type: type[Message], method: Callable[[Any], Awaitable[Message]]
+    request_type: type[Message], method: Callable[[Any], Awaitable[Message]], access: CallAccess, *, need: Need
 ) -> Callable[[bytes, Context], Awaitable[bytes]]:
-    """Return a handler that parses, calls, serializes, and turns an error into a status."""
+    """Return a handler that parses, checks, calls, serializes, and turns an error into a status."""
 
     async def handle(data: bytes, context: Context) -> bytes:
         try:
-            return (await method(request_type.FromString(data))).SerializeToString()
+            message = request_type.FromString(data)
+            access.check(context, need, message)
+            return (await method(message)).SerializeToString()
         except DecodeError:
             name = request_type.DESCRIPTOR.name
             await abort(context, GeartrainError(Code.UNPARSABLE, f"Unable to parse request: it is no {name}"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from geartrain import __version__
 from geartrain.apis.open_inference_info import SERVER, extensions
+from geartrain.authoring import __version__
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue

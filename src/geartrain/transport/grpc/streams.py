@@ -20,7 +20,8 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import EventReader, LaggedError, completion
 from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.grpc.errors import Context, as_geartrain_error, describe
+from geartrain.transport.grpc.access import CallAccess
+from geartrain.transport.grpc.errors import Context, abort, as_geartrain_error, describe
 from geartrain.transport.grpc.regions import write_outputs
 from geartrain.transport.grpc.translate import (
     Call,
@@ -39,14 +40,19 @@ MAX_AT_ONCE: Final = 1024  # requests of one stream; further ones are left in th
 class InferStreams:
     """Answers `ModelStreamInfer`, and ends the streams that wait for requests when the server does."""
 
-    def __init__(self, catalogue: Catalogue, regions: SharedRegions) -> None:
+    def __init__(self, catalogue: Catalogue, regions: SharedRegions, access: CallAccess) -> None:
         self.catalogue = catalogue
         self.regions = regions
+        self.access = access
         self._open: set[_Stream] = set()
         self._closing = False
 
     async def stream(self, _: object, context: Context) -> None:
         """Answer one call."""
+        try:
+            self.access.grant(context, "predict")
+        except GeartrainError as error:
+            await abort(context, error)
         stream = _Stream(self, context)
         self._open.add(stream)
         if self._closing:
@@ -118,6 +124,8 @@ class _Stream:
             await self._write(encode_error(describe(error), ""))
             return
         try:
+            # Each request anew: a stream may last longer than its key.
+            self._owner.access.grant(self._context, "predict").check_model(message.head.model_name)
             call = read_call(message, self._owner.regions)
             deployment = self._owner.catalogue.find(call.model, call.version)
             request = within(call.request, self._context.time_remaining())

@@ -26,7 +26,7 @@ NOWHERE: Final[Mapping[str, Place]] = {}
 
 
 class Call(NamedTuple):
-    """What a client wants, of which model. `places`: of outputs that shall lie in shared memory, by name."""
+    """What a client wants, of which model. `places`: of outputs that are to lie in shared memory, by name."""
 
     model: str
     version: str

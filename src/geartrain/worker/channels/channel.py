@@ -25,7 +25,7 @@ _BURST_DELAY = 100e-6  # seconds until the next write
 class Shield(Protocol):
     """Keeps a cancel away in a `with` block. That is needed while it `is_armed`: the author's code could be canceled.
 
-    `worker.cancellation` has it.
+    `worker.runtime.cancellation` has it.
     """
 
     is_armed: bool

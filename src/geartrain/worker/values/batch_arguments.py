@@ -53,7 +53,7 @@ class BatchBinder:
     def bind(self, raw: Buffer, items: Sequence[CallItem], chosen: Sequence[int]) -> Bound:
         """Bind the `chosen` items of a call, by their indexes; give the arguments to `release` when the run is over.
 
-        `raw` is the input of the whole call, as in `bridge.messages.Predict`. It is decoded anew each time, so that no
+        `raw` is the input of the whole call, as in `ipc.messages.Predict`. It is decoded anew each time, so that no
         invocation sees what another one did to its arguments.
         """
         json, tensors = unpack(raw) if len(items) > 1 or items[0].packed else (bytes(raw), [])

@@ -29,7 +29,7 @@ class PackedHeaders:
         return headers
 
     def pack(self, tensors: Sequence[Tensor]) -> list[Buffer]:
-        """As `domain.tensors.pack`, with an empty object beside the tensors, of which there is one at least."""
+        """As `domain.tensors.tensor.pack`, with an empty object beside the tensors, of which there is one at least."""
         parts: list[Buffer] = []
         for header, tensor in zip(self.of(tensors), tensors, strict=True):
             parts += (header, tensor.data)

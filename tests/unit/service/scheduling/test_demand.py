@@ -15,7 +15,9 @@ from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits, VersionRecord
 from geartrain.service.scheduling.demand import Demand
 from geartrain.service.shared_memory import SharedRegions
+from geartrain.transport.access.authorizer import Everybody
 from geartrain.transport.grpc import open_inference_pb2 as pb
+from geartrain.transport.grpc.access import CallAccess
 from geartrain.transport.grpc.infer import InferCalls
 from tests.support.deployments import catalogue_of, deploy
 
@@ -130,7 +132,7 @@ async def test_calls_of_grpc_that_come_together_are_of_several_clients() -> None
 
     catalogue = await catalogue_of(m=open_deployment)
     _ask_alone(catalogue.find("m"), worker)
-    calls = InferCalls(catalogue, SharedRegions(enabled=False))
+    calls = InferCalls(catalogue, SharedRegions(enabled=False), CallAccess(Everybody()))
     request = pb.ModelInferRequest(model_name="m").SerializeToString()
     context: Any = SimpleNamespace(time_remaining=lambda: None)
 

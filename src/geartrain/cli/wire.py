@@ -1,0 +1,151 @@
+"""The options of `geartrain serve` for connections: addresses, limits, and TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from geartrain.cli.options import CONNECTIONS, SECURITY, parse_duration, parse_size
+from geartrain.transport.wire.limits import WireLimits
+from geartrain.transport.wire.tls import TlsFiles
+
+DEFAULTS: Final = WireLimits()
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_MAX_JSON_ELEMENTS: Final = 2_000_000
+
+
+def _size(text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        parser=parse_size, metavar="SIZE", show_default=False, help=text, rich_help_panel=CONNECTIONS
+    )
+    return option
+
+
+def _time(text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        parser=parse_duration, metavar="TIME", show_default=False, help=text, rich_help_panel=CONNECTIONS
+    )
+    return option
+
+
+Host = Annotated[
+    str,
+    typer.Option(
+        envvar="HOST",
+        metavar="ADDRESS",
+        help="The address to listen on; 0.0.0.0 for every one of the machine, as in a container.",
+        rich_help_panel=CONNECTIONS,
+    ),
+]
+AdminPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="A port of their own for administration (load, unload, shared memory, shutdown) and metrics; 0 for any "
+        "free one.",
+        rich_help_panel=CONNECTIONS,
+    ),
+]
+MaxBodySize = Annotated[int, _size("The largest body of a request; 100MiB by default. 0 disables this limit.")]
+MaxHeadSize = Annotated[
+    int, _size("The largest head of a request, and the largest trailers; 32KiB by default. 0 disables this limit.")
+]
+MaxBufferedSize = Annotated[
+    int | None,
+    _size(
+        "What the bodies of all connections may take together; by default a quarter of the memory that the server may "
+        "use. 0 disables this limit."
+    ),
+]
+MaxJsonElements = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="How many elements a JSON body may have besides the data of tensors. 0 disables this limit.",
+        rich_help_panel=CONNECTIONS,
+    ),
+]
+MaxConnections = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="How many connections may be open at once. 0 disables this limit.",
+        rich_help_panel=CONNECTIONS,
+    ),
+]
+MaxConnectionsPerClient = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="How many of them may be of one address; 0, the default, disables this limit. A proxy is one address.",
+        rich_help_panel=CONNECTIONS,
+    ),
+]
+HeadTimeout = Annotated[
+    float, _time("How long the head of a request may take to come; 10s by default. 0 disables this limit.")
+]
+BodyTimeout = Annotated[
+    float, _time("In what time 10 KiB of a body have to come, or its rest; 10s by default. 0 disables this limit.")
+]
+IdleTimeout = Annotated[
+    float, _time("How long a connection may be without a request; 75s by default. 0 disables this limit.")
+]
+SendTimeout = Annotated[
+    float,
+    _time("How long a client may take nothing of its answer; 60s by default. 0 disables this limit."),
+]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        help="Serve over TLS with this certificate, PEM. A renewed one is taken up without a restart.",
+        rich_help_panel=SECURITY,
+    ),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option("--tls-key", metavar="FILE", help="The key of that certificate.", rich_help_panel=SECURITY),
+]
+TlsClientCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="Let only clients in whose certificate this CA has signed.",
+        rich_help_panel=SECURITY,
+    ),
+]
+AllowPrivateUrls = Annotated[
+    bool,
+    typer.Option(
+        "--allow-private-urls",
+        help="Let clients' URLs (inputs, webhooks, output_file_prefix) point into the server's own networks.",
+        rich_help_panel=SECURITY,
+    ),
+]
+
+
+def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
+    """Put the options together; raises `typer.BadParameter` for a certificate without its key and the like."""
+    if cert is not None and key is not None:
+        return TlsFiles(cert=cert, key=key, client_ca=client_ca)
+    if cert is not None or key is not None or client_ca is not None:
+        raise typer.BadParameter("TLS needs both --tls-cert and --tls-key")
+    return None
+
+
+def limits(max_buffered_size: int | None, **others: Any) -> WireLimits:
+    """Put the limits together, which have the names of the options; without a size for all bodies the usual one."""
+    if max_buffered_size is None:
+        from geartrain.server.memory import default_limits  # late: the server is imported after the checks
+
+        max_buffered_size = default_limits().max_buffered_size
+    return WireLimits(max_buffered_size=max_buffered_size, **others)

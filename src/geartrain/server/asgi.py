@@ -1,0 +1,156 @@
+"""Models served inside another server, as an ASGI application: what `geartrain.asgi` makes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterable
+from typing import Any, Final, Literal, TypedDict, Unpack
+
+from geartrain.bridge.wakeup import WakeupMode
+from geartrain.project.errors import ProjectError
+from geartrain.project.repository import Repository
+from geartrain.project.served import find_served
+from geartrain.project.source import ModelSource, find_model
+from geartrain.server.app import App, build
+from geartrain.server.options import NO_LIMIT, ServeOptions
+from geartrain.server.reloading import watching
+from geartrain.service.models.deployment import Limits
+from geartrain.service.models.restarts import RestartPolicy
+from geartrain.transport.asgi import AsgiApplication
+from geartrain.transport.wire.exchange import Handler
+
+
+class AsgiOptions(TypedDict, total=False):
+    """The options of `geartrain serve` that mean something inside another server, all of them optional.
+
+    Sizes are in bytes, times in seconds; where the command line takes 0 for no limit, so do these. docs/asgi.md lists
+    the defaults.
+
+    Attributes:
+        wait_ready: whether the start lasts until the models are ready. It then fails if a model that is served alone
+            cannot become so. Otherwise requests get 503 until their model is ready.
+    """
+
+    wait_ready: bool
+    default_model: str
+    load: Iterable[str]
+    replicas: int
+    reload: bool
+    no_pickle: bool
+    queue: int
+    inference_queue: int
+    keep: float
+    run_timeout: float
+    cancel_grace: float
+    setup_timeout: float
+    shutdown_grace: float
+    restart: Literal["never", "on-crash"]
+    restart_limit: int
+    max_body_size: int
+    max_download_size: int
+    upload_url: str
+    allow_private_urls: bool
+    shared_memory: bool
+    health_body: bool
+    wakeup: WakeupMode
+
+
+_READ_HERE: Final = frozenset({"wait_ready", "no_pickle", "load", "restart", "restart_limit"})
+_RENAMED: Final = {"max_body_size": "max_body_bytes", "max_download_size": "max_download_bytes"}
+_ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout")  # as `geartrain serve` reads them
+
+
+def make_application(model: str | os.PathLike[str] | None, **options: Unpack[AsgiOptions]) -> AsgiApplication:
+    """Return the application that serves a model or a folder of models; raises `ProjectError`."""
+    hosted = _Hosted(read_options(model, options), wait_ready=options.get("wait_ready", False))
+    return AsgiApplication(hosted.start, hosted.stop)
+
+
+def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> ServeOptions:
+    """Return what the options mean; raises `ProjectError` for models that are not there."""
+    unknown = sorted(options.keys() - AsgiOptions.__annotations__.keys())
+    if unknown:
+        msg = f"asgi() knows no option {', '.join(unknown)}; it has {', '.join(AsgiOptions.__annotations__)}"
+        raise TypeError(msg)
+    target = None if model is None else os.fspath(model)
+    no_pickle = options.get("no_pickle", False)
+    source = find_served(target, no_pickle=no_pickle)
+    load = None if "load" not in options else frozenset(options["load"])
+    _check_names(source, {*(load or ()), *([options["default_model"]] if "default_model" in options else [])})
+    values: dict[str, Any] = {"allow_private_urls": False, **options}
+    unlimited = {name: None for name in _ZERO_IS_NO_LIMIT if values.get(name) == 0}
+    limits = {name: value for name, value in {**values, **unlimited}.items() if name in Limits.__struct_fields__}
+    for name in _RENAMED:
+        if values.get(name) == 0:
+            values[name] = NO_LIMIT
+    fields = {_RENAMED.get(name, name): value for name, value in values.items() if name not in {*limits, *_READ_HERE}}
+    restarts = RestartPolicy(limit=options.get("restart_limit", RestartPolicy().limit))
+    return ServeOptions(
+        source=source,
+        target=target,
+        find_again=lambda: find_model(target, no_pickle=no_pickle),
+        limits=Limits(**limits),
+        restarts=restarts if options.get("restart") == "on-crash" else None,
+        load=load,
+        **fields,
+    )
+
+
+def _check_names(source: ModelSource | Repository, wanted: set[str]) -> None:
+    there = source.names() if isinstance(source, Repository) else [source.name]
+    missing = sorted(wanted.difference(there))
+    if missing:
+        raise ProjectError(f"there is no model {missing[0]!r}; there are {', '.join(there)}")
+
+
+class _Hosted:
+    """Builds the app anew for each start, because one that has been stopped is of no more use."""
+
+    def __init__(self, options: ServeOptions, *, wait_ready: bool) -> None:
+        self._options = options
+        self._wait_ready = wait_ready
+        self._open: contextlib.AsyncExitStack
+
+    async def start(self) -> Handler:
+        """Start the workers; return what answers requests."""
+        async with contextlib.AsyncExitStack() as stack:
+            app = build(self._options)
+            stack.push_async_callback(_stop, app)
+            app.spawn()
+            from geartrain.server.http import large_bodies, make_handler  # while the workers start
+
+            await app.start()
+            bodies = large_bodies(app)
+            stack.callback(bodies.close)
+            handler = make_handler(app, bodies)
+            await stack.enter_async_context(watching(app))
+            if self._wait_ready:
+                await _ready(app)
+            self._open = stack.pop_all()
+        return handler
+
+    async def stop(self) -> None:
+        """End what `start` has started."""
+        await self._open.aclose()
+
+
+async def _stop(app: App) -> None:
+    options = app.options
+    try:
+        await app.stop(grace=options.shutdown_grace, webhook_grace=lambda: options.webhooks.grace)
+    except BaseException:
+        await app.kill()
+        await app.outbound.close()
+        raise
+
+
+async def _ready(app: App) -> None:
+    """Wait until no model is being loaded. Raises `ModelSetupError` for one that is served alone and has failed."""
+    if not isinstance(app.options.source, Repository):
+        await app.ready()
+        return
+    loads = {load for name in app.catalogue.names() for load in app.catalogue.entry(name).loads}
+    if loads:
+        await asyncio.wait(loads)

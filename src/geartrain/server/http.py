@@ -1,0 +1,149 @@
+"""The HTTP server of an app: its routes, its listeners, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from geartrain.server.app import App
+from geartrain.transport.access.access import Access
+from geartrain.transport.access.guard import AccessGuard
+from geartrain.transport.cog.api import COG, CogOptions
+from geartrain.transport.cog.routes import cog_routes, shutdown_route
+from geartrain.transport.large_bodies import LargeBodies
+from geartrain.transport.listeners import split_routes
+from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
+from geartrain.transport.open_inference.routes import open_inference_routes
+from geartrain.transport.routing import Route, Router
+from geartrain.transport.system.metrics import metrics_route
+from geartrain.transport.wire.exchange import Handler
+from geartrain.transport.wire.server import WireServer
+from geartrain.transport.wire.tls import TlsContext
+
+QUIET: Final = CogOptions().quiet
+_ANSWER_GRACE: Final = 1.0  # seconds for canceled predictions to say so to their clients
+
+
+def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies) -> list[Route]:
+    options = app.options
+    catalogue = app.catalogue if app.serves_models else None
+    routes = cog_routes(catalogue, app.trainings, cog_options, bodies=bodies)
+    if catalogue is not None:
+        context = ServerContext(catalogue, app.regions, options.max_body_bytes, ArrayLoader(), bodies)
+        routes += open_inference_routes(context, health_body=options.health_body)
+        routes.append(metrics_route(catalogue, COG))
+    return routes
+
+
+def make_handler(app: App, bodies: LargeBodies, *, quiet: float = QUIET) -> Handler:
+    """Return what handles the requests to an app inside another server.
+
+    That server decides who may come in, and no request shuts it down. `bodies` reads large ones; `quiet`: see
+    `HttpServer`.
+    """
+    return Router(_routes(app, CogOptions(max_body=app.options.max_body_bytes, quiet=quiet), bodies), COG)
+
+
+def large_bodies(app: App) -> LargeBodies:
+    """Return what reads large bodies within the limits of an app; whoever asks for it closes it."""
+    return LargeBodies(max_elements=app.options.max_json_elements)
+
+
+def _guard(app: App, access: Access) -> AccessGuard:
+    return access.guard(lambda: app.catalogue.default_model)
+
+
+class HttpServer:
+    """Serves an app until it is told to stop, and lets no client keep it from ending."""
+
+    def __init__(
+        self, app: App, access: Access, *, quiet: float = QUIET, on_tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """`quiet`: the seconds after which a stream without events is kept alive. Needs a running loop.
+
+        `on_tick` is called about once a second.
+        """
+        options = app.options
+        self._cancel_all = app.cancel_all
+        self._grace = options.shutdown_grace
+        self._loop = asyncio.get_running_loop()
+        self._ends_at = 0.0  # on the loop's clock, once it is stopping
+        self._stopping = asyncio.Event()
+        self._is_forced = False
+        has_admin_port = options.admin_port is not None
+        cog_options = CogOptions(max_body=options.max_body_bytes, quiet=quiet, has_shutdown=not has_admin_port)
+        self._bodies = large_bodies(app)
+        routes = [*_routes(app, cog_options, self._bodies), shutdown_route(self.stop, cog_options)]
+        public, admin = split_routes(routes, has_admin_port=has_admin_port)
+        guard = _guard(app, access)
+        self._public = WireServer(Router(public, COG, guard), options.wire, on_tick=on_tick)
+        self._admin = WireServer(Router(admin, COG, guard), options.wire)
+        self._wires = (self._public, self._admin)
+        access.on_change(self._forget_heads)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it has been told to stop."""
+        return self._stopping.is_set()
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether it has been told to stop at once."""
+        return self._is_forced
+
+    def listen(self, listener: socket.socket, tls: TlsContext | None = None, *, is_admin: bool = False) -> None:
+        """Accept connections on a listening socket, which is the server's from now on.
+
+        `is_admin`: it is for administration and metrics, where these have a port of their own.
+        """
+        wire = self._admin if is_admin else self._public
+        wire.listen(listener, None if tls is None else tls.context)
+
+    def stop(self) -> None:
+        """Take no further request, and end when what runs is over, or the grace is."""
+        self._stopping.set()
+
+    def force_stop(self) -> None:
+        """End at once."""
+        self._is_forced = True
+        self._stopping.set()
+        self._disconnect()
+
+    def grace_left(self) -> float | None:
+        """Return the seconds that running predictions still have; None for no limit."""
+        if self._is_forced:
+            return 0.0
+        if self._grace is None or not self.is_stopping:
+            return self._grace
+        return max(0.0, self._ends_at - self._loop.time())
+
+    async def serve(self) -> None:
+        """Serve until told to stop; then give every answer that is owed, as far as the grace allows."""
+        await self._stopping.wait()
+        grace = self._grace
+        timers = []
+        if grace is not None:
+            self._ends_at = self._loop.time() + grace
+            timers.append(self._loop.call_at(self._ends_at, self._cancel_all))
+            timers.append(self._loop.call_at(self._ends_at + _ANSWER_GRACE, self._disconnect))
+        for wire in self._wires:
+            wire.close()
+        if self._is_forced:
+            self._disconnect()
+        for wire in self._wires:
+            await wire.drained()
+        for timer in timers:
+            timer.cancel()
+        for wire in self._wires:
+            wire.stop()
+        self._bodies.close()
+
+    def _disconnect(self) -> None:
+        for wire in self._wires:
+            wire.disconnect()
+
+    def _forget_heads(self) -> None:
+        for wire in self._wires:
+            wire.forget_heads()

@@ -1,0 +1,65 @@
+"""Finds out by the `Authorization` of a request what its sender may do. HTTP and gRPC ask here alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.transport.access.grants import EVERYTHING, Grant
+
+_SCHEME: Final = "bearer"
+
+
+class Source(Protocol):
+    """Knows some of the keys or tokens."""
+
+    def find(self, token: str) -> Grant | None:
+        """Return what a token allows; None for one that is not of this kind or unknown.
+
+        Raises `UNAUTHENTICATED` for one of this kind that is not valid, and says why.
+        """
+
+
+class Authorizer(Protocol):
+    """Decides what the sender of a request may do. `is_open`: whether it is everything, whoever it is."""
+
+    is_open: bool
+
+    def authorize(self, values: Sequence[str]) -> Grant:
+        """Return what the values of `Authorization` allow, of which there should be one; raise `UNAUTHENTICATED`."""
+
+
+class Everybody:
+    """Lets everybody do everything: no keys are asked for."""
+
+    is_open = True
+
+    def authorize(self, values: Sequence[str]) -> Grant:  # noqa: ARG002 - as of `Authorizer`
+        """Return the grant of everything."""
+        return EVERYTHING
+
+
+class BearerAuthorizer:
+    """Asks for `Authorization: Bearer …`."""
+
+    is_open = False
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = tuple(sources)
+
+    def authorize(self, values: Sequence[str]) -> Grant:
+        """Return what the source that knows the token says it allows."""
+        if len(values) != 1:
+            msg = "This server asks for a key, in one header: Authorization: Bearer KEY"
+            raise GeartrainError(Code.UNAUTHENTICATED, msg)
+        scheme, _, token = values[0].strip().partition(" ")
+        token = token.strip()
+        if scheme.lower() != _SCHEME or not token:
+            msg = "The header Authorization has to be of the form: Bearer KEY"
+            raise GeartrainError(Code.UNAUTHENTICATED, msg)
+        for source in self._sources:
+            grant = source.find(token)
+            if grant is not None:
+                return grant
+        raise GeartrainError(Code.UNAUTHENTICATED, "The key is not known to this server, or was revoked.")

@@ -1,0 +1,58 @@
+"""What somebody may do who has come in."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Final, get_args
+
+import msgspec
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.transport.routing import Scope, Subject
+
+SCOPES: Final = tuple(scope for scope in get_args(Scope) if scope != "open")
+ANY_MODEL: Final = "*"
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What a key or a token allows.
+
+    A scope includes no other one: a key with `admin` alone cannot predict.
+
+    Attributes:
+        holder: who it is, such as `key 'ada'`; its holder reads it in errors.
+        scopes: those that it has.
+        models: patterns as of a shell, in which case matters.
+        is_lasting: whether it holds until its source says that it has changed; otherwise each request has to ask anew.
+    """
+
+    holder: str
+    scopes: frozenset[str]
+    models: tuple[str, ...] = (ANY_MODEL,)
+    is_lasting: bool = True
+
+    def check_scope(self, scope: Scope) -> None:
+        """Raise `FORBIDDEN` without this scope; `open` needs none."""
+        if scope not in self.scopes and scope != "open":
+            raise GeartrainError(Code.FORBIDDEN, f"The {self.holder} does not have the scope '{scope}'.")
+
+    def check_model(self, model: str) -> None:
+        """Raise `FORBIDDEN` for a model that no pattern fits."""
+        for pattern in self.models:
+            if pattern == ANY_MODEL or fnmatchcase(model, pattern):
+                return
+        raise GeartrainError(Code.FORBIDDEN, f"The {self.holder} is not for the model '{model[:200]}'.")
+
+    def check_subject(self, subject: Subject, model: str | None) -> None:
+        """Raise `FORBIDDEN` for what concerns other models than those of the patterns.
+
+        `model` counts where `subject` is `model`; None stands for a default model where there is none.
+        """
+        if subject == "model" and model is not None:
+            self.check_model(model)
+        elif subject == "all" and ANY_MODEL not in self.models:
+            msg = f"The {self.holder} is for some models only, and this concerns all of them."
+            raise GeartrainError(Code.FORBIDDEN, msg)
+
+
+EVERYTHING: Final = Grant("server", frozenset(SCOPES))

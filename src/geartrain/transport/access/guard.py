@@ -1,0 +1,62 @@
+"""Decides about each request over HTTP. See `Guard`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from geartrain.transport.access.authorizer import Authorizer
+from geartrain.transport.access.hosts import HostPolicy
+from geartrain.transport.access.origins import OriginPolicy
+from geartrain.transport.routing import Params, Route
+from geartrain.transport.wire.exchange import Answer, Head
+
+
+class AccessGuard:
+    """Checks the host, the origin and the key of a request, in this order.
+
+    What it decides depends on the head of a request alone, on options that do not change, and on keys. A wire may
+    therefore remember what became of a head whose `check` was True, until the access says that it has changed: see
+    `Access`.
+    """
+
+    def __init__(
+        self,
+        authorizer: Authorizer,
+        hosts: HostPolicy,
+        origins: OriginPolicy,
+        *,
+        default_model: Callable[[], str | None],
+    ) -> None:
+        """`default_model`: the name of the model whose Cog API is at the root, None where there is none."""
+        self._authorizer = authorizer
+        self._hosts = hosts
+        self._origins = origins
+        self._default_model = default_model
+
+    def check(self, head: Head, route: Route, params: Params) -> bool:
+        """Ask for a key that is for this route. False for a token: it expires."""
+        if self._authorizer.is_open or route.scope == "open":
+            return True
+        grant = self._authorizer.authorize(
+            [value.decode("latin-1") for name, value in head.headers if name == b"authorization"]
+        )
+        grant.check_scope(route.scope)
+        model = params.get("model")
+        subject = "all" if route.scope == "admin" and model is None else route.subject
+        grant.check_subject(subject, self._default_model() if model is None else model)
+        return grant.is_lasting
+
+    def intercept(self, head: Head) -> Answer | None:
+        """Refuse foreign hosts and pages of other sites; answer the preflights of allowed ones."""
+        self._hosts.check(head.header(b"host"))
+        preflight = self._origins.preflight(head)
+        if preflight is None:
+            self._origins.check(head)
+        return preflight
+
+    def dress(self, head: Head, answer: Answer) -> Answer:
+        """Return the answer with the headers of CORS, for a page of an allowed origin."""
+        headers = self._origins.headers(head.header(b"origin"))
+        return msgspec.structs.replace(answer, headers=(*answer.headers, *headers)) if headers else answer

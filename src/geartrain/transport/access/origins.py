@@ -1,0 +1,111 @@
+"""Pages in browsers: which of them may send requests that change something, and which may read answers.
+
+A browser sends what a page of any site wants, from within the network of its user, and says where the page is from.
+Other clients say nothing of the kind, and are not affected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.transport.wire.exchange import Answer, Head
+
+ANY: Final = "*"
+
+_HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing
+_OWN: Final = frozenset({b"same-origin", b"none"})  # the server's own page, or the user
+_FOREIGN: Final = frozenset({b"same-site", b"cross-site"})
+_ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?")
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+
+_ALLOWED_METHODS: Final = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
+_ALLOWED_HEADERS: Final = (
+    b"Authorization, Content-Type, Content-Encoding, Prefer, Accept, Inference-Header-Content-Length, Last-Event-ID, "
+    b"Traceparent, Tracestate"
+)
+_EXPOSED_HEADERS: Final = b"Inference-Header-Content-Length, Retry-After, WWW-Authenticate"
+_MAX_AGE: Final = b"7200"  # seconds; no browser remembers longer
+
+
+def read_origin(text: str) -> str:
+    """Return an origin of `--cors-origin` as browsers write it; raises ValueError if it is not an origin."""
+    origin = text.strip().lower().rstrip("/")
+    if origin == ANY:
+        return ANY
+    if _ORIGIN.fullmatch(origin) is None:
+        raise ValueError(f"{text!r} is no origin; write a scheme and a host, such as https://app.example.com, or *")
+    return origin.removesuffix(_DEFAULT_PORTS[origin.partition(":")[0]])
+
+
+class OriginPolicy:
+    """Says which pages may do what. `allowed`: origins as of `read_origin`."""
+
+    def __init__(self, allowed: Sequence[str]) -> None:
+        self._allowed = frozenset(origin.encode() for origin in allowed)
+        self._is_open = ANY in allowed
+
+    def check(self, head: Head) -> None:
+        """Raise `FORBIDDEN` for a request that changes something and comes from a page of another site."""
+        if head.method in _HARMLESS:
+            return
+        origin = head.header(b"origin")
+        site = head.header(b"sec-fetch-site")
+        if origin is None and site is None:
+            return
+        if self.allows(origin) or site in _OWN:
+            return
+        if site in _FOREIGN or (origin is not None and not _is_own(origin, head.header(b"host"))):
+            where = "another site" if origin is None else f"'{origin[:200].decode('latin-1')}'"
+            msg = f"A page of {where} may not send this request. If it should, start the server with --cors-origin."
+            raise GeartrainError(Code.FORBIDDEN, msg)
+
+    def allows(self, origin: bytes | None) -> bool:
+        """Whether pages of this origin may send any request and read the answers."""
+        return origin is not None and (self._is_open or origin in self._allowed)
+
+    def preflight(self, head: Head) -> Answer | None:
+        """Answer what a browser asks before it sends a request of an allowed page; None for any other request."""
+        if head.method != "OPTIONS" or head.header(b"access-control-request-method") is None:
+            return None
+        origin = head.header(b"origin")
+        if origin is None or not self.allows(origin):
+            return None
+        headers = (
+            *self._origin_headers(origin),
+            (b"access-control-allow-methods", _ALLOWED_METHODS),
+            (b"access-control-allow-headers", _ALLOWED_HEADERS),
+            (b"access-control-max-age", _MAX_AGE),
+        )
+        return Answer(HTTPStatus.NO_CONTENT, (), headers)
+
+    def headers(self, origin: bytes | None) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the headers without which a browser hides an answer from its page; none where it is to be hidden."""
+        if origin is None or not self.allows(origin):
+            return ()
+        return (*self._origin_headers(origin), (b"access-control-expose-headers", _EXPOSED_HEADERS))
+
+    def _origin_headers(self, origin: bytes) -> tuple[tuple[bytes, bytes], ...]:
+        if self._is_open:  # no credentials: whoever allows every page means no cookie of a proxy in front
+            return ((b"access-control-allow-origin", b"*"),)
+        return (
+            (b"access-control-allow-origin", origin),
+            (b"access-control-allow-credentials", b"true"),
+            (b"vary", b"Origin"),
+        )
+
+
+def _is_own(origin: bytes, host: bytes | None) -> bool:
+    """Whether an origin is that of the server, as its client calls it.
+
+    The scheme is not compared: behind a proxy the client's is another one.
+    """
+    if host is None:
+        return False
+    parts = urlsplit(origin.decode("latin-1"))
+    port = _DEFAULT_PORTS.get(parts.scheme, "")
+    return parts.netloc.lower().removesuffix(port) == host.decode("latin-1").lower().removesuffix(port)

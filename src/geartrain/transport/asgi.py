@@ -1,0 +1,375 @@
+"""A wire on ASGI: the same handlers as an application inside another server.
+
+The server that calls it, its host, owns the connections: TLS, limits of heads, time limits, `Upgrade`, the `Date`
+header. What is left here is to translate requests and answers, to bound bodies, and to notice clients that leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.domain.tensors.tensor import Buffer
+from geartrain.transport.asgi_head import BadHeadError, read_head
+from geartrain.transport.asgi_lifecycle import EndedError, Lifecycle, Start, Stop
+from geartrain.transport.wire.bodies import too_large
+from geartrain.transport.wire.exchange import (
+    Accepted,
+    AcceptedInParts,
+    Answer,
+    AnswerStream,
+    Body,
+    ClientGoneError,
+    Exchange,
+    PartsExchange,
+)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+_DISCONNECT: Final = "http.disconnect"
+_BODILESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})  # they have no length either
+
+
+class AsgiApplication:
+    """An ASGI application that answers with the handler that `start` returns.
+
+    It starts with the `lifespan` of its host, or within the block `async with app.lifespan()`. Mounted applications are
+    not told of a lifespan by most frameworks; without any it starts with the first request and ends with the process.
+    """
+
+    def __init__(self, start: Start, stop: Stop) -> None:
+        """`start` cleans up after itself when it fails; `stop` follows a start that succeeded, once."""
+        self._lifecycle = Lifecycle(start, stop)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request or one lifespan, as ASGI 3 wants it."""
+        kind = scope["type"]
+        if kind == "http":
+            await self._serve(scope, receive, send)
+        elif kind == "lifespan":
+            await self._live(receive, send)
+        elif kind == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+        else:
+            msg = f"geartrain does not know the ASGI scope {kind!r}"
+            raise ValueError(msg)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
+        """Run the application for the length of a block: `FastAPI(lifespan=app.lifespan)` does it for its own.
+
+        Blocks may overlap; the end of the last one stops the application.
+        """
+        await self._lifecycle.enter()
+        try:
+            yield
+        finally:
+            await self._lifecycle.leave()
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        phase = "startup"
+        await receive()
+        try:
+            async with self.lifespan():
+                await send({"type": "lifespan.startup.complete"})
+                phase = "shutdown"
+                await receive()
+        except Exception as error:
+            logger.exception("%s failed", phase)
+            await send({"type": f"lifespan.{phase}.failed", "message": str(error) or type(error).__name__})
+        else:
+            await send({"type": "lifespan.shutdown.complete"})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_head = scope["method"] == "HEAD"
+        try:
+            handler = await self._lifecycle.handler()
+            head = read_head(scope)
+        except EndedError as error:
+            decision: Accepted | AcceptedInParts | Answer = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        except BadHeadError as error:
+            decision = _refusal(HTTPStatus.BAD_REQUEST, str(error))
+        else:
+            decision = handler.begin(head)
+            if not isinstance(decision, Answer) and head.length > decision.max_body:
+                decision = decision.refuse_size(decision.max_body)
+        responder = _Responder(is_head=is_head)
+        if isinstance(decision, Answer):
+            responder.respond(decision)
+            await responder.deliver(send)
+        elif isinstance(decision, Accepted):
+            await _exchange(decision, responder, receive=receive, send=send)
+        else:
+            await _exchange_in_parts(decision, responder, receive=receive, send=send)
+
+
+def _refusal(status: HTTPStatus, reason: str) -> Answer:
+    return Answer(status, (msgspec.json.encode({"error": reason}),))
+
+
+async def _exchange(accepted: Accepted, responder: _Responder, *, receive: Receive, send: Send) -> None:
+    body = await _read_body(receive, accepted.max_body)
+    if body is None:
+        return
+    if len(body) > accepted.max_body:
+        responder.respond(accepted.refuse_size(accepted.max_body))
+        await responder.deliver(send)
+        return
+    exchange = accepted.new_exchange(responder)
+
+    async def wait_for_disconnect() -> bool:
+        message = await receive()
+        return bool(message["type"] == _DISCONNECT)
+
+    exchange.receive(body)
+    await _run(exchange, responder, listen=wait_for_disconnect, send=send)
+
+
+async def _exchange_in_parts(accepted: AcceptedInParts, responder: _Responder, *, receive: Receive, send: Send) -> None:
+    reader = _BodyReader(accepted.max_body)
+    exchange = accepted.new_exchange(responder)
+    exchange.receive(reader)
+    try:
+        await _run(exchange, responder, listen=lambda: reader.fill(receive), send=send)
+    finally:
+        reader.close()
+
+
+async def _read_body(receive: Receive, limit: int) -> Body | None:
+    """Return the body, or the beginning of one that is larger than `limit`; None if it will never come whole."""
+    whole = bytearray()  # it grows in place: pieces that are joined in the end would need twice the memory
+    while True:
+        message = await receive()
+        if message["type"] == _DISCONNECT:
+            return None
+        piece: bytes = message.get("body", b"")
+        is_last = not message.get("more_body", False)
+        if is_last and not whole:
+            return piece
+        whole += piece
+        if is_last or len(whole) > limit:
+            return whole
+
+
+async def _run(
+    exchange: Exchange | PartsExchange, responder: _Responder, *, listen: Callable[[], Awaitable[bool]], send: Send
+) -> None:
+    """Send the answer; abandon the exchange if that ends before the answer is complete, for whatever reason.
+
+    `listen` returns when there is nothing more to hear: True if the client has left.
+    """
+    if responder.has_whole_answer:  # at once: there is nothing to wait for
+        await responder.deliver(send)
+        return
+
+    def on_heard(task: asyncio.Task[bool]) -> None:
+        if not task.cancelled() and (task.exception() is not None or task.result()):
+            leave()
+
+    def leave() -> None:
+        if responder.leave():
+            exchange.abandon()
+
+    async def listen_for_client() -> bool:
+        try:
+            return await listen()
+        except OSError:
+            return True
+
+    listening = asyncio.create_task(listen_for_client())
+    listening.add_done_callback(on_heard)
+    try:
+        await responder.deliver(send)
+    finally:
+        leave()
+        listening.cancel()
+        await asyncio.wait((listening,))
+    if not listening.cancelled():
+        listening.result()  # what the host's `receive` raised is the host's
+
+
+class _Responder:
+    """The messages of one answer. All of them are sent by the task of the request, in `deliver`."""
+
+    __slots__ = ("_changed", "_has_left", "_is_complete", "_is_head", "_messages", "has_whole_answer")
+
+    def __init__(self, *, is_head: bool) -> None:
+        self._is_head = is_head  # of a request with the method HEAD
+        self._messages: deque[tuple[Message, asyncio.Future[None] | None]] = deque()  # and who waits for its end
+        self._changed = asyncio.Event()
+        self._has_left = False
+        self._is_complete = False
+        self.has_whole_answer = False
+
+    # what a handler says
+
+    def respond(self, answer: Answer) -> None:
+        """Send a whole answer. See `Responder`."""
+        for message in _messages_of(answer, is_head=self._is_head):
+            self.put(message)
+
+    def open_stream(self, status: HTTPStatus, headers: tuple[tuple[bytes, bytes], ...]) -> AnswerStream:
+        """Send a head, and return what sends the body. See `Responder`."""
+        self.put(_start(status, headers))
+        return _Stream(self, is_head=self._is_head)
+
+    # what a stream says
+
+    def put(self, message: Message) -> None:
+        """Have a message sent."""
+        self._put(message, None)
+
+    async def put_and_wait(self, message: Message) -> None:
+        """Have a message sent, and wait for that; raises `ClientGoneError`."""
+        if self._has_left:
+            raise ClientGoneError
+        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._put(message, sent)
+        await sent
+
+    def _put(self, message: Message, sent: asyncio.Future[None] | None) -> None:
+        if self._has_left or self.has_whole_answer:
+            return
+        self.has_whole_answer = _is_last(message)
+        self._messages.append((message, sent))
+        self._changed.set()
+
+    # what the request's task says
+
+    async def deliver(self, send: Send) -> None:
+        """Send the answer as it comes; return when it is complete, or when the client has left."""
+        while not self._has_left:
+            if not self._messages:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            message, sent = self._messages[0]
+            self._is_complete = _is_last(message)  # now: when this has been sent, a host may report a disconnect
+            try:
+                await send(message)
+            except OSError:  # how a host may say that the client has left
+                return
+            if self._is_complete:
+                return
+            if self._messages:  # `leave` may have cleared them meanwhile
+                self._messages.popleft()
+            if sent is not None and not sent.done():
+                sent.set_result(None)
+
+    def leave(self) -> bool:
+        """Send nothing more; return whether that leaves the answer incomplete, the first time."""
+        if self._is_complete or self._has_left:
+            return False
+        self._has_left = True
+        for _, sent in self._messages:
+            if sent is not None and not sent.done():
+                sent.set_exception(ClientGoneError())
+        self._messages.clear()
+        self._changed.set()
+        return True
+
+
+class _Stream:
+    """The body of an answer in pieces. See `AnswerStream`."""
+
+    __slots__ = ("_is_head", "_responder")
+
+    def __init__(self, responder: _Responder, *, is_head: bool) -> None:
+        self._responder = responder
+        self._is_head = is_head
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece, when all before it have been taken. Raises `ClientGoneError`."""
+        await self._responder.put_and_wait(_body(b"" if self._is_head else data, more=True))
+
+    def end(self) -> None:
+        """Complete the body."""
+        self._responder.put(_body(b"", more=False))
+
+
+class _BodyReader:
+    """The body of a request in pieces, of which at most one waits to be taken. See `BodyReader`."""
+
+    __slots__ = ("_changed", "_count", "_has_left", "_is_whole", "_limit", "_piece", "_taken")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._piece = b""
+        self._count = 0  # bytes that have been taken
+        self._is_whole = False
+        self._has_left = False
+        self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
+
+    async def read(self) -> bytes:
+        """Return the next piece. Raises `ClientGoneError`, `GeartrainError` (`TOO_LARGE`)."""
+        while not self._piece:
+            if self._is_whole:
+                return b""
+            if self._has_left:
+                raise ClientGoneError
+            self._changed.clear()
+            await self._changed.wait()
+        piece = self._piece
+        if self._count + len(piece) > self._limit:
+            raise too_large(self._limit)
+        self._count += len(piece)
+        self._piece = b""
+        self._taken.set()
+        return piece
+
+    async def fill(self, receive: Receive) -> bool:
+        """Take pieces from the host as they are read; return whether the client has left."""
+        while True:
+            message = await receive()
+            if message["type"] == _DISCONNECT:
+                return True
+            if self._is_whole:
+                return False
+            self._piece = message.get("body", b"")
+            self._is_whole = not message.get("more_body", False)
+            self._changed.set()
+            while self._piece and not self._is_whole:
+                self._taken.clear()
+                await self._taken.wait()
+
+    def close(self) -> None:
+        """Note that no more will come."""
+        self._has_left = True
+        self._changed.set()
+
+
+def _messages_of(answer: Answer, *, is_head: bool) -> Iterator[Message]:
+    parts = [bytes(part) for part in answer.parts]  # ASGI has no views, and they may count other things than bytes
+    is_bodiless = answer.status in _BODILESS
+    length = () if is_bodiless else ((b"content-length", b"%d" % sum(map(len, parts))),)
+    yield _start(answer.status, (*answer.headers, *length))
+    *others, last = [b""] if is_bodiless or is_head or not parts else parts
+    for part in others:
+        yield _body(part, more=True)
+    yield _body(last, more=False)
+
+
+def _start(status: HTTPStatus, headers: tuple[tuple[bytes, bytes], ...]) -> Message:
+    return {"type": "http.response.start", "status": int(status), "headers": list(headers)}
+
+
+def _body(data: Buffer, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": bytes(data), "more_body": more}
+
+
+def _is_last(message: Message) -> bool:
+    return not message.get("more_body", True)

@@ -1,0 +1,107 @@
+"""What a server and the process that reads large bodies for it say to each other.
+
+A message is its length in 8 bytes, then msgpack; what is large goes beside it, in memory that both sides map.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import tempfile
+from collections.abc import Sequence
+from io import FileIO, RawIOBase
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.domain.errors import Code, FieldError
+from geartrain.domain.tensors.tensor import Buffer
+
+_LENGTH: Final = 8  # bytes in front of a message
+MARK: Final = "\0"  # in an input, before the number of the long text that it stands for; no URL begins so
+PIECE: Final = 1 << 20  # bytes that are copied at a time
+
+
+class SentTensor(msgspec.Struct, frozen=True):
+    """A tensor of `size` bytes, which are beside the message if somebody has to look at them."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    size: int
+    is_there: bool = True
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One body to be read. `signature` as JSON; `tensors` of an infer request whose JSON has been read."""
+
+    kind: str
+    signature: bytes
+    max_elements: int
+    size: int
+    tensors: tuple[SentTensor, ...] = ()
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What has become of a body.
+
+    Attributes:
+        head: what the request says beside its input, as JSON.
+        place: where the input lies in the body, if it is not beside the message.
+        sizes: of the parts beside the message, -1 for one that is not there.
+        error: code, message and fields, if the body is refused.
+        errors: what is wrong with the input.
+        values: the input as JSON if it has files, its long texts replaced by tokens.
+    """
+
+    head: bytes = b""
+    place: tuple[int, int] | None = None
+    sizes: tuple[int, ...] = ()
+    error: tuple[Code, str, tuple[FieldError, ...]] | None = None
+    errors: tuple[FieldError, ...] = ()
+    values: bytes | None = None
+
+
+def send(channel: socket.socket, message: Any, parts: Sequence[Buffer]) -> None:
+    """Send a message, and the parts beside it."""
+    text = msgspec.msgpack.encode(message)
+    with _open() as file:
+        for part in parts:
+            view = memoryview(part).cast("B")
+            for begin in range(0, len(view), PIECE):
+                _write(file, view[begin : begin + PIECE])
+        socket.send_fds(channel, [len(text).to_bytes(_LENGTH, "little")], [file.fileno()])
+    channel.sendall(text)
+
+
+def _open() -> RawIOBase:
+    if hasattr(os, "memfd_create"):
+        return FileIO(os.memfd_create("geartrain-body", os.MFD_CLOEXEC), "r+b")
+    return tempfile.TemporaryFile(buffering=0)  # pragma: no cover - Linux has the former
+
+
+def _write(file: RawIOBase, piece: memoryview) -> None:
+    while piece:
+        piece = piece[file.write(piece) or 0 :]
+
+
+def receive(channel: socket.socket) -> tuple[bytes, memoryview] | None:
+    """Return the next message and what is beside it; None at the end."""
+    length, files, _, _ = socket.recv_fds(channel, _LENGTH, 1)
+    if len(length) < _LENGTH:
+        return None
+    try:
+        size = os.fstat(files[0]).st_size
+        memory = memoryview(mmap.mmap(files[0], size, prot=mmap.PROT_READ) if size else b"")
+    finally:
+        os.close(files[0])
+    text = bytearray()
+    left = int.from_bytes(length, "little")
+    while left:
+        piece = channel.recv(min(left, PIECE))
+        if not piece:
+            return None
+        text += piece
+        left -= len(piece)
+    return bytes(text), memory

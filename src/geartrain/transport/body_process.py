@@ -1,0 +1,189 @@
+"""The process that reads large bodies: whatever a body holds, the server's loop goes on.
+
+To parse a hundred megabytes is one call of a library that does not give up the interpreter, in whatever thread; so it
+is done by another interpreter. It reads one body at a time, knows no model but its signature, and ends with the server.
+
+    python -m geartrain.transport.body_process <descriptor of a socket>
+"""
+
+from __future__ import annotations
+
+import mmap
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from geartrain.apis import cog, generate, json_limits, open_inference, tensor_json
+from geartrain.apis.infer_json import InputJson
+from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.signature.tensor_view import TensorView
+from geartrain.domain.signature.types import Signature
+from geartrain.domain.signature.validation import InputValidator
+from geartrain.domain.tensors.tensor import Buffer, Tensor, count_of, tensor_error
+from geartrain.outbound.inputs import field_errors
+from geartrain.outbound.references import FileReferences
+from geartrain.service.models.admission import without_secrets
+from geartrain.transport.body_messages import MARK, Job, Result, SentTensor, receive, send
+
+LONG: Final = 65_536  # characters of a text that travels beside the message
+
+_read_jobs = msgspec.msgpack.Decoder(Job).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
+_Parts = Sequence[Buffer | None]
+_Found = tuple[Result, _Parts]
+
+
+class _Model:
+    """What is derived of a signature."""
+
+    def __init__(self, text: bytes) -> None:
+        self.signature = signature = msgspec.json.decode(text, type=Signature)
+        self.validator = InputValidator(signature)
+        plain = tuple(field for field in signature.inputs if field.type.kind != "tensor")
+        self.plain_validator = InputValidator(msgspec.structs.replace(signature, inputs=plain))
+        self.tensors = frozenset(field.name for field in signature.inputs if field.type.kind == "tensor")
+        self.view = TensorView(signature)
+        self.files = FileReferences(signature)
+
+
+_model = lru_cache(maxsize=32)(_Model)
+
+
+def _read_cog(job: Job, body: memoryview) -> _Found:
+    text = bytes(body)
+    request = cog.read_request(text)
+    raw = cog.input_of(request)
+    head = msgspec.structs.replace(request, input=msgspec.Raw(b"null"))
+    model = _model(job.signature)
+    place = _place(text, request.input) if len(raw) > LONG else None
+    result, parts = _check(model, model.validator, raw, max_elements=job.max_elements)
+    return msgspec.structs.replace(result, head=_encode(head), place=place), [None if place else raw, *parts]
+
+
+def _read_generate(job: Job, body: memoryview) -> _Found:
+    model = _model(job.signature)
+    asked = generate.read_request(bytes(body), model.signature, model.view)
+    validator = model.validator if asked.tensors is None else model.plain_validator
+    result, parts = _check(model, validator, asked.values, max_elements=job.max_elements)
+    sent = None if asked.tensors is None else [_sent(tensor) for tensor in asked.tensors]
+    contents = [tensor.data for tensor in asked.tensors or ()]
+    return msgspec.structs.replace(result, head=_encode((asked.request.id, asked.request.parameters, sent))), [
+        *contents,
+        asked.values,
+        *parts,
+    ]
+
+
+def _read_infer(job: Job, body: memoryview) -> _Found:
+    request, contents = open_inference.read_contents(bytes(body))
+    _check_lists(job, request.inputs)
+    inputs = [msgspec.structs.replace(one, data=msgspec.UNSET) for one in request.inputs]
+    return Result(head=_encode(msgspec.structs.replace(request, inputs=inputs))), contents
+
+
+def _check_lists(job: Job, inputs: Sequence[InputJson | SentTensor]) -> None:
+    """Refuse an input that is no tensor to the model, and has too many elements for JSON."""
+    view = _model(job.signature).view
+    for one in inputs:
+        if view.is_converted(one.name) and count_of(one.shape) > job.max_elements:
+            msg = f"input '{one.name}' has more than {job.max_elements} elements, the limit max_json_elements"
+            raise tensor_error(msg)
+
+
+def _bind(job: Job, body: memoryview) -> _Found:
+    _check_lists(job, job.tensors)
+    model = _model(job.signature)
+    tensors = []
+    for sent in job.tensors:
+        if sent.is_there:
+            data, body = body[: sent.size], body[sent.size :]
+        else:  # only its size is looked at, and memory that nobody touches takes none
+            data = memoryview(mmap.mmap(-1, sent.size) if sent.size else b"")
+        tensors.append(Tensor(sent.name, sent.datatype, sent.shape, data))
+    bound = model.view.bind(tensors)
+    validator = model.plain_validator if model.view.has_tensors else model.validator
+    result, parts = _check(model, validator, bound.json, max_elements=job.max_elements)
+    return msgspec.structs.replace(result, head=_encode([one.name for one in bound.tensors])), [bound.json, *parts]
+
+
+_KINDS: Final[dict[str, Callable[[Job, memoryview], _Found]]] = {
+    "cog": _read_cog,
+    "generate": _read_generate,
+    "infer": _read_infer,
+    "bind": _bind,
+}
+
+
+def _sent(tensor: Tensor) -> SentTensor:
+    return SentTensor(tensor.name, tensor.datatype, tensor.shape, len(tensor.data))
+
+
+def _place(text: bytes, raw: msgspec.Raw) -> tuple[int, int]:
+    """Return where a value lies in the text that it was decoded from: it is a view of it."""
+    value = np.frombuffer(memoryview(raw), np.uint8)
+    return value.ctypes.data - np.frombuffer(text, np.uint8).ctypes.data, value.size
+
+
+def _check(model: _Model, validator: InputValidator, raw: bytes, *, max_elements: int) -> _Found:
+    """Check an input as `Admission` does; beside it are its echo, if it has secrets, and its long texts."""
+    try:
+        json_limits.check_elements(raw, max_elements, tensors=model.tensors)
+    except json_limits.JsonLimitError as error:
+        return Result(errors=(FieldError(("body", "input"), str(error), "value_error"),)), ()
+    errors = validator.check(raw)
+    if errors:
+        return Result(errors=errors), ()
+    echo = without_secrets(raw, validator.secret_fields) if validator.secret_fields else None
+    values: dict[str, Any] = msgspec.json.decode(raw) if validator.file_fields else {}
+    if not model.files.any_in(values):
+        return Result(), (echo,)
+    copied, places = model.files.find(values)
+    errors = field_errors(places)
+    if errors:
+        return Result(errors=errors), ()
+    texts: list[bytes] = []
+    for place in places:
+        if len(place.url) > LONG:
+            place.put(f"{MARK}{len(texts)}")
+            texts.append(place.url.encode())
+    members = {
+        name: copied[name] if name in validator.file_fields else value for name, value in _decode_members(raw).items()
+    }
+    return Result(values=_encode(members)), (echo, *texts)
+
+
+def read(job: Job, body: memoryview) -> _Found:
+    """Do a job. The error of a body that is refused is in the result."""
+    try:
+        result, parts = _KINDS[job.kind](job, body[: job.size])
+    except GeartrainError as error:
+        return Result(error=(error.code, error.message, error.fields)), ()
+    except MemoryError:
+        return Result(error=(Code.TOO_LARGE, "The request body takes more memory than there is.", ())), ()
+    return msgspec.structs.replace(result, sizes=tuple(-1 if part is None else len(part) for part in parts)), parts
+
+
+def main(descriptor: int) -> None:
+    """Read bodies until the server closes its end of the socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: it is the server that ends
+    tensor_json.load_arrays()
+    with socket.socket(fileno=descriptor) as channel:
+        while True:
+            received = receive(channel)
+            if received is None:
+                return
+            text, body = received
+            result, parts = read(_read_jobs(text), body)
+            send(channel, result, [part for part in parts if part is not None])
+            del received, text, body, result, parts
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Cog's HTTP API: of one model at the root, and of each model of several below `/models`."""

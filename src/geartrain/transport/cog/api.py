@@ -1,0 +1,58 @@
+"""How Cog's API refuses requests, and what all its endpoints share."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from geartrain.apis import cog
+from geartrain.domain.errors import GeartrainError
+from geartrain.transport.errors import HTTP_STATUS, retry_headers
+from geartrain.transport.wire.exchange import JSON, Answer
+
+_NOT_FOUND: Final = Answer(HTTPStatus.NOT_FOUND, (b'{"error":"No such path. GET / lists the endpoints."}',))
+
+
+class CogApi:
+    """The error shapes of Cog's API. See `Api`."""
+
+    @staticmethod
+    def refuse(error: GeartrainError) -> Answer:
+        """Return every wrong field, or one sentence."""
+        status = HTTP_STATUS[error.code]
+        return Answer(status, (cog.encode_error(error),), (*JSON, *retry_headers(status, error)))
+
+    @staticmethod
+    def not_found() -> Answer:
+        """Return where the endpoints are listed."""
+        return _NOT_FOUND
+
+    @staticmethod
+    def wrong_method(allowed: str) -> Answer:
+        """Return the methods that the path takes."""
+        body = msgspec.json.encode({"error": f"Method not allowed; this path takes {allowed}."})
+        return Answer(HTTPStatus.METHOD_NOT_ALLOWED, (body,), (*JSON, (b"allow", allowed.encode())))
+
+
+COG: Final = CogApi()
+
+
+class CogOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator decides.
+
+    Attributes:
+        max_body: the largest body in bytes; 0 disables the limit.
+        quiet: the seconds without an event after which a stream is kept alive.
+        has_shutdown: whether `POST /shutdown` is among the routes.
+    """
+
+    max_body: int = 100 * 1024**2
+    quiet: float = 15.0
+    has_shutdown: bool = False
+
+
+def json_answer(body: bytes, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    """Return a body of JSON."""
+    return Answer(status, (body,))

@@ -1,0 +1,58 @@
+"""`GET /docs`: the API to try out, in a page that loads nothing from other sites."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import mimetypes
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from geartrain.transport.cog.api import COG
+from geartrain.transport.tasks import Request
+from geartrain.transport.wire.exchange import Answer
+
+_PAGE: Final = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{title}</title>
+<link rel="stylesheet" href="{prefix}/docs/static/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="{prefix}/docs/static/swagger-ui-bundle.js"></script>
+<script>
+SwaggerUIBundle({{url: "{prefix}/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null}})
+</script>
+</body>
+</html>
+"""
+
+
+def docs_page(name: str, prefix: str) -> Answer:
+    """Return the page of the model `name`, whose paths begin with `prefix`."""
+    title = html.escape(f"{name} - geartrain")
+    body = _PAGE.format(title=title, prefix=html.escape(prefix)).encode()
+    return Answer(HTTPStatus.OK, (body,), ((b"content-type", b"text/html; charset=utf-8"),))
+
+
+async def docs_file(request: Request) -> Answer:
+    """Return a file of Swagger UI, which a client may keep as long as its `ETag` holds."""
+    import swagger_ui_bundle  # late: few look at the page
+
+    path = Path(swagger_ui_bundle.swagger_ui_path) / request.params["file"]
+    if path.parent != Path(swagger_ui_bundle.swagger_ui_path) or not path.is_file():
+        return COG.not_found()
+    state = path.stat()
+    tag = b'"%x-%x"' % (state.st_mtime_ns, state.st_size)
+    headers = ((b"content-type", _media_type(path)), (b"etag", tag), (b"cache-control", b"no-cache"))
+    if request.head.header(b"if-none-match") == tag:
+        return Answer(HTTPStatus.NOT_MODIFIED, (b"",), headers)
+    return Answer(HTTPStatus.OK, (await asyncio.to_thread(path.read_bytes),), headers)
+
+
+def _media_type(path: Path) -> bytes:
+    found, _ = mimetypes.guess_type(path.name)
+    return (found or "application/octet-stream").encode()

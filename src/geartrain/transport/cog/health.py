@@ -1,0 +1,36 @@
+"""The health of models as `GET /health-check` tells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from geartrain.apis import cog
+from geartrain.domain.predictions.lifecycle import Health
+from geartrain.service.models.replicas import SetupReport
+from geartrain.service.models.workers import HealthReport
+
+
+def health_fields(report: HealthReport) -> dict[str, Any]:
+    """Return the health of a model as `GET /health-check` tells it. What has no value is left out."""
+    found: dict[str, Any] = {
+        "status": report.health,
+        "setup": _setup(report.setup, report.health),
+        "user_healthcheck_error": report.healthcheck_error or report.defunct_reason,
+        "restarts": report.restarts if report.restarts.count else None,
+        "replicas": report.replicas or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _setup(report: SetupReport, health: Health) -> dict[str, Any] | None:
+    if health is Health.UNKNOWN:  # it has not started
+        return None
+    setup: dict[str, Any] = {"started_at": cog.timestamp(report.started_at)}
+    if health is Health.STARTING:
+        setup["status"] = "starting"
+    else:
+        if report.completed_at is not None:
+            setup["completed_at"] = cog.timestamp(report.completed_at)
+        setup["status"] = "failed" if report.failed else "succeeded"
+    setup["logs"] = report.logs
+    return setup

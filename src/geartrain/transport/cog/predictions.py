@@ -1,0 +1,270 @@
+"""`POST /predictions`, `PUT` and `GET /predictions/{id}`, `POST /predictions/{id}/cancel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.apis import cog
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.webhook import Webhook
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.entry import ModelRef
+from geartrain.service.models.predictions import Predictions
+from geartrain.transport.cog.api import COG, CogOptions, json_answer
+from geartrain.transport.cog.forms import Form, FormExchange, may_be_input, wrong_type
+from geartrain.transport.cog.headers import PredictionHeaders, read_headers
+from geartrain.transport.cog.streams import EventStream, EventStreams
+from geartrain.transport.large_bodies import LargeBodies, is_light
+from geartrain.transport.routing import Decision, Params
+from geartrain.transport.runs import DIRECT_LIMIT, RunExchange
+from geartrain.transport.tasks import size_refusal, start
+from geartrain.transport.wire.exchange import (
+    NO_BODY,
+    UNKNOWN_LENGTH,
+    Accepted,
+    AcceptedInParts,
+    Answer,
+    Body,
+    Head,
+    Responder,
+)
+
+_OK: Final = HTTPStatus.OK  # to read it from its class takes several times as long
+_NO_STREAMS: Final = (
+    "This model does not support streaming responses. Add @streaming to run() to enable SSE, "
+    "or leave text/event-stream out of the Accept header."
+)
+_UNKNOWN_ID: Final = b'{"error":"No such %b: it never was, or it has been over for longer than --keep."}'
+_NO_URL_ID: Final = ""
+
+FindModel = Callable[[Params], ModelRef]
+
+
+class PredictionWish(msgspec.Struct, frozen=True):
+    """What the head of a request asks for.
+
+    Attributes:
+        model: that shall run.
+        headers: what the header fields say.
+        url_id: the id in the path, empty if there is none.
+    """
+
+    model: ModelRef
+    headers: PredictionHeaders
+    url_id: str
+
+
+class PredictionEndpoints:
+    """Handles the requests for predictions of a model that the path names, or that is at the root."""
+
+    noun = "prediction"
+
+    def __init__(self, find: FindModel, options: CogOptions, bodies: LargeBodies) -> None:
+        """`find` returns the model of a path; it may raise `GeartrainError`. `bodies` reads large ones."""
+        self._find = find
+        self.bodies = bodies
+        self._options = options
+        self._refuse_size = size_refusal(COG)
+        self.streams = EventStreams(quiet=options.quiet)
+
+    def create(self, head: Head, params: Params) -> Decision:
+        """Make a prediction; not idempotent. With `id` in the path: make it, or tell how the live one stands."""
+        model = self._find(params)
+        headers = read_headers(head.headers)
+        wish = PredictionWish(model, headers, params.get("id", _NO_URL_ID))
+        if not headers.has_json:
+            if may_be_input(headers.media_type):
+                return self._create_from_form(wish)
+            if head.length not in {NO_BODY, UNKNOWN_LENGTH} or headers.media_type:
+                return COG.refuse(wrong_type(headers.media_type))
+        return Accepted(self._exchange(wish), self._options.max_body, self._refuse_size)
+
+    def cancel(self, _head: Head, params: Params) -> Decision:
+        """Ask for the end of a live prediction: 200 at once, 404 if there is none."""
+        found = any(predictions.cancel(params["id"]) for predictions in self._tables(params))
+        return json_answer(b"{}", HTTPStatus.OK if found else HTTPStatus.NOT_FOUND)
+
+    def show(self, _head: Head, params: Params) -> Decision:
+        """Tell how a prediction stands, live or recently over; 404 if there is none."""
+        for predictions in self._tables(params):
+            prediction = predictions.look_up(params["id"])
+            if prediction is not None:
+                return Answer(_OK, cog.encode_in_parts(prediction))
+        return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
+
+    def _create_from_form(self, wish: PredictionWish) -> Decision:
+        """Read inputs that are a form or a file; of a prediction that is live already, tell how it stands."""
+        live = wish.model.predictions.find(wish.url_id) if wish.url_id else None
+        if live is not None:
+            return Answer(HTTPStatus.ACCEPTED, cog.encode_in_parts(live))
+
+        def new_exchange(responder: Responder) -> FormExchange:
+            exchange = self._exchange(wish)(responder)
+            return FormExchange(
+                wish.headers.media_type,
+                exchange.find,
+                complete=exchange.complete,
+                on_admitted=exchange.go_on,
+                on_refused=exchange.give_up,
+                on_abandoned=exchange.abandon,
+            )
+
+        return AcceptedInParts(new_exchange, self._options.max_body, self._refuse_size)
+
+    def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
+        return partial(PredictionExchange, self, wish)
+
+    def _tables(self, params: Params) -> tuple[Predictions, ...]:
+        """Return the predictions of the model; none where there is no such model any more."""
+        model = self._find(params)
+        try:
+            return (model.predictions,)
+        except GeartrainError:
+            return ()
+
+
+class PredictionExchange(RunExchange):
+    """One request for a prediction."""
+
+    __slots__ = ("_endpoints", "_is_joined", "_predictions", "_stream", "_wish")
+
+    def __init__(self, endpoints: PredictionEndpoints, wish: PredictionWish, responder: Responder) -> None:
+        super().__init__(responder)
+        self._endpoints = endpoints
+        self._wish = wish
+        self._is_joined = False  # to a prediction that another request has made
+        self._predictions: Predictions
+        self._stream: EventStream
+
+    def read(self, body: Body) -> NewPrediction:
+        """Return what the body and the head ask for."""
+        headers = self._wish.headers
+        if headers.has_json:
+            request = cog.read_request(body)
+        elif body:
+            raise wrong_type(headers.media_type)
+        else:
+            request = cog.NO_REQUEST
+        return self._complete(request) if self._wish.url_id else _new(request, "", self._wish.headers)
+
+    def _complete(self, request: cog.PredictionRequest) -> NewPrediction:
+        """Add what the head says to a request."""
+        url_id = self._wish.url_id
+        if url_id and request.id is not None and request.id != url_id:
+            raise cog.id_mismatch(self._endpoints.noun)
+        return _new(request, url_id, self._wish.headers)
+
+    def is_large(self, body: Body) -> bool:
+        """Whether the body has to be read aside."""
+        return len(body) > DIRECT_LIMIT and not is_light(body)
+
+    async def prepare(self, body: Body) -> NewPrediction:
+        """As `read`, of a large body."""
+        if not self._wish.headers.has_json:
+            return self.read(body)
+        read = await self._endpoints.bodies.read_cog(body, self._wish.model.deployment.interface)
+        new = self._complete(read.request)
+        return msgspec.structs.replace(new, input=read.input, checked=read.checked)
+
+    def admit(self, body: NewPrediction) -> Prediction:
+        """Make the prediction that is asked for, or find the live one of the id in the path."""
+        wish = self._wish
+        deployment = wish.model.deployment
+        if wish.headers.event_stream:
+            self._check(deployment)
+        self._predictions = deployment.predictions
+        if wish.url_id:
+            live = self._predictions.find(wish.url_id)
+            if live is not None:
+                self._is_joined = True
+                return live
+        return deployment.create(body)
+
+    async def find(self) -> Deployment:
+        """Return what runs a prediction whose inputs are a form or a file; raise `GeartrainError` if nothing may."""
+        return self._check(self._wish.model.deployment)
+
+    def _check(self, deployment: Deployment) -> Deployment:
+        """Raise `GeartrainError` if a stream is wanted of a model that has none."""
+        if self._wish.headers.event_stream and not deployment.interface.signature.streaming:
+            deployment.workers.check_ready()
+            raise GeartrainError(Code.NOT_ACCEPTABLE, _NO_STREAMS)
+        self._predictions = deployment.predictions
+        return deployment
+
+    def complete(self, form: Form) -> NewPrediction:
+        """Add what the head says to a form."""
+        headers, url_id = self._wish.headers, self._wish.url_id
+        return NewPrediction(
+            input=form.input,
+            attachments=form.attachments,
+            id=url_id or None,
+            keep=bool(url_id) or headers.respond_async,
+            background=headers.respond_async or headers.event_stream,
+        )
+
+    def go_on(self, prediction: Prediction) -> None:
+        """Answer for a prediction that has been admitted elsewhere."""
+        try:
+            self.follow(prediction)
+        except GeartrainError as error:
+            self.give_up(error)
+
+    def give_up(self, error: GeartrainError) -> None:
+        """Answer for a prediction that could not be admitted."""
+        self._responder.respond(self.refuse(error))
+
+    def follow(self, prediction: Prediction) -> None:
+        """Answer as the header fields ask for: with events, at once, or at the end."""
+        if self._wish.headers.event_stream:
+            self._stream = self._endpoints.streams.open(
+                prediction, self._responder, predictions=self._predictions, created=not self._is_joined
+            )
+            self.hand_over(self._stream.leave)
+            start(self._stream.run())
+        elif self._is_joined:
+            self._responder.respond(Answer(HTTPStatus.ACCEPTED, cog.encode_in_parts(prediction)))
+        elif self._wish.headers.respond_async:
+            self._responder.respond(json_answer(cog.encode_accepted(prediction), HTTPStatus.ACCEPTED))
+        else:
+            self.run(prediction)
+
+    def answer(self) -> Answer:
+        """Return the prediction, which is over."""
+        return Answer(_OK, cog.encode_in_parts(self._prediction))
+
+    def refuse(self, error: GeartrainError) -> Answer:
+        """Return why there is no prediction."""
+        return COG.refuse(error)
+
+    def forsake(self, prediction: Prediction) -> None:
+        """Cancel a prediction that nobody waits for any more."""
+        self._predictions.abandon(prediction)
+
+
+def _new(request: cog.PredictionRequest, url_id: str, headers: PredictionHeaders) -> NewPrediction:
+    """Return what a request asks for."""
+    prediction_id = url_id or request.id
+    created_at: Any = request.created_at
+    return NewPrediction(
+        input=cog.input_of(request),
+        id=prediction_id,
+        keep=prediction_id is not None or headers.respond_async,  # a client that knows the id may ask for it
+        context=request.context or None,
+        created_at=None if created_at is None else created_at.timestamp(),
+        webhook=None if request.webhook is None else _webhook(request.webhook, request, headers),
+        output_prefix=request.output_file_prefix,
+        background=headers.respond_async or headers.event_stream,
+    )
+
+
+def _webhook(url: str, request: cog.PredictionRequest, headers: PredictionHeaders) -> Webhook:
+    """Return the receiver that a request names; what it is told belongs to the request's trace."""
+    return Webhook(url, frozenset(request.webhook_events_filter), headers.trace)

@@ -1,0 +1,148 @@
+"""The routes of Cog's API: of the model at the root, of trainings, and of each model below `/models`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.service.models.entry import ModelRef
+from geartrain.service.models.trainings import Trainings
+from geartrain.transport.cog.api import COG, CogOptions
+from geartrain.transport.cog.docs_page import docs_file
+from geartrain.transport.cog.overview import Overview
+from geartrain.transport.cog.predictions import PredictionEndpoints
+from geartrain.transport.cog.system import FindSystem, SystemEndpoints, at_once, path_prefix, shutdown
+from geartrain.transport.cog.trainings import TrainingEndpoints
+from geartrain.transport.large_bodies import LargeBodies
+from geartrain.transport.routing import GET, POST, Begin, Params, Route, Scope
+from geartrain.transport.tasks import Request, by_task
+from geartrain.transport.wire.exchange import Answer, Head
+
+if TYPE_CHECKING:
+    from geartrain.service.models.catalogue import Catalogue
+
+_PUT: Final = ("PUT",)
+_HINTED: Final = ("GET", "HEAD", "POST", "PUT")
+_MODEL: Final = "/models/{model}"
+_VERSION: Final = "/models/{model}/versions/{version}"
+
+
+def shutdown_route(shut_down: Callable[[], None], options: CogOptions) -> Route:
+    """Return what ends the server."""
+    begin = by_task(shutdown(shut_down), COG, options.max_body)
+    return Route(POST, "/shutdown", begin, COG, "admin", subject="all")
+
+
+def cog_routes(
+    catalogue: Catalogue | None, trainings: Trainings | None, options: CogOptions, *, bodies: LargeBodies
+) -> list[Route]:
+    """Return all routes: of the default model of the catalogue, of trainings, or of both at the root.
+
+    Of several models without a default there is an overview at the root.
+    """
+    routes: list[Route] = []
+    name = None if catalogue is None else catalogue.default_model
+    if catalogue is not None:
+        routes += _models(catalogue, options, bodies)
+        if name is None:
+            return routes + _overview(catalogue, options)
+    model = None if catalogue is None else catalogue.refer_default()
+    title = name or ("" if trainings is None else trainings.ref.entry.name)
+    system = SystemEndpoints(title, model, trainings, has_shutdown=options.has_shutdown)
+    routes += _system("", lambda _params: system, options)
+    if trainings is not None:
+        routes += _runs("/trainings", TrainingEndpoints(trainings, options, bodies))
+    if model is not None:
+        routes += _runs("/predictions", PredictionEndpoints(lambda _params: model, options, bodies))
+    return routes
+
+
+def _route(methods: tuple[str, ...], path: str, begin: Begin, *, scope: Scope) -> Route:
+    return Route(methods, path, begin, COG, scope)
+
+
+def _runs(path: str, endpoints: PredictionEndpoints) -> list[Route]:
+    return [
+        _route(POST, path, endpoints.create, scope="predict"),
+        _route(_PUT, path + "/{id}", endpoints.create, scope="predict"),
+        _route(GET, path + "/{id}", endpoints.show, scope="predict"),
+        _route(POST, path + "/{id}/cancel", endpoints.cancel, scope="predict"),
+    ]
+
+
+def _system(prefix: str, find: FindSystem, options: CogOptions) -> list[Route]:
+    def by_model(endpoint: Callable[[SystemEndpoints, Head], Awaitable[Answer]]) -> Begin:
+        async def call(request: Request) -> Answer:
+            return await endpoint(find(request.params), request.head)
+
+        return by_task(call, COG, options.max_body)
+
+    return [
+        _route(GET, prefix + "/", at_once(SystemEndpoints.discover, find), scope="open"),
+        Route(
+            GET,
+            prefix + "/health-check",
+            by_model(SystemEndpoints.health_check),
+            COG,
+            outline=by_model(SystemEndpoints.status),
+        ),
+        _route(GET, prefix + "/openapi.json", by_model(SystemEndpoints.openapi), scope="read"),
+        _route(GET, prefix + "/docs", at_once(SystemEndpoints.docs, find), scope="open"),
+        _route(GET, prefix + "/docs/static/{file*}", by_task(docs_file, COG, options.max_body), scope="open"),
+    ]
+
+
+def _models(catalogue: Catalogue, options: CogOptions, bodies: LargeBodies) -> list[Route]:
+    """Return the list of models and Cog's API of each of them, of its default version and of every version."""
+    pages = _Pages(catalogue)
+    overview = Overview(catalogue, has_shutdown=options.has_shutdown)
+    routes = [Route(GET, "/models", overview.list_models, COG, "read", subject="all")]
+    for prefix in (_MODEL, _VERSION):
+        routes += _system(prefix, pages.find, options)
+        routes.append(_route(GET, prefix, at_once(SystemEndpoints.discover, pages.find), scope="open"))
+        routes += _runs(prefix + "/predictions", PredictionEndpoints(pages.refer, options, bodies))
+    return routes
+
+
+def _overview(catalogue: Catalogue, options: CogOptions) -> list[Route]:
+    overview = Overview(catalogue, has_shutdown=options.has_shutdown)
+    hints = ("/predictions", "/predictions/{rest*}", "/trainings", "/trainings/{rest*}", "/openapi.json", "/docs")
+    return [
+        _route(GET, "/", overview.discover, scope="open"),
+        Route(
+            GET,
+            "/health-check",
+            by_task(overview.health_check, COG, options.max_body),
+            COG,
+            subject="all",
+            outline=by_task(overview.status, COG, options.max_body),
+        ),
+        *(_route(_HINTED, path, overview.hint, scope="open") for path in hints),
+    ]
+
+
+class _Pages:
+    """Finds models by the names and versions in paths."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._pages: dict[tuple[str, str], SystemEndpoints] = {}
+
+    def refer(self, params: Params) -> ModelRef:
+        """Return the model, or the version of it, that a path names; raise `NOT_FOUND` if there is none."""
+        name, version = params["model"], params.get("version", "")
+        if version and not (version.isascii() and version.isdecimal()):
+            raise GeartrainError(Code.NOT_FOUND, f"{version[:200]!r} is no version; a version is a number")
+        self._catalogue.entry(name)  # it may have gone since it was asked for the last time
+        return self._catalogue.refer(name, version)
+
+    def find(self, params: Params) -> SystemEndpoints:
+        """Return what tells of it."""
+        model = self.refer(params)
+        name, version = params["model"], params.get("version", "")
+        key = (name, model.version)
+        if key not in self._pages:
+            prefix = path_prefix(name, version)
+            self._pages[key] = SystemEndpoints(name, model, None, prefix=prefix, has_shutdown=False)
+        return self._pages[key]

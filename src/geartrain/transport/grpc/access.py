@@ -1,0 +1,70 @@
+"""What each call needs of a key, and the check of that. Keys come as metadata `authorization`, as in HTTP's header."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from geartrain.transport.access.authorizer import Authorizer
+from geartrain.transport.access.grants import EVERYTHING, Grant
+from geartrain.transport.grpc.errors import Context
+from geartrain.transport.routing import Scope, Subject
+
+_METADATA: Final = "authorization"
+
+
+class Need(NamedTuple):
+    """What a call needs: a scope, what it concerns, and the field of its message that names the model."""
+
+    scope: Scope
+    subject: Subject = "none"
+    field: str = ""
+
+
+NEEDS: Final[dict[str, Need]] = {
+    "ServerLive": Need("open"),
+    "ServerReady": Need("open"),
+    "ModelReady": Need("open"),
+    "ServerMetadata": Need("read"),
+    "ModelMetadata": Need("read", "model", "name"),
+    "ModelConfig": Need("read", "model", "name"),
+    "ModelStatistics": Need("read", "model", "name"),
+    "RepositoryIndex": Need("read", "all"),
+    "RepositoryModelLoad": Need("admin", "model", "model_name"),
+    "RepositoryModelUnload": Need("admin", "model", "model_name"),
+    "SystemSharedMemoryStatus": Need("admin", "all"),
+    "SystemSharedMemoryRegister": Need("admin", "all"),
+    "SystemSharedMemoryUnregister": Need("admin", "all"),
+}
+"""Of each call with one message each way, but for inference: that has its own check, as have the requests of a stream.
+
+The standard services, of health and of reflection, are open.
+"""
+
+
+class CallAccess:
+    """Checks the keys of calls. The methods raise `UNAUTHENTICATED` and `FORBIDDEN`."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    def grant(self, context: Context, scope: Scope) -> Grant:
+        """Return what the key of a call allows, which is this scope at least."""
+        if self._authorizer.is_open:
+            return EVERYTHING
+        metadata = context.invocation_metadata() or ()
+        grant = self._authorizer.authorize([_text(value) for name, value in metadata if name == _METADATA])
+        grant.check_scope(scope)
+        return grant
+
+    def check(self, context: Context, need: Need, message: Any) -> None:
+        """Check all that a call needs, whose message has been read."""
+        if need.scope == "open":
+            return
+        grant = self.grant(context, need.scope)
+        model = getattr(message, need.field) if need.field else ""
+        # Without a name it is about all of them, such as of statistics.
+        grant.check_subject(need.subject if model or not need.field else "all", model)
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("latin-1")

@@ -1,1 +1,0 @@
-"""HTTP: Cog's API on uvicorn and Starlette."""

@@ -1,0 +1,346 @@
+"""Bodies that take long to read, read where they do not hold up the event loop.
+
+What is at most `ON_THE_LOOP` bytes is read on the loop, by the functions of `apis`: no such body takes long. Up to
+`IN_A_THREAD` bytes a thread does it, in which no single call of a library takes long either. With tensors of numbers
+that holds up to `NUMBERS_IN_A_THREAD` bytes, and with few values up to `FEW_IN_A_THREAD`. Anything larger is read by
+another process, see `body_process`. What comes of it is the same in each case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import mmap
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from typing import Any, Final, ParamSpec, TypeVar
+
+import msgspec
+
+from geartrain.apis import cog, json_limits, open_inference
+from geartrain.apis.generate import GenerateRequest
+from geartrain.apis.infer_json import RequestJson
+from geartrain.apis.open_inference import Fetch, Reply
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.inference import InferRequest
+from geartrain.domain.signature.tensor_view import Bound, TensorView
+from geartrain.domain.tensors.tensor import Buffer, Tensor
+from geartrain.outbound.references import FileReferences
+from geartrain.service.models.admission import CheckedInput
+from geartrain.service.models.interface import Interface
+from geartrain.transport import body_messages
+from geartrain.transport.body_messages import MARK, PIECE, Job, Result, SentTensor
+
+ON_THE_LOOP: Final = 65_536  # bytes
+IN_A_THREAD: Final = 262_144
+NUMBERS_IN_A_THREAD: Final = 2_097_152  # bytes of tensors that are numbers: a native parser reads them
+FEW_ON_THE_LOOP: Final = 1_048_576  # bytes of a body that has few values: a text, or a file as a data: URL
+FEW_IN_A_THREAD: Final = 12_582_912
+_SIGNS: Final = b'",[{'
+_FEW: Final = 20_000
+PROCESSES: Final = 2
+_PATIENCE: Final = 60.0  # seconds for one body
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_Parts = list[Buffer | None]  # emptied where they are used up: to give memory back takes time, too
+
+_decode_result = msgspec.msgpack.Decoder(Result).decode
+_decode_head = msgspec.json.Decoder(cog.PredictionRequest).decode
+_decode_request = msgspec.json.Decoder(RequestJson).decode
+_decode_asked = msgspec.json.Decoder(tuple[str, dict[str, str | int | float | bool], list[SentTensor] | None]).decode
+_decode_names = msgspec.json.Decoder(frozenset[str]).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class CogBody(msgspec.Struct, frozen=True):
+    """A request of Cog's API: its input is as in the body, and has been checked. `request.input` stands for nothing."""
+
+    request: cog.PredictionRequest
+    input: bytes
+    checked: CheckedInput
+
+
+class InferBody(msgspec.Struct, frozen=True):
+    """An infer request with the model's input. `checked` is None if its input is short enough to be checked later."""
+
+    request: InferRequest
+    reply: Reply
+    bound: Bound
+    checked: CheckedInput | None
+
+
+class GenerateBody(msgspec.Struct, frozen=True):
+    """A generate request, whose input has been checked."""
+
+    request: GenerateRequest
+    checked: CheckedInput
+
+
+async def read_aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call what takes long in a thread. No single step of it may be long that keeps the interpreter for itself."""
+    return await asyncio.to_thread(function, *args, **kwargs)
+
+
+class LargeBodies:
+    """Reads large bodies. Its processes start with the first ones, and end with `close`."""
+
+    def __init__(self, *, max_elements: int = json_limits.MAX_ELEMENTS) -> None:
+        """`max_elements`: the values that a JSON input may hold, beside those of tensors: `max_json_elements`."""
+        self._max_elements = max_elements
+        self._threads = ThreadPoolExecutor(PROCESSES, thread_name_prefix="geartrain-body")
+        self._local = threading.local()
+        self._processes: set[_Process] = set()
+
+    def close(self) -> None:
+        """End the processes. Bodies that are being read are given up."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in tuple(self._processes):
+            process.stop()
+
+    async def read_cog(self, body: bytes | bytearray, interface: Interface) -> CogBody:
+        """Read a body of Cog's API, and empty it. Raises `GeartrainError`; an input's faults are in `checked`."""
+        result, parts = await self._read("cog", interface, (body,))
+        return await read_aside(_cog_body, result, parts, body, interface=interface)
+
+    async def read_generate(self, body: bytes | bytearray, interface: Interface) -> GenerateBody:
+        """Read a generate request. Raises `GeartrainError`; what is wrong with the input is in `checked`."""
+        result, parts = await self._read("generate", interface, (body,))
+        return await read_aside(_generate_body, result, parts, interface)
+
+    async def read_infer(
+        self, body: bytes | bytearray, json_size: int | None, interface: Interface, *, fetch: Fetch
+    ) -> InferBody:
+        """Read an infer request, and make the model's input of it. See `open_inference.read_request`."""
+        request, reply = await self._read_infer(body, json_size, interface, fetch=fetch)
+        view = interface.view
+        tensors = request.inputs
+        is_read = [_is_read(tensor, view) for tensor in tensors]
+        size = sum(len(tensor.data) for tensor, each in zip(tensors, is_read, strict=True) if each)
+        if size <= ON_THE_LOOP:
+            return InferBody(request, reply, view.bind(tensors), None)
+        sent = tuple(
+            SentTensor(one.name, one.datatype, one.shape, len(one.data), each)
+            for one, each in zip(tensors, is_read, strict=True)
+        )
+        contents = [tensor.data for tensor, each in zip(tensors, is_read, strict=True) if each]
+        result, parts = await self._read("bind", interface, contents, tensors=sent)
+        names = _decode_names(result.head)
+        json, checked = await read_aside(_bound_json, result, parts, interface)
+        return InferBody(request, reply, Bound(json, tuple(one for one in tensors if one.name in names)), checked)
+
+    async def _read_infer(
+        self, body: bytes | bytearray, json_size: int | None, interface: Interface, *, fetch: Fetch
+    ) -> tuple[InferRequest, Reply]:
+        view = interface.view
+        if json_size == 0:
+            return await read_aside(open_inference.read_request, body, json_size, view, fetch=fetch)
+        text, tail = open_inference.split_body(body, json_size)
+        if len(text) <= ON_THE_LOOP:
+            return open_inference.read_request(body, json_size, view, fetch=fetch)
+        result, parts = await self._read("infer", interface, (text,))
+        data = [msgspec.UNSET if part is None else memoryview(part) for part in parts]
+        return open_inference.assemble(_decode_request(result.head), data, tail, view=view, fetch=fetch)
+
+    async def _read(
+        self, kind: str, interface: Interface, parts: Sequence[Buffer], *, tensors: tuple[SentTensor, ...] = ()
+    ) -> tuple[Result, _Parts]:
+        size = sum(map(len, parts))
+        job = Job(kind, msgspec.json.encode(interface.signature), self._max_elements, size, tensors)
+        if size <= IN_A_THREAD or _is_quick(kind, parts, size):
+            result, found = await read_aside(_read_here, job, parts)
+        else:
+            loop = asyncio.get_running_loop()
+            result, found = await loop.run_in_executor(self._threads, self._read_there, job, parts)
+        if result.error is not None:
+            code, message, fields = result.error
+            raise GeartrainError(code, message, fields=fields)
+        return result, found
+
+    def _read_there(self, job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts]:
+        process: _Process | None = getattr(self._local, "process", None)
+        if process is None:
+            process = self._local.process = _Process()
+            self._processes.add(process)
+        return process.read(job, parts)
+
+
+def is_light(body: bytes | bytearray) -> bool:
+    """Whether a body of Cog's API is read on the loop: a short one, or one of few values, such as a file."""
+    return len(body) <= ON_THE_LOOP or (len(body) <= FEW_ON_THE_LOOP and _has_few(body, _SIGNS))
+
+
+def _is_quick(kind: str, parts: Sequence[Buffer], size: int) -> bool:
+    """Whether no step of reading takes long, though the bodies are large."""
+    if kind == "infer":
+        return size <= NUMBERS_IN_A_THREAD and all(_has_few(bytes(part), b'"') for part in parts)
+    return kind != "bind" and size <= FEW_IN_A_THREAD and all(_has_few(bytes(part), _SIGNS) for part in parts)
+
+
+def _has_few(body: bytes | bytearray, signs: bytes) -> bool:
+    """Whether such signs are rare in a body; a body of many values has many of them."""
+    return sum(body.count(sign) for sign in signs) <= _FEW
+
+
+def _read_here(job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts]:
+    from geartrain.apis import tensor_json
+    from geartrain.transport import body_process  # late: it imports numpy
+
+    if tensor_json.arrays() is None:
+        tensor_json.load_arrays()
+    body = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+    result, found = body_process.read(job, body)
+    return result, list(found)
+
+
+class _Process:
+    """A process that reads bodies, one at a time. Used by one thread; another one may stop it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+
+    def read(self, job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts]:
+        """Have a body read. Raises `GeartrainError` if the process ends meanwhile; the next body finds another one."""
+        try:
+            received = self._exchange(job, parts)
+        except OSError:
+            received = None
+        if received is None:
+            self.stop()
+            raise GeartrainError(Code.INTERNAL, "The process that reads large request bodies has ended.")
+        result: Result = _decode_result(received[0])
+        return result, _cut(received[1], result.sizes)
+
+    def stop(self) -> None:
+        """End the process. Repeating it is harmless."""
+        process, self._process = self._process, None
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            with contextlib.suppress(OSError):
+                channel.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits
+            channel.close()
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def _exchange(self, job: Job, parts: Sequence[Buffer]) -> tuple[bytes, memoryview] | None:
+        if self._process is None or self._process.poll() is not None:
+            self.stop()
+            self._start()
+        channel = self._channel
+        if channel is None:
+            return None
+        body_messages.send(channel, job, parts)
+        return body_messages.receive(channel)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(_PATIENCE)
+        with theirs:
+            number = theirs.fileno()
+            command = [sys.executable, "-P", "-m", "geartrain.transport.body_process", str(number)]
+            self._process = subprocess.Popen(command, pass_fds=(number,), stdin=subprocess.DEVNULL)  # noqa: S603 - ours
+        self._channel = ours
+
+
+def _cut(memory: memoryview, sizes: Sequence[int]) -> _Parts:
+    parts: _Parts = []
+    for size in sizes:
+        if size < 0:
+            parts.append(None)
+        else:
+            parts.append(memory[:size])
+            memory = memory[size:]
+    return parts
+
+
+def _is_read(tensor: Tensor, view: TensorView) -> bool:
+    """Whether the contents of a tensor are looked at, and not only counted."""
+    return tensor.datatype == "BYTES" or view.is_converted(tensor.name)
+
+
+# from results to requests, in a thread
+
+
+def _cog_body(result: Result, parts: _Parts, body: Buffer, *, interface: Interface) -> CogBody:
+    request = _decode_head(result.head)
+    if result.place is not None:
+        begin, size = result.place
+        raw = _bytes(memoryview(body)[begin : begin + size])
+    else:
+        raw = bytes(parts[0] or b"{}")
+    del parts[0]
+    if isinstance(body, bytearray):
+        body.clear()  # its callers keep it until this is done, and what follows takes memory, too
+    return CogBody(request, raw, _checked(result, parts, interface))
+
+
+def _generate_body(result: Result, parts: _Parts, interface: Interface) -> GenerateBody:
+    own_id, parameters, sent = _decode_asked(result.head)
+    request = InferRequest((), own_id, parameters)
+    tensors = None
+    count = len(sent or ())
+    if sent is not None:
+        tensors = tuple(Tensor(one.name, one.datatype, one.shape, parts[at] or b"") for at, one in enumerate(sent))
+    values = _bytes(parts[count] or b"")
+    del parts[: count + 1]
+    return GenerateBody(GenerateRequest(values, tensors, request), _checked(result, parts, interface))
+
+
+def _bound_json(result: Result, parts: _Parts, interface: Interface) -> tuple[bytes, CheckedInput]:
+    json = _bytes(parts[0] or b"")
+    del parts[0]
+    return json, _checked(result, parts, interface)
+
+
+def _checked(result: Result, parts: _Parts, interface: Interface) -> CheckedInput:
+    """`parts`: the echo, and the long texts of the input."""
+    if result.errors:
+        return CheckedInput(interface, result.errors)
+    echo = None if parts[0] is None else _bytes(parts[0])
+    if result.values is None:
+        return CheckedInput(interface, echo=echo)
+    files = FileReferences(interface.signature)
+    members: dict[str, Any] = dict(_decode_members(result.values))
+    for name in interface.validator.file_fields:
+        if name in members:
+            members[name] = msgspec.json.decode(members[name])
+    values, places = files.find(members)
+    for place in places:
+        if place.url.startswith(MARK):
+            place.put(_text(parts[1 + int(place.url[len(MARK) :])] or b""))
+    parts.clear()
+    return CheckedInput(interface, values={name: values[name] for name in members}, echo=echo)
+
+
+def _bytes(data: Buffer) -> bytes:
+    """Return a copy, made in pieces."""
+    copy = BytesIO()
+    view = memoryview(data)
+    for begin in range(0, len(view), PIECE):
+        copy.write(view[begin : begin + PIECE])
+    return copy.getvalue()
+
+
+def _text(data: Buffer) -> str:
+    """Return the text that is encoded in `data`, decoded in pieces."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    view = memoryview(data)
+    text = ""
+    for begin in range(0, len(view), PIECE):
+        text += decoder.decode(view[begin : begin + PIECE])  # grows in place
+        _let_go(view)
+    return text
+
+
+def _let_go(view: memoryview) -> None:
+    """Let the system have the memory of a mapped file back as far as it has been read."""
+    if isinstance(view.obj, mmap.mmap):
+        view.obj.madvise(mmap.MADV_DONTNEED)

@@ -1,0 +1,140 @@
+"""Requests of the Open Inference Protocol that run a model: their heads, and bodies that may be compressed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.apis import tensor_json
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.rendering import clip
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.shared_memory import SharedRegions
+from geartrain.transport import compression
+from geartrain.transport.compression import Encoding
+from geartrain.transport.large_bodies import LargeBodies
+from geartrain.transport.open_inference.api import API, model_of
+from geartrain.transport.routing import Begin, Params
+from geartrain.transport.runs import DIRECT_LIMIT, RunExchange
+from geartrain.transport.tasks import size_refusal
+from geartrain.transport.wire.exchange import Accepted, Answer, Body, Exchange, Head, Responder
+
+JSON_SIZE: Final = b"inference-header-content-length"
+_LONGEST_SIZE: Final = 18  # digits
+
+
+class RunHead(msgspec.Struct, frozen=True):
+    """What the head of a request says.
+
+    Attributes:
+        name: of the model.
+        version: empty for the server's choice.
+        encoding: of the body, None if it is not encoded.
+        accepted: the encoding that the client wants for the answer, None for none.
+        json_size: the bytes of the JSON in front of the tensors, None if the body is nothing else.
+    """
+
+    name: str
+    version: str
+    encoding: Encoding | None
+    accepted: Encoding | None
+    json_size: int | None
+
+
+def read_head(head: Head, params: Params) -> RunHead:
+    """Read the head of a request; of a header that comes several times the last one counts.
+
+    Every `Accept-Encoding` counts. Raises `UNSUPPORTED_MEDIA_TYPE`, and `INVALID_INPUT` for a length of the JSON that
+    is not a number.
+    """
+    encoding = b""
+    accepted: list[bytes] = []
+    json_size: bytes | None = None
+    for name, value in head.headers:
+        if name == b"content-encoding":
+            encoding = value
+        elif name == b"accept-encoding":
+            accepted.append(value)
+        elif name == JSON_SIZE:
+            json_size = value
+    return RunHead(
+        *model_of(params),
+        compression.content_encoding(encoding),
+        compression.accepted_encoding(b",".join(accepted)),
+        None if json_size is None else _read_size(json_size),
+    )
+
+
+def _read_size(value: bytes) -> int:
+    if not value.isdigit():
+        text = clip(value.decode("latin-1"))
+        msg = f"Inference-Header-Content-Length must be the number of bytes of the JSON header, got: '{text}'"
+        raise GeartrainError(Code.INVALID_INPUT, msg)
+    return int(value) if len(value) <= _LONGEST_SIZE else -1
+
+
+class ArrayLoader:
+    """Loads the package that large tensors are read and written with, when the first of them comes."""
+
+    def __init__(self) -> None:
+        self._loading: asyncio.Future[None] | None = None
+
+    def begin(self) -> None:
+        """Load it for later requests."""
+        if self._loading is None:
+            self._loading = asyncio.get_running_loop().run_in_executor(None, tensor_json.load_arrays)
+
+    async def load(self) -> None:
+        """Wait until it is there."""
+        if tensor_json.arrays() is None:
+            self.begin()
+            if self._loading is not None:
+                await asyncio.shield(self._loading)
+
+
+class ServerContext(msgspec.Struct, frozen=True):
+    """What all requests to one server share."""
+
+    catalogue: Catalogue
+    regions: SharedRegions
+    max_body_bytes: int
+    arrays: ArrayLoader
+    bodies: LargeBodies
+
+
+class ModelExchange(RunExchange):
+    """One request that runs a model."""
+
+    __slots__ = ("_context", "_head")
+
+    def __init__(self, context: ServerContext, head: RunHead, responder: Responder) -> None:
+        super().__init__(responder)
+        self._context = context
+        self._head = head
+
+    def refuse(self, error: GeartrainError) -> Answer:
+        """Return the answer to a request that failed."""
+        return API.refuse(error)
+
+    def is_large(self, body: Body) -> bool:
+        """Whether a body is large, or may become so when it is decompressed."""
+        return len(body) > DIRECT_LIMIT or self._head.encoding is not None
+
+    async def prepare(self, body: Body) -> Any:
+        """Decompress a body."""
+        encoding = self._head.encoding
+        return body if encoding is None else await compression.inflate(body, encoding, self._context.max_body_bytes)
+
+
+def by_exchange(new_exchange: Callable[[RunHead, Responder], Exchange], max_body_bytes: int) -> Begin:
+    """Return what hands requests to exchanges; their heads are read once for all that have the same."""
+    refuse_size = size_refusal(API)
+
+    def begin(head: Head, params: Params) -> Accepted:
+        return Accepted(partial(new_exchange, read_head(head, params)), max_body_bytes, refuse_size)
+
+    return begin

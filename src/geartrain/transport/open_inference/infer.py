@@ -1,0 +1,114 @@
+"""`POST v2/models/{name}[/versions/{version}]/infer`: tensors in, tensors out, as JSON or as bytes."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Final
+
+from geartrain.apis import open_inference, tensor_json
+from geartrain.apis.open_inference import Reply
+from geartrain.domain.predictions.inference import InferRequest
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.service.models import inference
+from geartrain.service.models.deployment import Deployment
+from geartrain.transport import compression
+from geartrain.transport.compression import Encoding
+from geartrain.transport.large_bodies import InferBody
+from geartrain.transport.open_inference.exchanges import JSON_SIZE, ModelExchange
+from geartrain.transport.runs import DIRECT_LIMIT
+from geartrain.transport.wire.exchange import Answer, Body
+
+_OK: Final = HTTPStatus.OK  # to read it from its class takes several times as long
+_BINARY: Final = (b"content-type", b"application/octet-stream")
+_LARGE: Final = tensor_json.LARGE
+
+
+class InferExchange(ModelExchange):
+    """One request for an inference."""
+
+    __slots__ = ("_deployment", "_reply", "_request")
+    MAY_TAKE_LONG = True
+
+    _deployment: Deployment
+    _request: InferRequest
+    _reply: Reply
+
+    async def prepare(self, body: Body) -> Body | InferBody:
+        """Decompress a body, and read a large one."""
+        body = await super().prepare(body)
+        if len(body) >= _LARGE:
+            await self._context.arrays.load()
+        if len(body) <= DIRECT_LIMIT:
+            return body
+        deployment = self._find()
+        return await self._context.bodies.read_infer(
+            body, self._head.json_size, deployment.interface, fetch=self._context.regions.read
+        )
+
+    def admit(self, body: Any) -> Prediction:
+        """Start the prediction; raises `GeartrainError`."""
+        if isinstance(body, InferBody):
+            return self._admit_read(body)
+        context, head = self._context, self._head
+        deployment = self._find()
+        if len(body) >= _LARGE and tensor_json.arrays() is None:
+            context.arrays.begin()
+        self._request, self._reply = open_inference.read_request(
+            body, head.json_size, deployment.interface.view, fetch=context.regions.read
+        )
+        return inference.create(deployment, self._request)
+
+    def _find(self) -> Deployment:
+        """Return what runs the request; raises `GeartrainError`."""
+        self._deployment = deployment = self._context.catalogue.find(self._head.name, self._head.version)
+        deployment.workers.check_ready()
+        return deployment
+
+    def _admit_read(self, body: InferBody) -> Prediction:
+        """Start the prediction of a body that has been read; make its input anew after a reload of the model."""
+        before = self._deployment.interface
+        deployment = self._find()
+        self._request, self._reply = body.request, body.reply
+        if deployment.interface is not before:
+            return inference.create(deployment, body.request)
+        return inference.create_bound(deployment, body.request, body.bound, checked=body.checked)
+
+    def forsake(self, prediction: Prediction) -> None:
+        """Cancel the prediction: its client has disconnected."""
+        self._deployment.predictions.abandon(prediction)
+
+    def is_answered_aside(self) -> bool:
+        """Whether outputs are large, and have to be compressed or need what large tensors are written with."""
+        if self._head.accepted is None and tensor_json.arrays() is not None:
+            return False
+        chunks = self._prediction.chunks
+        return (len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))) >= _LARGE
+
+    def answer(self) -> Answer:
+        """Return what the run gave, in the form that was asked for; raises `GeartrainError`."""
+        answer = self._plain_answer()
+        accepted = self._head.accepted
+        if accepted is None:
+            return answer
+        return _compressed(answer, compression.deflate(answer.parts, accepted), accepted)
+
+    async def answer_aside(self) -> Answer:
+        """As `answer`."""
+        await self._context.arrays.load()
+        answer = self._plain_answer()
+        accepted = self._head.accepted
+        if accepted is None:
+            return answer
+        return _compressed(answer, await compression.deflate_aside(answer.parts, accepted), accepted)
+
+    def _plain_answer(self) -> Answer:
+        response = inference.response(self._deployment, self._prediction, self._request)
+        body = open_inference.encode_response(response, self._reply, store=self._context.regions.write)
+        if body.json_size is None:
+            return Answer(_OK, body.parts)
+        return Answer(_OK, body.parts, (_BINARY, (JSON_SIZE, b"%d" % body.json_size)))
+
+
+def _compressed(answer: Answer, body: bytes, encoding: Encoding) -> Answer:
+    headers = (*answer.headers, (b"content-encoding", encoding.encode()), (b"vary", b"accept-encoding"))
+    return Answer(answer.status, (body,), headers)

@@ -1,0 +1,249 @@
+"""One table of routes: a method and a path, and what takes the request.
+
+A path is cut at its slashes as it came and each step is decoded by itself, so a percent-encoded slash belongs to a name
+or an id. Paths are exact: a slash at the end makes another path.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Final, Literal, Protocol
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from geartrain.domain.errors import GeartrainError
+from geartrain.transport.errors import BUG
+from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, AnswerStream, Head, Responder
+
+logger = logging.getLogger(__name__)
+
+Params = Mapping[str, str]  # what the path names, such as `model` and `version`; missing ones are left out
+Scope = Literal["open", "predict", "read", "admin"]
+Subject = Literal["model", "all", "none"]
+Decision = Accepted | AcceptedInParts | Answer
+Begin = Callable[[Head, Params], Decision]
+
+GET: Final = ("GET", "HEAD")
+POST: Final = ("POST",)
+
+_DIGITS: Final = ":digits}"
+
+
+class Api(Protocol):
+    """How a protocol says that a request is refused."""
+
+    def refuse(self, error: GeartrainError) -> Answer:
+        """Return the answer to a request that failed."""
+
+    def not_found(self) -> Answer:
+        """Return the answer where there is no such path."""
+
+    def wrong_method(self, allowed: str) -> Answer:
+        """Return the answer to another method than those `allowed`, with the header that names them."""
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A row of the table.
+
+    Attributes:
+        methods: those that it takes.
+        path: a template. `{name}` stands for one step that is not empty, `{name:digits}` for one of digits alone,
+            `{name*}` at the end for all that follow.
+        begin: takes the request; may raise `GeartrainError`, which `api` makes an answer of.
+        api: the protocol that it belongs to.
+        scope: what a key must allow, where keys are asked for. `open` is for everybody.
+        subject: what the request is about, for keys that are for some models only: `model`, the one that the path names
+            or else the default model; `all` models, or the server as a whole; `none` of them.
+        outline: takes the request of a client whose key does not allow it, and tells less. None: it is refused.
+    """
+
+    methods: tuple[str, ...]
+    path: str
+    begin: Begin
+    api: Api
+    scope: Scope = "read"
+    subject: Subject = "model"
+    outline: Begin | None = None
+
+
+class Guard(Protocol):
+    """Decides who may come in."""
+
+    def check(self, head: Head, route: Route, params: Params) -> bool:
+        """Let a request pass, or raise `GeartrainError`. False if the next one with this head must be checked again."""
+
+    def intercept(self, head: Head) -> Answer | None:
+        """Answer a request that never reaches a route, such as a preflight of CORS.
+
+        Raises `GeartrainError` to refuse one, such as for a foreign host: the protocol of its path says so.
+        """
+
+    def dress(self, head: Head, answer: Answer) -> Answer:
+        """Return an answer with the headers that a browser needs to show it to its page.
+
+        Called for every answer of the router itself, and for every answer to a request that has an `Origin`: only a
+        browser needs the headers. `answer` has no body where it is the head of a stream.
+        """
+
+
+class NoGuard:
+    """Lets everybody in."""
+
+    def check(self, head: Head, route: Route, params: Params) -> bool:  # noqa: ARG002 - as of `Guard`
+        """Let every request pass."""
+        return True
+
+    def intercept(self, head: Head) -> Answer | None:  # noqa: ARG002 - as of `Guard`
+        """Answer none."""
+        return None
+
+    def dress(self, head: Head, answer: Answer) -> Answer:  # noqa: ARG002 - as of `Guard`
+        """Return it as it is."""
+        return answer
+
+
+class _Node:
+    """A step of the paths: what may follow it, and the routes that end here."""
+
+    __slots__ = ("digits", "fixed", "named", "rest", "routes")
+
+    def __init__(self) -> None:
+        self.fixed: dict[str, _Node] = {}
+        self.digits: dict[str, _Node] = {}
+        self.named: dict[str, _Node] = {}
+        self.rest: dict[str, _Node] = {}
+        self.routes: dict[str, Route] = {}  # by method
+
+    def find(self, steps: list[str], at: int, params: dict[str, str]) -> tuple[_Node, dict[str, str]] | None:
+        """Walk down; a fixed step comes before a name, and a name before the rest of a path."""
+        if at == len(steps):
+            return (self, params) if self.routes else None
+        step = steps[at]
+        if step in self.fixed:
+            found = self.fixed[step].find(steps, at + 1, params)
+            if found is not None:
+                return found
+        fitting = [*self.named.items()] if step else []
+        if step.isascii() and step.isdigit():
+            fitting = [*self.digits.items(), *fitting]
+        for name, following in fitting:
+            found = following.find(steps, at + 1, {**params, name: step})
+            if found is not None:
+                return found
+        for name, following in self.rest.items():
+            return following, {**params, name: "/".join(steps[at:])}
+        return None
+
+
+class Router:
+    """Finds the route of a request. It is the `Handler` of a server."""
+
+    def __init__(self, routes: Iterable[Route], default: Api, guard: Guard | None = None) -> None:
+        """`default`: the protocol that answers where there is no route."""
+        self.routes = tuple(routes)
+        self._default = default
+        self._guard: Guard = guard or NoGuard()
+        self._root = _Node()
+        self._apis: dict[str, Api] = {}  # by the first step of a path
+        for route in self.routes:
+            self._add(route)
+
+    def begin(self, head: Head) -> Decision:
+        """Find who takes the request; refuse what has no route, or may not come in."""
+        try:
+            answer = self._guard.intercept(head)
+        except GeartrainError as error:
+            return self._guard.dress(head, self._api_of(split_path(head.path)).refuse(error))
+        return _dress(self._guard, head, self._decide(head)) if answer is None else answer
+
+    def _api_of(self, steps: list[str]) -> Api:
+        return self._apis.get(steps[0], self._default)
+
+    def _decide(self, head: Head) -> Decision:
+        steps = split_path(head.path)
+        found = self._root.find(steps, 0, {})
+        if found is None:
+            return self._api_of(steps).not_found()
+        node, params = found
+        route = node.routes.get(head.method)
+        if route is None:
+            allowed = ", ".join(sorted(node.routes))
+            return next(iter(node.routes.values())).api.wrong_method(allowed)
+        try:
+            begin, is_reusable = self._admit(head, route, params)
+            decision = begin(head, params)
+        except GeartrainError as error:
+            return route.api.refuse(error)
+        except Exception:
+            logger.exception("an endpoint failed")
+            return route.api.refuse(BUG)
+        if is_reusable or not isinstance(decision, Accepted):
+            return decision
+        return msgspec.structs.replace(decision, is_reusable=False)
+
+    def _admit(self, head: Head, route: Route, params: Params) -> tuple[Begin, bool]:
+        """Return who takes a request that has its route, and whether the next one with this head goes there, too."""
+        try:
+            return route.begin, self._guard.check(head, route, params)
+        except GeartrainError:
+            if route.outline is None:
+                raise
+            return route.outline, False
+
+    def _add(self, route: Route) -> None:
+        node = self._root
+        steps = route.path[1:].split("/")
+        self._apis.setdefault(steps[0], route.api)
+        for step in steps:
+            if step.endswith("*}"):
+                node = node.rest.setdefault(step[1:-2], _Node())
+            elif step.endswith(_DIGITS):
+                node = node.digits.setdefault(step[1 : -len(_DIGITS)], _Node())
+            elif step.startswith("{"):
+                node = node.named.setdefault(step[1:-1], _Node())
+            else:
+                node = node.fixed.setdefault(step, _Node())
+        for method in route.methods:
+            if method in node.routes:
+                msg = f"two routes for {method} {route.path}"
+                raise ValueError(msg)
+            node.routes[method] = route
+
+
+class _DressedResponder:
+    """Gives every answer to one request the headers that its browser needs."""
+
+    __slots__ = ("_dress", "_responder")
+
+    def __init__(self, responder: Responder, dress: Callable[[Answer], Answer]) -> None:
+        self._responder = responder
+        self._dress = dress
+
+    def respond(self, answer: Answer) -> None:
+        self._responder.respond(self._dress(answer))
+
+    def open_stream(self, status: HTTPStatus, headers: tuple[tuple[bytes, bytes], ...]) -> AnswerStream:
+        return self._responder.open_stream(status, self._dress(Answer(status, (), headers)).headers)
+
+
+def _dress(guard: Guard, head: Head, decision: Decision) -> Decision:
+    dress = functools.partial(guard.dress, head)
+    if isinstance(decision, Answer):
+        return dress(decision)
+    if head.header(b"origin") is None:
+        return decision
+    new_exchange, refuse_size = decision.new_exchange, decision.refuse_size
+    return msgspec.structs.replace(
+        decision,
+        new_exchange=lambda responder: new_exchange(_DressedResponder(responder, dress)),
+        refuse_size=lambda limit: dress(refuse_size(limit)),
+    )
+
+
+def split_path(path: bytes) -> list[str]:
+    """Return the decoded steps of a path; `/` has one, which is empty."""
+    return [unquote_to_bytes(step).decode(errors="replace") for step in path[1:].split(b"/")]

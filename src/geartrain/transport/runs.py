@@ -1,0 +1,165 @@
+"""What all requests have in common that run a model: admitted, awaited, answered when the run has ended.
+
+A small request makes no task: it is admitted in the call that brings its body and answered in the call that tells of
+the end of its prediction.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+from geartrain.domain.errors import GeartrainError
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.transport.errors import BUG
+from geartrain.transport.tasks import start
+from geartrain.transport.wire.exchange import Answer, Body, Responder
+
+logger = logging.getLogger(__name__)
+
+DIRECT_LIMIT: Final = 65_536  # bytes of a body that is read on the spot
+
+
+def _do_nothing() -> None:
+    """Serve a client that leaves when there is nothing to forsake."""
+
+
+class RunSteps(abc.ABC):
+    """What an endpoint says of a request that runs a model: the steps in which the endpoints differ."""
+
+    __slots__ = ()
+    MAY_TAKE_LONG: ClassVar[bool] = False  # to make an answer: whether `is_answered_aside` is to be asked
+
+    @abc.abstractmethod
+    def admit(self, body: Any) -> Prediction:
+        """Start the prediction, `body` being what `read` or `prepare` made of it; raises `GeartrainError`."""
+
+    @abc.abstractmethod
+    def answer(self) -> Answer:
+        """Return the answer; the prediction is over. Raises `GeartrainError`."""
+
+    @abc.abstractmethod
+    def refuse(self, error: GeartrainError) -> Answer:
+        """Return the answer to a request that failed."""
+
+    @abc.abstractmethod
+    def forsake(self, prediction: Prediction) -> None:
+        """Note that the client of a live prediction has disconnected."""
+
+    @abc.abstractmethod
+    def follow(self, prediction: Prediction) -> None:
+        """Go on with a prediction that has been admitted. Raises `GeartrainError`."""
+
+    def is_large(self, body: Body) -> bool:
+        """Whether `prepare` has to see the body first."""
+        return len(body) > DIRECT_LIMIT
+
+    def read(self, body: Body) -> Any:
+        """Return what `admit` needs of a body; raises `GeartrainError`."""
+        return body
+
+    async def prepare(self, body: Body) -> Any:
+        """As `read` for a large body, without holding the loop. Nothing else keeps the body, which takes memory."""
+        return self.read(body)
+
+    def is_answered_aside(self) -> bool:
+        """Whether `answer_aside` is to make the answer, because it takes long."""
+        return False
+
+    async def answer_aside(self) -> Answer:
+        """As `answer`, without holding the loop."""
+        return self.answer()
+
+
+class RunExchange(RunSteps):
+    """One request that runs a model. See `Exchange`."""
+
+    __slots__ = ("_has_left", "_on_leave", "_prediction", "_responder")
+
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+        self._has_left = False
+        self._on_leave: Callable[[], None] = _do_nothing
+        self._prediction: Prediction
+
+    # what the wire says
+
+    def receive(self, body: Body) -> None:
+        """Admit the prediction, now or when the body has been prepared."""
+        if self.is_large(body):
+            start(self._receive_large(body))
+            return
+        try:
+            self.follow(self.admit(self.read(body)))
+        except GeartrainError as error:
+            self._responder.respond(self.refuse(error))
+        except Exception:
+            logger.exception("an endpoint failed")
+            self._responder.respond(self.refuse(BUG))
+
+    def abandon(self) -> None:
+        """Forsake the prediction, if it has begun."""
+        self._has_left = True
+        self._on_leave()
+
+    # how it goes on
+
+    def follow(self, prediction: Prediction) -> None:
+        """Answer when the prediction has ended."""
+        self.run(prediction)
+
+    def run(self, prediction: Prediction) -> None:
+        """Answer when the prediction has ended."""
+        self._prediction = prediction
+        if prediction.is_terminal:
+            self._finish()
+        else:
+            self._on_leave = self._forsake
+            prediction.log.listen_for_end(self._finish)
+
+    def hand_over(self, on_leave: Callable[[], None]) -> None:
+        """Leave the answer to another; `on_leave` is called if the client disconnects."""
+        self._on_leave = on_leave
+
+    def _forsake(self) -> None:
+        self.forsake(self._prediction)
+
+    async def _receive_large(self, body: Body) -> None:
+        try:
+            prepared = await self.prepare(body)
+            del body
+            if not self._has_left:
+                self.follow(self.admit(prepared))
+        except GeartrainError as error:
+            self._responder.respond(self.refuse(error))
+        except Exception:
+            logger.exception("an endpoint failed")
+            self._responder.respond(self.refuse(BUG))
+
+    def _finish(self) -> None:
+        self._on_leave = _do_nothing
+        if self._has_left:
+            return
+        if self.MAY_TAKE_LONG and self.is_answered_aside():
+            start(self._finish_aside())
+            return
+        try:
+            answer = self.answer()
+        except GeartrainError as error:
+            answer = self.refuse(error)
+        except Exception:
+            logger.exception("an endpoint failed")
+            answer = self.refuse(BUG)
+        self._responder.respond(answer)
+
+    async def _finish_aside(self) -> None:
+        try:
+            answer = await self.answer_aside()
+        except GeartrainError as error:
+            answer = self.refuse(error)
+        except Exception:
+            logger.exception("an endpoint failed")
+            answer = self.refuse(BUG)
+        self._responder.respond(answer)

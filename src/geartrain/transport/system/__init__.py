@@ -1,0 +1,1 @@
+"""Endpoints about the server itself, which belong to no protocol."""

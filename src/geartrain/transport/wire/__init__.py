@@ -1,0 +1,1 @@
+"""The wire: bytes to exchanges and back. It knows no model and no route."""

@@ -1,0 +1,187 @@
+"""Bodies of requests on their way in: where one ends, and where its bytes go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, Protocol
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.transport.wire.chunks import ChunkReader
+from geartrain.transport.wire.exchange import UNKNOWN_LENGTH, Body, ClientGoneError
+from geartrain.transport.wire.heads import WireError
+
+_WANTED: Final = 262_144  # bytes that may wait for the reader of a body in parts
+
+
+class BufferBudget:
+    """Counts the bytes of the bodies of all connections, and says when there is no room for more."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit` in bytes; 0 disables it."""
+        self.limit = limit
+        self.used = 0
+        self._waiters: dict[object, Callable[[], None]] = {}  # in the order in which they came
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no more may be read."""
+        return bool(self.limit) and self.used > self.limit
+
+    def check(self, length: int) -> None:
+        """Raise `WireError` for a body that could never be held."""
+        if self.limit and length > self.limit:
+            text = f"The request body is larger than the {self.limit} bytes that all bodies together may take."
+            raise WireError(HTTPStatus.SERVICE_UNAVAILABLE, f"{text} The server's --max-buffered-size sets it.")
+
+    def take(self, size: int) -> None:
+        """Count bytes that have been received."""
+        self.used += size
+
+    def give_back(self, size: int) -> None:
+        """Count bytes that are no longer held, and let connections that wait for room read on."""
+        self.used -= size
+        while self._waiters and not self.is_spent:
+            waiter = next(iter(self._waiters))
+            self._waiters.pop(waiter)()
+
+    def wait(self, waiter: object, resume: Callable[[], None]) -> None:
+        """Call `resume` when there is room again."""
+        self._waiters[waiter] = resume
+
+    def leave(self, waiter: object) -> None:
+        """Wait no longer."""
+        self._waiters.pop(waiter, None)
+
+
+class Framing(Protocol):
+    """Where a body ends."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it has come."""
+
+    def feed(self, data: bytes) -> tuple[list[bytes], int]:
+        """Take what has come; return the pieces of the body in it, and how many of its bytes belong to the body."""
+
+
+class LengthFraming:
+    """A body whose length has been announced."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it has come."""
+        return not self._left
+
+    def feed(self, data: bytes) -> tuple[list[bytes], int]:
+        """Take what has come, up to the length."""
+        piece = data if len(data) <= self._left else data[: self._left]
+        self._left -= len(piece)
+        return [piece], len(piece)
+
+
+def framing(length: int, max_trailer_size: int) -> Framing:
+    """Return where a body of this length ends, `UNKNOWN_LENGTH` being that of one in chunks."""
+    return ChunkReader(max_trailer_size) if length == UNKNOWN_LENGTH else LengthFraming(length)
+
+
+class WholeBody:
+    """Gathers a body, whose bytes it counts."""
+
+    __slots__ = ("_first", "_grown", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._first = b""
+        self._grown = bytearray()  # it grows in place: pieces that are joined in the end would need twice the memory
+
+    def take(self, pieces: list[bytes]) -> None:
+        """Append to it."""
+        for piece in pieces:
+            if not self.size:
+                self._first = piece
+            else:
+                if not self._grown:
+                    self._grown += self._first
+                    self._first = b""
+                self._grown += piece
+            self.size += len(piece)
+
+    def whole(self) -> Body:
+        """Return it, complete."""
+        return self._grown or self._first
+
+
+class PartsBody:
+    """A body that a handler reads in pieces. See `BodyReader`."""
+
+    def __init__(self, limit: int, resume: Callable[[], None]) -> None:
+        """`limit` in bytes. `resume` is called when the connection may go on reading."""
+        self._limit = limit
+        self._resume = resume
+        self._pieces: deque[bytes] = deque()
+        self._waiting = 0  # bytes in `_pieces`
+        self._size = 0
+        self._is_whole = False
+        self._is_broken = False
+        self._arrival = asyncio.Event()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader has to take something before more is received."""
+        return self._waiting >= _WANTED
+
+    @property
+    def _is_too_large(self) -> bool:
+        return 0 < self._limit < self._size
+
+    async def read(self) -> bytes:
+        """Return the next piece, `b""` at the end."""
+        while not (self._pieces or self._is_whole or self._is_broken or self._is_too_large):
+            self._arrival.clear()
+            await self._arrival.wait()
+        if self._is_broken:
+            raise ClientGoneError
+        if self._is_too_large:
+            raise too_large(self._limit)
+        if not self._pieces:
+            return b""
+        piece = self._pieces.popleft()
+        was_full = self.is_full
+        self._waiting -= len(piece)
+        if was_full and not self.is_full:
+            self._resume()
+        return piece
+
+    def take(self, pieces: list[bytes]) -> None:
+        """Append to it. What is beyond the limit is dropped, since the reader is told of it."""
+        for piece in pieces:
+            self._size += len(piece)
+            if piece and not self._is_too_large:
+                self._pieces.append(piece)
+                self._waiting += len(piece)
+        self._arrival.set()
+
+    def complete(self) -> None:
+        """Note that all of it has come."""
+        self._is_whole = True
+        self._arrival.set()
+
+    def break_off(self) -> None:
+        """Note that the rest will never come."""
+        self._is_broken = True
+        self._pieces.clear()
+        self._arrival.set()
+
+
+def too_large(limit: int) -> GeartrainError:
+    """Say that a body is larger than `limit` bytes."""
+    msg = f"The request body is larger than the limit of {limit} bytes. The server's --max-body-size sets it."
+    return GeartrainError(Code.TOO_LARGE, msg)

@@ -1,0 +1,238 @@
+"""A client's connection over HTTP/1.1: requests in, one after the other, and their answers out.
+
+A request is read when the one before it is answered and its answer has been taken, so answers come in order and a
+client that does not read is not served. What comes meanwhile is held, up to a bound; beyond it nothing is read.
+
+Most requests are a small POST that comes whole, with a head that is known. They pass through `data_received`, the
+exchange and `respond`: no task, no timer, no copy of the body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Final, cast
+
+import msgspec
+
+from geartrain.transport.wire.bodies import PartsBody
+from geartrain.transport.wire.context import WireContext
+from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Body, Exchange, PartsExchange
+from geartrain.transport.wire.heads import END, WireError
+from geartrain.transport.wire.outgoing import BodyStream, Outgoing
+from geartrain.transport.wire.reading import RequestReader
+from geartrain.transport.wire.responses import BUG, CONTINUE
+from geartrain.transport.wire.states import CONNECTION_STEPS, OVER, ConnectionState
+from geartrain.transport.wire.terms import PLAIN, Terms
+
+logger = logging.getLogger(__name__)
+
+_END_SIZE: Final = len(END)
+_IDLE: Final = ConnectionState.IDLE
+_RUNNING: Final = ConnectionState.RUNNING
+_PARTS: Final = ConnectionState.PARTS
+
+
+class _NoExchange:
+    """Stands where no request is at hand."""
+
+    def receive(self, body: Any) -> None:
+        """Take nothing."""
+
+    def abandon(self) -> None:
+        """Abandon nothing."""
+
+
+_NO_EXCHANGE: Final = _NoExchange()
+
+
+class Connection(asyncio.Protocol):
+    """The connection of one client, which is the `Responder` of the request at hand."""
+
+    def __init__(
+        self, context: WireContext, on_made: Callable[[Connection], None], on_closed: Callable[[Connection], None]
+    ) -> None:
+        """`on_made` is called when there is a transport, `on_closed` when the connection is gone."""
+        self.state = _IDLE
+        self.since = context.now  # when this state began, or the body last brought enough
+        self.terms: Terms = PLAIN  # of the request at hand
+        self.reader = RequestReader(self, context)
+        self.outgoing: Outgoing
+        self.transport: asyncio.Transport
+        self._context = context
+        self._on_made = on_made
+        self._on_closed = on_closed
+        self._exchange: Exchange | PartsExchange = _NO_EXCHANGE
+        self._is_streaming = False  # a part of the answer has been written
+
+    # what the loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.outgoing = Outgoing(self.transport, self._context)
+        self.reader.begin(self.transport)
+        self._on_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Read requests; one that is whole and whose head is known is served at once."""
+        if self.state is _IDLE and not self.reader.held and not self.outgoing.is_paused:
+            end = data.find(END) + _END_SIZE
+            known = self._context.heads.find(data[:end])
+            if known is not None and len(data) - end == known.length:
+                self.terms = known.terms
+                self.run(known.accepted, data[end:])
+                return
+        self.reader.take(data)
+
+    def pause_writing(self) -> None:
+        """Stop reading: a client that does not take its answers gets no further ones."""
+        self.outgoing.pause()
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on: the client has taken what was written."""
+        self.outgoing.resume()
+        self.reader.read_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as of `Protocol`
+        """Abandon the request at hand: a client that has disconnected no longer wants it."""
+        self.step(ConnectionState.CLOSED)
+        self.outgoing.close()
+        self.reader.close()
+        exchange, self._exchange = self._exchange, _NO_EXCHANGE
+        self._on_closed(self)
+        _abandon(exchange)
+
+    # what its reading half says
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the client does not take what is written."""
+        return self.outgoing.is_paused
+
+    def step(self, wanted: ConnectionState) -> None:
+        """Go to another state; raise `RuntimeError` if there is no such step."""
+        if wanted not in CONNECTION_STEPS[self.state]:
+            msg = f"a connection cannot go from {self.state} to {wanted}"
+            raise RuntimeError(msg)
+        self.state = wanted
+        self.since = self._context.now
+
+    def run(self, accepted: Accepted, body: Body) -> None:
+        """Hand a whole request to its exchange."""
+        self.step(_RUNNING)
+        try:
+            self._exchange = exchange = accepted.new_exchange(self)
+            exchange.receive(body)
+        except Exception:
+            logger.exception("a handler failed")
+            self._fail()
+
+    def run_in_parts(self, accepted: AcceptedInParts, body: PartsBody, *, is_whole: bool) -> None:
+        """Hand a request to its exchange whose body is still coming, unless it `is_whole`."""
+        self.step(_RUNNING if is_whole else _PARTS)
+        try:
+            self._exchange = exchange = accepted.new_exchange(self)
+            exchange.receive(body)
+        except Exception:
+            logger.exception("a handler failed")
+            self._fail()
+
+    def answer(self, answer: Answer, then: ConnectionState) -> None:
+        """Answer a request whose body is not read to its end.
+
+        `then` is DISCARD if the rest of it is short, so that the connection can go on, or LINGER.
+        """
+        is_last = then is ConnectionState.LINGER
+        self.outgoing.answer(answer, self.terms, is_last=is_last)
+        if is_last:
+            self._linger()
+        else:
+            self.step(then)
+
+    def proceed(self) -> None:
+        """Ask the client for the body that it holds back."""
+        self.outgoing.write_now(CONTINUE)
+
+    # what its exchange says
+
+    def respond(self, answer: Answer) -> None:
+        """Send a whole answer. See `Responder`."""
+        if self.state is _RUNNING:
+            self.outgoing.answer(answer, self.terms)
+            self._finish()
+        elif self.state is _PARTS:  # the rest of the body is not wanted
+            self.answer(answer, ConnectionState.LINGER)
+
+    def open_stream(self, status: HTTPStatus, headers: tuple[tuple[bytes, bytes], ...]) -> BodyStream:
+        """Send the head of an answer whose body follows in pieces. See `Responder`."""
+        if not self.terms.is_modern or self.state is _PARTS:
+            self.terms = msgspec.structs.replace(self.terms, keeps_alive=False)
+        self._is_streaming = True
+        return self.outgoing.stream(status, headers, self.terms, on_end=self._finish)
+
+    # its end
+
+    def refuse(self, error: WireError) -> None:
+        """Answer what cannot be served, and end the connection."""
+        if self.state in OVER:
+            return
+        if self._is_streaming:
+            self.transport.abort()  # a second answer in the first would be taken for a part of it
+            return
+        exchange, self._exchange = self._exchange, _NO_EXCHANGE
+        if self.state is ConnectionState.DISCARD:  # it has its answer
+            self._linger()
+        else:
+            body = msgspec.json.encode({"error": str(error)})
+            self.answer(Answer(error.status, (body,)), ConnectionState.LINGER)
+        _abandon(exchange)
+
+    def close(self) -> None:
+        """End the connection when what has been written is sent."""
+        if self.state not in OVER or self.state is ConnectionState.LINGER:
+            self.step(ConnectionState.CLOSING)
+            self.outgoing.finish()
+            self.transport.close()
+
+    def _finish(self) -> None:
+        """Go on to the next request: this one has its answer."""
+        self._is_streaming = False
+        if self.state is _PARTS:
+            self._linger()
+        elif self.state is _RUNNING:  # otherwise the client has gone
+            self._exchange = _NO_EXCHANGE
+            if self.terms.keeps_alive and not self._context.is_draining:
+                self.step(_IDLE)
+                if self.reader.has_read:
+                    self.reader.go_on()
+            elif self.reader.held:
+                self._linger()
+            else:
+                self.close()
+
+    def _fail(self) -> None:
+        """Answer for an exchange that has raised what it must not."""
+        if self._is_streaming:
+            self.transport.abort()
+        else:
+            self.respond(BUG)
+
+    def _linger(self) -> None:
+        """Send what is written and the end, and read on for a moment: a reset would take the answer from the client."""
+        self.step(ConnectionState.LINGER)
+        self._exchange = _NO_EXCHANGE
+        self.outgoing.finish()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.reader.linger()
+
+
+def _abandon(exchange: Exchange | PartsExchange) -> None:
+    try:
+        exchange.abandon()
+    except Exception:
+        logger.exception("a handler failed when its client had left")

@@ -1,0 +1,28 @@
+"""What all connections of a server share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from geartrain.transport.wire.bodies import BufferBudget
+from geartrain.transport.wire.head_cache import HeadCache
+from geartrain.transport.wire.responses import AnswerHeads
+
+if TYPE_CHECKING:
+    from geartrain.transport.wire.exchange import Handler
+    from geartrain.transport.wire.limits import WireLimits
+
+
+class WireContext:
+    """The handler, the limits, and what is remembered for all connections."""
+
+    def __init__(self, handler: Handler, limits: WireLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.loop = loop
+        self.heads = HeadCache()
+        self.answers = AnswerHeads()
+        self.budget = BufferBudget(limits.max_buffered_size)
+        self.now = loop.time()  # as of the last sweep: close enough for limits, and free to read
+        self.is_draining = False  # no answer is followed by another request any more

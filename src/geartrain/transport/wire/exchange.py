@@ -1,0 +1,149 @@
+"""What a wire and a handler say to each other about one request and its answer.
+
+A wire reads the head of a request and gives it to a `Handler`. The handler answers at once, or says how it wants the
+body and who takes it: an `Exchange`, made for this request with the `Responder` that its answer goes to. HTTP/1.1 and
+ASGI are two wires; a handler cannot tell them apart.
+
+Everything here runs on the event loop. The order of calls for one request: `Handler.begin`, `Accepted.new_exchange`,
+`Exchange.receive` once, then one `Responder.respond` or one `Responder.open_stream`. `Exchange.abandon` may come at any
+time before the answer is complete, and nothing comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import msgspec
+
+from geartrain.domain.tensors.tensor import Buffer
+
+Body = bytes | bytearray
+Headers = Sequence[tuple[bytes, bytes]]  # names in lower case, in the order in which they came
+
+JSON: Final = ((b"content-type", b"application/json"),)
+NO_BODY: Final = 0
+UNKNOWN_LENGTH: Final = -1
+
+
+class ClientGoneError(Exception):
+    """The client has disconnected; nobody reads what would be written."""
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """The head of a request.
+
+    Attributes:
+        method: as it came, such as `POST`; methods are case-sensitive.
+        path: percent-encoded as it came, without the query. It begins with a slash, or is `*`.
+        query: what follows the first `?`, without it; empty if there is none.
+        headers: all of them. A name may come several times.
+        length: `Content-Length` in bytes, 0 for no body, `UNKNOWN_LENGTH` for one that comes in chunks.
+        root: what stands before `path` for a client, percent-encoded, where this server is mounted in another one. What
+            links to a path of this server begins with it.
+    """
+
+    method: str
+    path: bytes
+    query: bytes
+    headers: Headers
+    length: int = NO_BODY
+    root: str = ""
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the value of the first header of this name (in lower case), None without one."""
+        for each, value in self.headers:
+            if each == name:
+                return value
+        return None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A whole answer, whose body may be in parts. The wire adds its length, the date, and what framing needs."""
+
+    status: HTTPStatus
+    parts: Sequence[Buffer] = (b"",)
+    headers: tuple[tuple[bytes, bytes], ...] = JSON
+
+
+class AnswerStream(Protocol):
+    """The body of an answer whose length is not known beforehand."""
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece; wait while the client does not read. Raises `ClientGoneError`."""
+
+    def end(self) -> None:
+        """Complete the body. Does nothing if the client has disconnected."""
+
+
+class Responder(Protocol):
+    """Where the answer to one request goes. What comes after the client has left is dropped."""
+
+    def respond(self, answer: Answer) -> None:
+        """Send a whole answer."""
+
+    def open_stream(self, status: HTTPStatus, headers: tuple[tuple[bytes, bytes], ...]) -> AnswerStream:
+        """Send the head of an answer whose body follows in pieces."""
+
+
+class BodyReader(Protocol):
+    """The body of a request in pieces. No more is read from the client than has been taken, but for a small buffer."""
+
+    async def read(self) -> bytes:
+        """Return the next piece, `b""` at the end.
+
+        Raises `ClientGoneError` if it will never come whole, `GeartrainError` (`TOO_LARGE`) beyond the limit.
+        """
+
+
+class Exchange(Protocol):
+    """One request, from the end of its head to its answer."""
+
+    def receive(self, body: Body) -> None:
+        """Take the whole body, and answer now or later. Raises nothing."""
+
+    def abandon(self) -> None:
+        """Note that the client has disconnected. Raises nothing."""
+
+
+class PartsExchange(Protocol):
+    """One request whose body is read in pieces."""
+
+    def receive(self, body: BodyReader) -> None:
+        """Take a body whose pieces are still coming, and answer later. Raises nothing."""
+
+    def abandon(self) -> None:
+        """Note that the client has disconnected. Raises nothing."""
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A request whose body is wanted.
+
+    Attributes:
+        new_exchange: makes what takes the body. It may be called once for every request with exactly this head, also
+            later and on other connections, unless `is_reusable` is False.
+        max_body: the largest body in bytes; the wire refuses a larger one with the answer of `refuse_size`.
+        refuse_size: makes that answer, in the form of the protocol.
+        is_reusable: whether a later request with the same head may go to `new_exchange` without asking the handler.
+    """
+
+    new_exchange: Callable[[Responder], Exchange]
+    max_body: int
+    refuse_size: Callable[[int], Answer]
+    is_reusable: bool = True
+
+
+class AcceptedInParts(msgspec.Struct, frozen=True):
+    """A request whose body is wanted in pieces. Attributes as those of `Accepted`."""
+
+    new_exchange: Callable[[Responder], PartsExchange]
+    max_body: int
+    refuse_size: Callable[[int], Answer]
+
+
+class Handler(Protocol):
+    """Takes requests by their heads."""
+
+    def begin(self, head: Head) -> Accepted | AcceptedInParts | Answer:
+        """Decide what becomes of a request, before its body is read. An answer refuses it, or is all it needs."""

@@ -1,0 +1,235 @@
+"""Heads of HTTP/1.1 requests (RFC 9112, sections 2, 3, 5 and 6): bytes in, a checked head or an error out.
+
+httptools (llhttp, in its strict mode) parses. Checked here is what a parser of heads does not know: limits, `Host`, the
+form of the target, and which framing of the body this server speaks.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import Final
+
+import httptools
+import msgspec
+
+from geartrain.transport.wire.exchange import NO_BODY, UNKNOWN_LENGTH, Head
+from geartrain.transport.wire.limits import MAX_FIELDS
+
+END: Final = b"\r\n\r\n"
+_BEFORE_END: Final = len(END) - 1  # bytes of the end that may have come before the rest of it
+_CONTROLS: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n)|\r\n[ \t]")
+_REQUEST_LINE: Final = re.compile(rb"[A-Z-]+ [^ ]+ HTTP/[0-9]\.[0-9]")
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9\-._~%!$&'()*+,;=]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+_VERSIONS: Final = frozenset({"1.0", "1.1"})
+_MOST_DIGITS: Final = 18  # of a Content-Length
+
+
+class WireError(Exception):
+    """A request that is refused before anything has looked at its meaning; the connection ends after the answer."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class RequestHead(msgspec.Struct, frozen=True, gc=False):
+    """A head, and what the connection has to know of it.
+
+    Attributes:
+        head: what handlers see.
+        keeps_alive: whether the client may send another request on the connection.
+        is_modern: whether it is HTTP/1.1, so that the answer may come in chunks.
+        expects_continue: whether the client waits for `100 Continue` before it sends the body.
+    """
+
+    head: Head
+    keeps_alive: bool
+    is_modern: bool
+    expects_continue: bool
+
+
+class HeadReader:
+    """Reads one head, in whatever pieces it comes."""
+
+    __slots__ = (
+        "_fields",
+        "_has_line",
+        "_is_parsed",
+        "_keeps_alive",
+        "_limit",
+        "_line",
+        "_parser",
+        "_tail",
+        "_target",
+        "size",
+    )
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: the largest head in bytes; 0 disables it."""
+        self._limit = limit
+        self.size = 0
+        self._tail = b""  # the last bytes that came: the end of a head may be cut
+        self._line = b""  # the request line, as far as it has come
+        self._has_line = False  # all of it
+        self._target = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._is_parsed = False
+        self._keeps_alive = False
+        self._parser = httptools.HttpRequestParser(self)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the head has come."""
+        return self._is_parsed
+
+    def feed(self, data: bytes) -> int:
+        """Take what has come, and return how many bytes of it belong to the head; raise `WireError`."""
+        joined = self._tail + data
+        end = joined.find(END)
+        taken = len(data) if end < 0 else end + len(END) - len(self._tail)
+        self.size += taken
+        if self._limit and self.size > self._limit:
+            room = self._limit - self.size + taken
+            if room > 0:
+                self._feed(data[:room])  # to know what is too large
+            raise self._too_large()
+        self._feed(data[:taken])
+        self._tail = joined[-_BEFORE_END:] if end < 0 else b""
+        return taken
+
+    def _feed(self, piece: bytes) -> None:
+        # A LF that has come was behind a CR, or it would have been refused.
+        before = b"\r\n" if self._tail[-1:] == b"\n" else self._tail[-1:]
+        if _CONTROLS.search(before + piece.removesuffix(b"\r")):
+            raise _bad("it has a control character, a bare CR or LF, or a folded line")
+        if not self._has_line:
+            self._read_line(piece)
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            pass  # no other protocol is spoken here, so the offer is ignored (RFC 9110, section 7.8)
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, WireError):
+                raise cause from None
+            raise _bad(str(error)) from None
+
+    def _read_line(self, piece: bytes) -> None:
+        """Check what the parser forgives: spaces, other protocols, and no version."""
+        line, end, _ = (self._line + piece).lstrip(b"\r\n").partition(b"\r\n")
+        self._line = line
+        if end:
+            self._has_line = True
+            if _REQUEST_LINE.fullmatch(line) is None:
+                raise _bad("its first line must be a method, a target and HTTP/1.1, with one space between them")
+
+    def _too_large(self) -> WireError:
+        if 2 * len(self._target) > self._limit:
+            text = f"The request target is longer than the limit of {self._limit} bytes for a head."
+            return WireError(HTTPStatus.REQUEST_URI_TOO_LONG, f"{text} The server's --max-head-size sets it.")
+        text = f"The head of the request is larger than the limit of {self._limit} bytes."
+        return WireError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"{text} The server's --max-head-size sets it.")
+
+    # what the parser calls
+
+    def on_url(self, piece: bytes) -> None:
+        """Take a piece of the target."""
+        self._target += piece
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field."""
+        if len(self._fields) >= MAX_FIELDS:
+            text = f"The request has more than {MAX_FIELDS} header fields."
+            raise WireError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+        self._fields.append((name.lower(), value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        """Note that the head is whole, and what the parser forgets behind a request without a body."""
+        self._is_parsed = True
+        self._keeps_alive = self._parser.should_keep_alive()
+
+    # the result
+
+    def result(self) -> RequestHead:
+        """Return the head, which is complete; raise `WireError` if it is none that can be served."""
+        version = self._parser.get_http_version()
+        if version not in _VERSIONS:
+            raise WireError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "This server speaks HTTP/1.1 and HTTP/1.0.")
+        is_modern = version == "1.1"
+        method = self._parser.get_method().decode()
+        hosts = [value for name, value in self._fields if name == b"host"]
+        if len(hosts) != 1 and (is_modern or hosts):
+            raise _bad("it must have exactly one Host field")
+        if hosts and _HOST.fullmatch(hosts[0]) is None:
+            raise _bad("its Host field is not a host with an optional port")
+        path, query = self._read_target(method)
+        length = _read_length(self._fields, is_modern=is_modern)
+        head = Head(method, path, query, self._fields, length)
+        return RequestHead(head, self._keeps_alive, is_modern, is_modern and _expects_continue(head))
+
+    def _read_target(self, method: str) -> tuple[bytes, bytes]:
+        """Return path and query (RFC 9112, section 3.2); the authority of an absolute target replaces `Host`."""
+        target = self._target
+        if method == "CONNECT":
+            raise WireError(HTTPStatus.NOT_IMPLEMENTED, "This server is no proxy: it does not know CONNECT.")
+        if target[:1] != b"/":
+            absolute = _ABSOLUTE.fullmatch(target)
+            if absolute is not None and _HOST.fullmatch(absolute[1]) is not None:
+                fields = [field for field in self._fields if field[0] != b"host"]
+                if len(fields) < len(self._fields):
+                    self._fields = [(b"host", absolute[1]), *fields]
+                target = absolute[2] if absolute[2][:1] == b"/" else b"/" + absolute[2]
+            elif target != b"*" or method != "OPTIONS":
+                raise _bad("its target must begin with a slash or be an http:// URL with a host")
+        if b"#" in target:
+            raise _bad("its target has a fragment")
+        path, _, query = target.partition(b"?")
+        return path, query
+
+
+def read_head(data: bytes, limit: int) -> tuple[RequestHead, int] | None:
+    """Return the head at the beginning of `data` and its size; None if it is not complete. Raises `WireError`."""
+    reader = HeadReader(limit)
+    at = 0
+    while not reader.is_complete:
+        if at == len(data):
+            return None
+        at += reader.feed(data[at:])
+    return reader.result(), at
+
+
+def _bad(fault: str) -> WireError:
+    return WireError(HTTPStatus.BAD_REQUEST, f"The request is not valid HTTP/1.1: {fault}.")
+
+
+def _read_length(fields: list[tuple[bytes, bytes]], *, is_modern: bool) -> int:
+    """Return the length of the body as `Head.length` has it (RFC 9112, section 6)."""
+    lengths = [value for name, value in fields if name == b"content-length"]
+    codings = [value.lower() for name, value in fields if name == b"transfer-encoding"]
+    if codings:
+        if lengths or not is_modern:
+            raise _bad("Transfer-Encoding cannot stand beside Content-Length or in HTTP/1.0")
+        if codings == [b"chunked"]:
+            return UNKNOWN_LENGTH
+        if codings[-1].rpartition(b",")[2].strip() != b"chunked":
+            raise _bad("the last transfer coding of a request must be chunked")
+        text = (
+            "This server knows no transfer coding but chunked, and that once. Use Content-Encoding to compress a body."
+        )
+        raise WireError(HTTPStatus.NOT_IMPLEMENTED, text)
+    if not lengths:
+        return NO_BODY
+    if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > _MOST_DIGITS:
+        raise _bad("Content-Length must be one number of bytes")
+    return int(lengths[0])
+
+
+def _expects_continue(head: Head) -> bool:
+    expectation = head.header(b"expect")
+    if expectation is None:
+        return False
+    if expectation.lower() != b"100-continue":
+        raise WireError(HTTPStatus.EXPECTATION_FAILED, "The only expectation that this server knows is 100-continue.")
+    return True

@@ -1,0 +1,204 @@
+"""What leaves on a connection: gathered into few system calls, and held back while the client does not read."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import struct
+import termios
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from geartrain.domain.tensors.tensor import Buffer
+from geartrain.transport.wire.exchange import JSON, Answer, ClientGoneError
+from geartrain.transport.wire.responses import CHUNKED, CLOSE, KEEP, Fields, has_body
+from geartrain.transport.wire.terms import PLAIN, Terms
+
+if TYPE_CHECKING:
+    from geartrain.transport.wire.context import WireContext
+
+GATHERED: Final = 65_536  # bytes up to which it is cheaper to copy what is written than to send it by itself
+_OK: Final = HTTPStatus.OK
+_PLAIN: Final = b"%bcontent-length: %d\r\n\r\n%b"
+_WHOLE: Final = b"%bcontent-length: %d\r\n%b\r\n%b"
+
+
+class Outgoing:
+    """The sending half of a connection.
+
+    The events of a stream are a small write each. Sent by themselves, every one of them is a system call here and wakes
+    the client, so what is written in one turn of the loop leaves together.
+    """
+
+    __slots__ = ("_context", "_gathered", "_loop", "_size", "_transport", "_waiters", "is_closed", "is_paused", "mark")
+
+    def __init__(self, transport: asyncio.Transport, context: WireContext) -> None:
+        self._transport = transport
+        self._context = context
+        self._loop = context.loop
+        self._gathered: list[Buffer] = []
+        self._size = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        self.is_paused = False  # the client does not read as fast as it is written to
+        self.is_closed = False  # nothing more is sent
+        self.mark = (0, context.now)  # bytes that were unsent when the client last took some, and when that was
+
+    def answer(self, answer: Answer, terms: Terms, *, is_last: bool = False) -> None:
+        """Write a whole answer; `is_last`: the connection ends after it, whatever its request wants."""
+        context, status, parts = self._context, answer.status, answer.parts
+        is_json = answer.headers is JSON
+        if terms is PLAIN and status is _OK and is_json and len(parts) == 1 and not is_last and not context.is_draining:
+            body = parts[0]  # nearly all of them
+            size = len(body)
+            if size <= GATHERED and not self._gathered and not self.is_closed:
+                self._transport.write(_PLAIN % (context.answers.json_ok, size, body))
+                return
+        head = context.answers.of_json(status) if is_json else context.answers.of(status, answer.headers)
+        closing = CLOSE if is_last else self._connection_field(terms)
+        if not has_body(status):
+            self.write_now(b"%b%b\r\n" % (head, closing))
+            return
+        first, *more = parts
+        size = len(first) + sum(map(len, more)) if more else len(first)
+        if terms.is_head:
+            first, more = b"", []
+        elif size > GATHERED:
+            first, more = b"", list(parts)
+        elif more:
+            first, more = b"".join(parts), []
+        self.write_now(_WHOLE % (head, size, closing, first), more)
+
+    def stream(self, status: HTTPStatus, headers: Fields, terms: Terms, *, on_end: Callable[[], None]) -> BodyStream:
+        """Write the head of an answer, and return its body, which is in chunks if the client knows them."""
+        closing = self._connection_field(terms)
+        framing = CHUNKED if terms.is_modern else b""
+        self.write(b"%b%b%b\r\n" % (self._context.answers.of(status, headers), framing, closing))
+        return BodyStream(self, on_end, is_chunked=terms.is_modern, is_silent=terms.is_head)
+
+    def _connection_field(self, terms: Terms) -> bytes:
+        """Return what is said of the connection after the answer."""
+        if not terms.keeps_alive or self._context.is_draining:
+            return CLOSE
+        return b"" if terms.is_modern else KEEP
+
+    def write(self, data: Buffer) -> None:
+        """Write at the end of this turn of the loop, or at once if there is much."""
+        if self.is_closed:
+            return
+        if not self._gathered:
+            self._loop.call_soon(self.flush)
+        self._gathered.append(data)
+        self._size += len(data)
+        if self._size > GATHERED:
+            self.flush()  # so that the transport can pause its writer
+
+    def write_now(self, first: bytes, more: Sequence[Buffer] = ()) -> None:
+        """Write at once what is whole by itself."""
+        if self.is_closed:
+            return
+        if self._gathered:
+            self.flush()
+        self._transport.write(first)
+        for part in more:
+            self._transport.write(part)
+
+    def flush(self) -> None:
+        """Write what has been gathered."""
+        if self._gathered and not self.is_closed:
+            gathered, self._gathered = self._gathered, []
+            size, self._size = self._size, 0
+            if size > 2 * GATHERED:
+                for part in gathered:
+                    self._transport.write(part)
+            else:
+                self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+
+    def unsent(self) -> int:
+        """Return how many bytes wait for the client here, and with them those that wait in the system."""
+        waiting = self._transport.get_write_buffer_size()
+        return waiting and waiting + _queued(self._transport.get_extra_info("socket").fileno())
+
+    def pause(self) -> None:
+        """Note that the client does not read."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Note that the client reads again."""
+        self.is_paused = False
+        self._wake()
+
+    def finish(self) -> None:
+        """Write what has been gathered, and nothing more."""
+        self.flush()
+        self.close()
+
+    def close(self) -> None:
+        """Drop what is written from now on."""
+        self.is_closed = True
+        self._gathered.clear()
+        self._wake()
+
+    async def drained(self) -> None:
+        """Wait until the client reads; raise `ClientGoneError` if it has gone."""
+        if self._size > GATHERED // 2:
+            self.flush()
+        while self.is_paused and not self.is_closed:
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if self.is_closed:
+            raise ClientGoneError
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _queued(descriptor: int) -> int:
+    """Return how many bytes the system has for the peer of a socket, who has not taken them; 0 if it does not tell."""
+    try:
+        (size,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+    except (OSError, ValueError):  # of a system that does not tell, or a socket that is gone
+        return 0
+    return int(size)
+
+
+class BodyStream:
+    """The body of an answer in pieces: in chunks, or up to the end of the connection. See `AnswerStream`."""
+
+    __slots__ = ("_is_chunked", "_is_over", "_is_silent", "_on_end", "_outgoing")
+
+    def __init__(self, outgoing: Outgoing, on_end: Callable[[], None], *, is_chunked: bool, is_silent: bool) -> None:
+        """`on_end` is called when the body is complete. `is_silent`: nothing is sent, as in the answer to HEAD."""
+        self._outgoing = outgoing
+        self._on_end = on_end
+        self._is_chunked = is_chunked
+        self._is_silent = is_silent
+        self._is_over = False
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece; wait while the client does not read. Raises `ClientGoneError`."""
+        outgoing = self._outgoing
+        if data and not self._is_silent:
+            if not self._is_chunked:
+                outgoing.write(data)
+            elif len(data) <= GATHERED:
+                outgoing.write(b"%x\r\n%b\r\n" % (len(data), data))
+            else:
+                outgoing.write(b"%x\r\n" % len(data))
+                outgoing.write(data)
+                outgoing.write(b"\r\n")
+        if outgoing.is_paused or outgoing.is_closed:
+            await outgoing.drained()
+
+    def end(self) -> None:
+        """Complete the body. Does nothing if the client has disconnected."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._is_chunked and not self._is_silent:
+            self._outgoing.write(b"0\r\n\r\n")
+        self._on_end()

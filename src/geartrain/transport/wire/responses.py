@@ -1,0 +1,52 @@
+"""Heads of answers, as bytes. What is the same for all answers of a second is made once."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final
+
+from geartrain.transport.wire.exchange import JSON, Answer
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+BUG: Final = Answer(HTTPStatus.INTERNAL_SERVER_ERROR, (b'{"error":"Internal server error"}',))
+CLOSE: Final = b"connection: close\r\n"
+KEEP: Final = b"connection: keep-alive\r\n"  # as HTTP/1.0 wants to hear it
+CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+_STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
+_BODILESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+
+Fields = tuple[tuple[bytes, bytes], ...]
+
+
+class AnswerHeads:
+    """Makes heads up to the fields that say how long the body is."""
+
+    def __init__(self) -> None:
+        self._json: dict[HTTPStatus, bytes] = {}
+        self.json_ok = b""  # the head of most answers
+        self.renew()
+
+    def of_json(self, status: HTTPStatus) -> bytes:
+        """Return the head of an answer with a body of JSON and no further field."""
+        head = self._json.get(status)
+        if head is None:
+            head = self._json[status] = self.of(status, JSON)
+        return head
+
+    def of(self, status: HTTPStatus, fields: Fields) -> bytes:
+        """Return the head of any answer."""
+        lines = [b"%b: %b\r\n" % field for field in fields]
+        return b"".join((_STATUS_LINES[status], self._date, *lines))
+
+    def renew(self) -> None:
+        """Take the date of now; to be called once a second, which is what a date tells."""
+        self._date = b"date: %b\r\n" % formatdate(time.time(), usegmt=True).encode()
+        self._json.clear()
+        self.json_ok = self.of_json(HTTPStatus.OK)
+
+
+def has_body(status: HTTPStatus) -> bool:
+    """Whether an answer of this status has a body, and a length (RFC 9110, section 8.6)."""
+    return status not in _BODILESS

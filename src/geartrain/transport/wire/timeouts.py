@@ -1,0 +1,109 @@
+"""Ends connections that take too long: one timer for all of them, since a timer for each request costs too much."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Final
+
+from geartrain.transport.wire.connection import Connection
+from geartrain.transport.wire.context import WireContext
+from geartrain.transport.wire.heads import WireError
+from geartrain.transport.wire.limits import LEAST_BODY, WireLimits
+from geartrain.transport.wire.states import ConnectionState
+
+LINGER: Final = 2.0  # seconds that a client has to read the last answer while it still sends
+_SHORTEST: Final = 0.02  # seconds between two looks
+_LONGEST: Final = 1.0
+_READING_BODY: Final = frozenset({ConnectionState.BODY, ConnectionState.PARTS, ConnectionState.DISCARD})
+
+
+class Sweep:
+    """Looks at all connections again and again.
+
+    A limit is held to within two looks, which are a quarter of the shortest limit apart, at most a second.
+    """
+
+    def __init__(
+        self, context: WireContext, connections: Iterable[Connection], on_tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_tick` is called with each look, at least once a second."""
+        self._context = context
+        self._connections = connections
+        self._on_tick = on_tick
+        self._pause = _pause(context.limits)
+        self._timer = context.loop.call_later(self._pause, self._tick)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+
+    def _tick(self) -> None:
+        context = self._context
+        context.now = now = context.loop.time()
+        context.answers.renew()
+        self._timer = context.loop.call_later(self._pause, self._tick)  # first: no failure may end the looks
+        for connection in tuple(self._connections):
+            _check(connection, context.limits, now, is_draining=context.is_draining)
+        self._on_tick()
+
+
+def _pause(limits: WireLimits) -> float:
+    times = (limits.head_timeout, limits.body_timeout, limits.idle_timeout, limits.send_timeout)
+    shortest = min((each for each in times if each), default=4 * _LONGEST)
+    return min(max(shortest / 4, _SHORTEST), _LONGEST)
+
+
+def _check(connection: Connection, limits: WireLimits, now: float, *, is_draining: bool) -> None:
+    state, age = connection.state, now - connection.since
+    if state is ConnectionState.IDLE:
+        if 0 < limits.idle_timeout < age or is_draining:
+            connection.close()
+    elif state is ConnectionState.HEAD:
+        if 0 < limits.head_timeout < age:
+            connection.refuse(_timeout(f"The head of the request took longer than {limits.head_timeout:g} s", "head"))
+    elif state in _READING_BODY:
+        _check_body(connection, limits, now)
+    elif state is ConnectionState.LINGER and age > LINGER:
+        connection.close()
+    _check_sending(connection, limits, now)
+
+
+def _check_body(connection: Connection, limits: WireLimits, now: float) -> None:
+    if not limits.body_timeout or now - connection.since <= limits.body_timeout:
+        return
+    intake = connection.reader.intake
+    if intake.waits_for_memory:
+        text = "The bodies of other requests take all the memory that there is for bodies."
+        hint = "Try again later. The server's --max-buffered-size sets it."
+        connection.refuse(WireError(HTTPStatus.SERVICE_UNAVAILABLE, f"{text} {hint}"))
+    elif intake.received < LEAST_BODY and not intake.is_full:
+        text = f"Less than {LEAST_BODY} bytes of the request body came in {limits.body_timeout:g} s"
+        connection.refuse(_timeout(text, "body"))
+    else:
+        intake.received = 0
+        connection.since = now
+
+
+def _check_sending(connection: Connection, limits: WireLimits, now: float) -> None:
+    """Abort a connection whose client has taken nothing of what is unsent for too long."""
+    outgoing = connection.outgoing
+    unsent = outgoing.unsent()
+    size, since = outgoing.mark
+    if not unsent or unsent != size:
+        outgoing.mark = (unsent, now)
+    elif 0 < limits.send_timeout < now - since:
+        _reset(connection.transport)
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """End a connection now, and have the system forget what it still has for the client."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+def _timeout(text: str, limit: str) -> WireError:
+    return WireError(HTTPStatus.REQUEST_TIMEOUT, f"{text}. The server's --{limit}-timeout sets the limit.")

@@ -1,0 +1,173 @@
+"""TLS of a server: the files that an operator names, and the context for new connections, which follows the files.
+
+A renewed certificate gets a context of its own, with its own session tickets. Connections that are open keep theirs. A
+ticket of an earlier context leads to a full handshake, so no client gets in by a session that a former CA allowed.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Never, Self
+
+import msgspec
+
+logger = logging.getLogger(__name__)
+
+HTTP_1: Final = ("http/1.1",)
+
+
+class TlsFilesError(Exception):
+    """The files of TLS cannot be used; the text names the option and the reason."""
+
+
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that files of TLS come from, as an operator writes them."""
+
+    cert: str = "--tls-cert"
+    key: str = "--tls-key"
+    client_ca: str = "--tls-client-ca"
+
+
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """PEM files. With `client_ca`, only clients that show a certificate signed by it are let in.
+
+    Attributes:
+        cert: the certificate of the server, then those of the authorities between it and the root.
+        key: the private key of the certificate, which is not encrypted.
+        client_ca: certificates of the authorities that sign those of clients.
+        options: where the files were named, for messages.
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+    options: TlsOptions = TlsOptions()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All of the files."""
+        return (self.cert, self.key) if self.client_ca is None else (self.cert, self.key, self.client_ca)
+
+
+def check(files: TlsFiles) -> None:
+    """Raise `TlsFilesError` unless the certificate, its key and the CA of clients can be read, and fit together."""
+    make_context(files)
+
+
+def make_context(files: TlsFiles, protocols: Sequence[str] = HTTP_1) -> ssl.SSLContext:
+    """Return a context for connections from clients, TLS 1.2 or newer; raise `TlsFilesError` if that cannot be.
+
+    `protocols`: what ALPN offers, the preferred first.
+    """
+    _require_files(files)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)  # the machine may ask for more
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(protocols)
+    names = files.options
+    try:
+        context.load_cert_chain(files.cert, files.key, password=_refuse_encrypted)  # without it OpenSSL would ask
+    except _EncryptedError:
+        msg = f"{names.key}: {files.key} is encrypted; write it without a passphrase, with `openssl pkey -in … -out …`"
+        raise TlsFilesError(msg) from None
+    except (OSError, ssl.SSLError) as error:
+        raise TlsFilesError(f"{names.cert} and {names.key} are no certificate and its key: {error}") from error
+    if files.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(files.client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise TlsFilesError(f"{names.client_ca} has no certificate: {error}") from error
+    return context
+
+
+class TlsContext:
+    """Gives each new connection the certificate that the files held when they were last looked at.
+
+    `context` stays the same object, so it can be given to a server once. Call `refresh` about once a second.
+    """
+
+    def __init__(self, files: TlsFiles, protocols: Sequence[str] = HTTP_1) -> None:
+        """Read the files; raise `TlsFilesError` if they cannot be used."""
+        self._files = files
+        self._protocols = protocols
+        self._taken = self._seen = _states(files)  # before the files are read: a later change is seen then
+        self._front = _Delegating(make_context(files, protocols))
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context to listen with."""
+        return self._front
+
+    def refresh(self) -> bool:
+        """Take up what has changed in the files; return whether new connections have another context.
+
+        Files that have changed count when two calls in a row find them alike, as a certificate and its key are
+        written one after the other. Files that cannot be used are logged once, and those before them stay in use.
+        """
+        states = _states(self._files)
+        is_settled, self._seen = states == self._seen, states
+        if not is_settled or states == self._taken:
+            return False
+        self._taken = states
+        try:
+            context = make_context(self._files, self._protocols)
+        except TlsFilesError as error:
+            logger.error("the certificate that was in use stays: %s", error)  # noqa: TRY400 - the text says it all
+            return False
+        self._front.present = context
+        logger.info("new connections get the certificate that is now in %s", self._files.cert)
+        return True
+
+
+class _Delegating(ssl.SSLContext):
+    """Leaves each handshake to another context, which can be exchanged. Event loops begin one with `wrap_bio` alone."""
+
+    present: ssl.SSLContext
+
+    def __new__(cls, present: ssl.SSLContext) -> Self:
+        """Make one that leaves handshakes to `present`."""
+        self = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+        self.present = present
+        return self
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        """Begin a handshake."""
+        return self.present.wrap_bio(*args, **kwargs)
+
+
+class _EncryptedError(Exception):
+    """A key wants a passphrase."""
+
+
+def _refuse_encrypted() -> Never:
+    raise _EncryptedError
+
+
+def _require_files(files: TlsFiles) -> None:
+    names = files.options
+    for option, path in ((names.cert, files.cert), (names.key, files.key), (names.client_ca, files.client_ca)):
+        if path is None:
+            continue
+        try:
+            path.open("rb").close()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise TlsFilesError(f"{option}: there is no file {path}") from None
+        except OSError as error:
+            raise TlsFilesError(f"{option}: cannot read {path}: {error.strerror}") from error
+
+
+def _states(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
+    """Return what changes when the files do. The time of the inode tells of a change of permissions too."""
+    return tuple(_state(path) for path in files.paths)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,0 +1,122 @@
+"""How the servers of tests are served, and how their clients come in: `pytest --wire own|secured|asgi`.
+
+Fixtures and clients ask `current()`, so the same tests run in each mode.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from geartrain.transport.access.grants import SCOPES
+from geartrain.transport.access.key_file import add_key
+from geartrain.transport.access.keys import Key, digest_of, new_key
+from geartrain.transport.access.options import AccessOptions
+from geartrain.transport.wire.tls import TlsContext, TlsFiles
+from tests.support.certificates import make_party
+
+_METHODS = b"GET|HEAD|POST|PUT|DELETE|PATCH|OPTIONS"
+_REQUEST_LINE = re.compile(rb"(?:%b) [^ \r\n]+ HTTP/1\.[01]\r\n" % _METHODS)  # right behind a body too
+
+
+class Credentials(NamedTuple):
+    """What a client needs: whom it trusts, and a key for everything."""
+
+    authority: Path
+    trust: ssl.SSLContext
+    key: str
+
+
+class Own:
+    """The server's own connections, plain, and nobody is asked for a key."""
+
+    is_hosted = False  # by a server of others, in the test's own process
+    scheme = "http"
+
+    def __init__(self) -> None:
+        self.arguments: tuple[str, ...] = ()  # of `geartrain serve`
+        self.tls: TlsContext | None = None  # of the server
+        self.credentials: Credentials | None = None
+        self.headers: dict[str, str] = {}  # that let a client in
+        self.client_options: dict[str, Any] = {}  # of httpx
+
+    def access(self, options: AccessOptions) -> AccessOptions:
+        """Return who may come in."""
+        return options
+
+    def trust(self, url: str) -> ssl.SSLContext | None:
+        """Return what a client opens a connection to `url` with."""
+        return None
+
+    def authorize(self, data: bytes) -> bytes:
+        """Return requests as they are sent."""
+        return data
+
+    def close(self) -> None:
+        """Remove what was made for the tests."""
+
+
+class Hosted(Own):
+    """The ASGI application inside uvicorn."""
+
+    is_hosted = True
+
+
+class Secured(Own):
+    """The server's own connections, with TLS, for clients with a key."""
+
+    scheme = "https"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory(prefix="secured-")
+        folder = Path(self._folder.name)
+        authority = make_party("authority")
+        trusted, _ = authority.write(folder, "authority")
+        cert, private = make_party("server", authority).write(folder, "server")
+        key = new_key()
+        self._keys = folder / "keys"
+        add_key(self._keys, Key("tests", tuple(SCOPES), digest_of(key)))
+        self._trust = ssl.create_default_context(cafile=str(trusted))
+        self.arguments = ("--tls-cert", str(cert), "--tls-key", str(private), "--keys", str(self._keys))
+        self.tls = TlsContext(TlsFiles(cert=cert, key=private))
+        self.credentials = Credentials(trusted, self._trust, key)
+        self.headers = {"authorization": f"Bearer {key}"}
+        self.client_options = {"verify": self._trust, "headers": self.headers}
+
+    def access(self, options: AccessOptions) -> AccessOptions:
+        """Return who may come in: of those, who has the key."""
+        return msgspec.structs.replace(options, keys=self._keys)
+
+    def trust(self, url: str) -> ssl.SSLContext | None:
+        """Return what a client opens a connection to `url` with."""
+        return self._trust if url.startswith("https:") else None
+
+    def authorize(self, data: bytes) -> bytes:
+        """Return requests with the key in each of them."""
+        field = f"authorization: {self.headers['authorization']}\r\n".encode()
+        return _REQUEST_LINE.sub(lambda line: line[0] + field, data)
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._folder.cleanup()
+
+
+MODES: dict[str, type[Own]] = {"own": Own, "secured": Secured, "asgi": Hosted}
+
+_chosen: list[Own] = [Own()]
+
+
+def current() -> Own:
+    """Return the mode of this run."""
+    return _chosen[-1]
+
+
+def use(name: str) -> None:
+    """Have the tests run in the mode of that name."""
+    _chosen.append(MODES[name]())

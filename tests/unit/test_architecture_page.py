@@ -1,0 +1,45 @@
+"""The page on the architecture names nothing that is not there."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+from geartrain.transport.wire.states import CONNECTION_STEPS
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = ROOT / "src/geartrain"
+PAGE = (ROOT / "docs/architecture.md").read_text()
+PATH = re.compile(r"`([\w./*]+(?:\.py|\.proto|/))`")
+
+
+def missing(page: str) -> list[str]:
+    """Return the paths that lead nowhere. One may be relative to the package, to the root, or to the path before it."""
+    found = []
+    for line in page.splitlines():
+        folder = PACKAGE
+        for name in PATH.findall(line):
+            places = [place for base in (PACKAGE, ROOT, folder) for place in base.glob(name.rstrip("/"))]
+            if places:
+                folder = places[0].parent
+            else:
+                found.append(name)
+    return found
+
+
+def test_paths_are_there() -> None:
+    assert len(PATH.findall(PAGE)) > 100
+    assert missing(PAGE) == []
+
+
+def test_path_that_is_not_there_is_found() -> None:
+    assert missing("`transport/wire/heads.py`, `states.py`, `gone.py` and `domain/gone/`") == [
+        "gone.py",
+        "domain/gone/",
+    ]
+
+
+def test_states_of_a_connection_are_those_of_its_table() -> None:
+    table = PAGE[PAGE.index("| state |") :].partition("\n\n")[0]
+    states = re.findall(r"^\| ([a-z]+) \|", table, re.MULTILINE)[1:]  # below the head
+    assert states == [state.value for state in CONNECTION_STEPS]

@@ -1,0 +1,109 @@
+"""Which gRPC call needs what of a key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.transport.access.authorizer import BearerAuthorizer, Everybody
+from geartrain.transport.access.grants import EVERYTHING, Grant
+from geartrain.transport.grpc import open_inference_pb2 as pb
+from geartrain.transport.grpc.access import NEEDS, CallAccess
+
+ALL = frozenset({"predict", "read", "admin"})
+GRANTS = {
+    "all": Grant("key 'ada'", ALL),
+    "some": Grant("key 'bob'", ALL, ("ec*",)),
+    "reader": Grant("key 'eve'", frozenset({"read"})),
+}
+
+
+class Keys:
+    def find(self, token: str) -> Grant | None:
+        return GRANTS.get(token)
+
+
+class Context:
+    """The context of a call with metadata; the real one has None for none."""
+
+    def __init__(self, *metadata: tuple[str, str | bytes]) -> None:
+        self._metadata = metadata or None
+
+    def invocation_metadata(self) -> Any:
+        return self._metadata
+
+
+def context(key: str) -> Any:
+    return Context(("user-agent", "x"), ("authorization", f"Bearer {key}"))
+
+
+ACCESS = CallAccess(BearerAuthorizer([Keys()]))
+
+
+def outcome(call: str, key: str, message: object) -> Code | None:
+    try:
+        ACCESS.check(context(key), NEEDS[call], message)
+    except GeartrainError as error:
+        return error.code
+    return None
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "refused"),  # those keys of `GRANTS` that may not; `nobody` is no key
+    [
+        ("ServerLive", pb.ServerLiveRequest(), set()),
+        ("ServerReady", pb.ServerReadyRequest(), set()),
+        ("ModelReady", pb.ModelReadyRequest(name="pets"), set()),
+        ("ServerMetadata", pb.ServerMetadataRequest(), {"nobody"}),
+        ("ModelMetadata", pb.ModelMetadataRequest(name="ecg"), {"nobody"}),
+        ("ModelMetadata", pb.ModelMetadataRequest(name="pets"), {"nobody", "some"}),
+        ("ModelConfig", pb.ModelConfigRequest(name="pets"), {"nobody", "some"}),
+        ("ModelStatistics", pb.ModelStatisticsRequest(name="ecg"), {"nobody"}),
+        ("ModelStatistics", pb.ModelStatisticsRequest(), {"nobody", "some"}),
+        ("RepositoryIndex", pb.RepositoryIndexRequest(), {"nobody", "some"}),
+        ("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="ecg"), {"nobody", "reader"}),
+        ("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="pets"), {"nobody", "reader", "some"}),
+        ("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="pets"), {"nobody", "reader", "some"}),
+        ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest(name="ecg"), {"nobody", "reader", "some"}),
+        ("SystemSharedMemoryRegister", pb.SystemSharedMemoryRegisterRequest(), {"nobody", "reader", "some"}),
+        ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest(), {"nobody", "reader", "some"}),
+    ],
+)
+def test_scope_and_model_decide(call: str, message: object, refused: set[str]) -> None:
+    expected = {
+        key: None if key not in refused else Code.UNAUTHENTICATED if key == "nobody" else Code.FORBIDDEN
+        for key in ("nobody", *GRANTS)
+    }
+    assert {key: outcome(call, key, message) for key in expected} == expected
+
+
+def test_every_call_has_a_need_and_names_a_field_that_there_is() -> None:
+    methods = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
+    inference = {"ModelInfer", "ModelStreamInfer"}  # they have their own check
+    assert set(NEEDS) == set(methods) - inference
+    for name, need in NEEDS.items():
+        assert not need.field or need.field in methods[name].input_type.fields_by_name
+        assert (need.subject == "model") == bool(need.field), name
+
+
+def test_metadata_is_that_of_one_key() -> None:
+    assert ACCESS.grant(context("all"), "predict") is GRANTS["all"]
+    binary: Any = Context(("authorization", b"Bearer all"))
+    assert ACCESS.grant(binary, "predict") is GRANTS["all"]
+    for none in (
+        Context(),
+        Context(("authorization-bin", b"Bearer all")),
+        Context(*[("authorization", "Bearer all")] * 2),
+    ):
+        given: Any = none
+        with pytest.raises(GeartrainError, match="asks for a key"):
+            ACCESS.grant(given, "predict")
+    with pytest.raises(GeartrainError, match="does not have the scope 'predict'"):
+        ACCESS.grant(context("reader"), "predict")
+
+
+def test_server_without_keys_does_not_look_at_metadata() -> None:
+    nothing: Any = None
+    assert CallAccess(Everybody()).grant(nothing, "predict") is EVERYTHING

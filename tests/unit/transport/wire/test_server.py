@@ -1,0 +1,117 @@
+"""A server on a real socket: how it begins and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from geartrain.transport.wire.limits import WireLimits
+from geartrain.transport.wire.server import WireServer
+from tests.unit.transport.wire.parts import NotedExchange, NotingHandler, get, post, said
+
+
+class Announced(NotingHandler):
+    """Tells when a request runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began = asyncio.Event()
+
+    def _new(self, kind: Any, responder: Any) -> NotedExchange:
+        self.began.set()
+        return super()._new(kind, responder)
+
+
+class Served:
+    """A server and its address."""
+
+    def __init__(self, limits: WireLimits | None = None) -> None:
+        self.handler = Announced()
+        self.server = WireServer(self.handler, limits or WireLimits())
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.address = listener.getsockname()
+        self.server.listen(listener)
+
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*self.address)
+        self._writers.append(writer)
+        return reader, writer
+
+    async def stop(self) -> None:
+        self.server.stop()
+        for writer in self._writers:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+        await self.server.drained()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    served = Served()
+    yield served
+    await served.stop()
+
+
+async def test_the_end_waits_for_the_answers_that_are_owed(served: Served) -> None:
+    busy, busy_writer = await served.connect()
+    idle, idle_writer = await served.connect()
+    busy_writer.write(post("/run", b"1"))
+    idle_writer.write(get("/"))
+    await idle.readuntil(b'"now"')
+    await served.handler.began.wait()
+    served.server.close()
+    assert await idle.read() == b"", "nothing is owed to it"
+    with pytest.raises(ConnectionRefusedError):
+        await served.connect()
+    draining = asyncio.ensure_future(served.server.drained())
+    await asyncio.sleep(0)
+    assert not draining.done()
+    served.handler.exchanges[0].responder.respond(said("owed", HTTPStatus.OK))
+    answer = await busy.read()
+    assert answer.endswith(b'"owed"')
+    assert b"connection: close" in answer
+    await draining
+
+
+async def test_disconnect_abandons_what_runs(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(post("/run", b"1"))
+    await served.handler.began.wait()
+    served.server.close()
+    served.server.disconnect()
+    await served.server.drained()
+    assert served.handler.exchanges[0].abandoned == 1
+    assert await reader.read() == b""
+
+
+async def test_heads_are_forgotten(served: Served) -> None:
+    reader, writer = await served.connect()
+    shown = []
+    for _ in range(2):
+        for _ in range(2):
+            writer.write(post("/echo", b"1"))
+            await reader.readuntil(b"\r\n\r\n1")
+            shown.append(len(served.handler.heads))
+        served.server.forget_heads()
+    assert shown == [1, 1, 2, 2]
+
+
+async def test_the_limit_of_one_client_holds_for_a_crowd() -> None:
+    async with asyncio.timeout(20):
+        served = Served(WireLimits(max_connections_per_client=3))
+        clients = await asyncio.gather(*(served.connect() for _ in range(10)))
+        for _, writer in clients:
+            writer.write(get("/", "connection: close"))
+        answers = await asyncio.gather(*(reader.read() for reader, _ in clients))
+        statuses = sorted(answer.split(b" ", 2)[1] for answer in answers)
+        assert statuses == [b"200"] * 3 + [b"503"] * 7
+        await served.stop()
