@@ -1,0 +1,264 @@
+"""What is fuzzed: readers of bytes that a client makes up, and what has to hold for each whatever they are.
+
+A harness takes bytes and raises `AssertionError`, or whatever the reader raises that it should not. Its first byte says
+where the rest is cut: a reader must find the same in two pieces as in one.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import unquote, unquote_to_bytes
+
+import msgspec
+
+_LIMIT: Final = 4096
+_REFUSALS: Final = range(400, 600)
+_LARGEST_PIECE: Final = 1 << 20
+_BOUNDARY: Final = b"b0"
+
+
+class Harness(msgspec.Struct, frozen=True):
+    """What takes the bytes, what to begin with, and the words that it knows."""
+
+    run: Callable[[bytes], None]
+    seeds: Sequence[bytes]
+    words: Sequence[bytes]
+
+
+def _cut(data: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the bytes behind the first, whole and in two pieces."""
+    if not data:
+        return b"", []
+    at, whole = data[0], data[1:]
+    at = at * len(whole) // 256
+    return whole, [piece for piece in (whole[:at], whole[at:]) if piece]
+
+
+# heads
+
+
+def _head(data: bytes) -> None:
+    from geartrain.transport.wire.heads import END, WireError, read_head
+
+    def read(given: bytes) -> object:
+        try:
+            return read_head(given, _LIMIT)
+        except WireError as error:
+            assert error.status in _REFUSALS
+            assert str(error)
+            return error.status
+
+    whole, _ = _cut(data)
+    found = read(whole)
+    assert found == _head_in_pieces(data), "another head in pieces"
+    if isinstance(found, tuple):
+        request, size = found
+        assert whole[:size].endswith(END)
+        assert request.head.path[:1] == b"/" or request.head.path == b"*"
+        assert b"?" not in request.head.path
+        assert all(name == name.lower() and not re.search(rb"[\r\n\0]", value) for name, value in request.head.headers)
+        assert read(whole[:size]) == found, "what follows a head changes it"
+    elif found is None:
+        assert len(whole) <= _LIMIT, "a head beyond the limit is waited for"
+
+
+def _head_in_pieces(data: bytes) -> object:
+    """As `read_head`, of two pieces. A refusal of the first is one of both."""
+    from geartrain.transport.wire.heads import HeadReader, WireError
+
+    reader = HeadReader(_LIMIT)
+    _, pieces = _cut(data)
+    size = 0
+    try:
+        for piece in pieces:
+            at = 0
+            while at < len(piece) and not reader.is_complete:
+                at += reader.feed(piece[at:])
+            size += at
+        return (reader.result(), size) if reader.is_complete else None
+    except WireError as error:
+        return error.status
+
+
+HEAD: Final = Harness(
+    _head,
+    [
+        b"\x80GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x10POST /a/b%20c?d=e HTTP/1.1\r\nHost: [::1]:80\r\nContent-Length: 12\r\nExpect: 100-continue\r\n\r\nbody",
+        b"\xf0\r\nPUT http://localhost/x HTTP/1.0\r\nConnection: keep-alive, close\r\nUpgrade: h2c\r\n\r\n",
+        b"\x40POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nX: \xff\t\r\n\r\n0\r\n\r\n",
+        b"\x40OPTIONS * HTTP/1.1\r\nhost:a\r\n\r\nGET / HTTP/1.1\r\n",
+    ],
+    [
+        b"\r\n",
+        b"\r\n\r\n",
+        b"\n",
+        b"\r",
+        b" HTTP/1.1",
+        b"Host: ",
+        b"Content-Length: ",
+        b"Transfer-Encoding: ",
+        b"chunked",
+    ],
+)
+
+
+# bodies in chunks
+
+
+def _chunks(data: bytes) -> None:
+    from geartrain.transport.wire.chunks import ChunkReader
+    from geartrain.transport.wire.heads import WireError
+
+    def read(pieces: list[bytes]) -> object:
+        reader = ChunkReader(_LIMIT)
+        body, taken = [], 0
+        try:
+            for piece in pieces:
+                found, size = reader.feed(piece)
+                assert 0 <= size <= len(piece)
+                assert size == len(piece) or reader.is_complete
+                body += found
+                taken += size
+        except WireError as error:
+            assert error.status in _REFUSALS
+            assert str(error)
+            return error.status
+        content = b"".join(body)
+        assert len(content) <= taken
+        return content, taken, reader.is_complete
+
+    whole, pieces = _cut(data)
+    found = read([whole])
+    assert found == read(pieces), "another body in pieces"
+    assert found == read([whole[at : at + 1] for at in range(len(whole))]), "another body in single bytes"
+    if isinstance(found, tuple) and found[2]:
+        assert whole[: found[1]].endswith(b"\r\n")
+        assert read([whole[: found[1]]]) == found, "what follows a body changes it"
+
+
+CHUNKS: Final = Harness(
+    _chunks,
+    [
+        b"\x805\r\nhello\r\n0\r\n\r\n",
+        b'\x205;a="b c"\r\nhello\r\nA\r\n0123456789\r\n0\r\nX: y\r\nZ:\r\n\r\nGET /',
+        b"\xc000;x\r\n\r\n",
+        b"\x40ffffffffffffffff\r\nx",
+    ],
+    [b"\r\n", b"0\r\n", b"\r\n\r\n", b";", b"\n", b"\r", b"ff", b"X: y\r\n"],
+)
+
+
+# forms
+
+
+class _Parts:
+    """Keeps what a reader of forms tells."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def begin_part(self, head: Any) -> None:
+        """Begin."""
+        self.told.append((head, bytearray(), []))
+
+    def add_data(self, data: memoryview) -> None:
+        """Go on."""
+        assert not self.told[-1][2], "data behind the end of a part"
+        self.told[-1][1].extend(data)
+
+    def end_part(self) -> None:
+        """End."""
+        self.told[-1][2].append(True)
+
+
+def _multipart(data: bytes) -> None:
+    from geartrain.apis.multipart import MultipartReader
+    from geartrain.domain.errors import GeartrainError
+
+    def read(pieces: list[bytes]) -> object:
+        parts = _Parts()
+        try:
+            reader = MultipartReader(b"multipart/form-data; boundary=" + _BOUNDARY, parts)
+            for piece in pieces:
+                reader.feed(piece)
+            reader.end()
+        except GeartrainError as error:
+            assert str(error)
+            return error.code
+        assert all(ended == [True] for _, _, ended in parts.told), "a part without an end, or with two"
+        assert all(b"\r\n--" + _BOUNDARY + b"\r\n" not in content for _, content, _ in parts.told)
+        return [(head, bytes(content)) for head, content, _ in parts.told]
+
+    whole, pieces = _cut(data)
+    found = read([whole])
+    assert found == read(pieces), "other parts in pieces"
+    assert found == read([whole[at : at + 1] for at in range(len(whole))]), "other parts in single bytes"
+
+
+MULTIPART: Final = Harness(
+    _multipart,
+    [
+        b'\x80--b0\r\nContent-Disposition: form-data; name="a"\r\n\r\nvalue\r\n--b0--\r\n',
+        (
+            b'\x40--b0\r\nContent-Disposition: form-data; name="f"; filename="x.png"\r\nContent-Type: image/png\r\n\r\n'
+            b"\x89PNG\r\n--b\r\n\r\n--b0\r\ncontent-disposition: form-data; name=b\r\n\r\n\r\n--b0--"
+        ),
+        b"\x20preamble\r\n--b0--\r\nepilogue",
+    ],
+    [
+        b"--b0",
+        b"--b0--",
+        b"\r\n",
+        b"\r\n\r\n",
+        b'name="',
+        b'filename="',
+        b"form-data; ",
+        b"filename*=UTF-8''%e2",
+        b"\\",
+    ],
+)
+
+
+# URLs that hold their data
+
+
+def _data_url(data: bytes) -> None:
+    from geartrain.outbound.data_urls import DataUrlError, parse_data_url
+
+    url = "data:" + data.decode("latin-1")  # a lone surrogate is refused with the JSON that holds it
+    try:
+        found = parse_data_url(url)
+    except DataUrlError as error:
+        assert str(error)
+        return
+    pieces = list(found.pieces())
+    assert all(len(piece) <= _LARGEST_PIECE for piece in pieces)
+    assert found.name
+    assert "/" not in found.name
+    content = b"".join(pieces)
+    payload = url.partition(",")[2]
+    if not found.is_base64:
+        assert content == unquote_to_bytes(payload), "other bytes in pieces"
+    else:
+        bare = "".join(unquote(payload).split()).rstrip("=").encode()
+        assert base64.b64encode(content).rstrip(b"=")[: len(bare) - 1] == bare[:-1], "other bytes than base64 says"
+
+
+DATA_URL: Final = Harness(
+    _data_url,
+    [
+        b"text/plain,hello%20world",
+        b"image/png;base64,iVBORw0KGgo=",
+        b";base64,aGVs%0AbG8",
+        b",%41%4",
+        b"a;b=c;base64 ,",
+        b",",
+    ],
+    [b";base64,", b"%41", b"%", b"=", b"==", b",", b"text/plain", b"%3D"],
+)
+
+HARNESSES: Final = {"head": HEAD, "chunks": CHUNKS, "multipart": MULTIPART, "data-url": DATA_URL}
