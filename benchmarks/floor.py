@@ -1,9 +1,9 @@
-"""The least a server with a worker process can do: a bare ASGI app on uvicorn, and one hop to a child and back.
+"""The least that usual parts do with a worker process: a bare ASGI app on uvicorn, and one hop to a child and back.
 
 `python benchmarks/floor.py PORT SLOTS`. It parses and checks nothing; each request's body goes over a Unix socket
 pair to the child, which sends a fixed answer. With one slot the child blocks on its socket, as a worker of a plain
-`run()` does; with more it serves all of them from one event loop, as a worker of an async `run()` does. What geartrain
-adds to this is the price of geartrain.
+`run()` does; with more it serves all of them from one event loop, as a worker of an async `run()` does. uvicorn is
+one of the development packages; geartrain itself has an HTTP connection of its own.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import asyncio
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, cast
 
 import uvicorn
 import uvloop
 
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 ANSWER = (
     b'{"id":"pred_00000000000000000000000000","input":{"s":"hello"},"logs":"","output":"hello","status":"succeeded"}'
@@ -87,7 +89,7 @@ class App:
         self._sockets = sockets
         self._idle: list[Slot] = []
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, _scope: Message, receive: Receive, send: Send) -> None:
         """Answer any POST through the child, anything else with READY."""
         await self._connect()
         body = (await receive()).get("body", b"")

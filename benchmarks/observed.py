@@ -118,6 +118,7 @@ def main() -> None:
         host="127.0.0.1",
         port=int(port),
         limits=Limits(queue=QUEUE),
+        allow_private_urls=True,  # the receivers are on this machine
         webhooks=WebhookOptions(interval=0.01, retries=RETRIES),
         on_progress=books.on_progress,
     )

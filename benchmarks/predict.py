@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import http.client
+import importlib.metadata
 import json
 import pathlib
 import shutil
@@ -141,7 +142,8 @@ def main() -> None:
         parser.exit(2, "wrk is not installed; on Debian and Ubuntu: apt install wrk\n")
     peers = peers_environment("coglet")
     wrk = output(["wrk", "-v"]).partition(" [")[0].replace("debian/", "")
-    print(conditions({"coglet": version_of("coglet", peers)}, wrk))
+    floor_server = f"uvicorn {importlib.metadata.version('uvicorn')} (floor)"
+    print(conditions({"coglet": version_of("coglet", peers)}, floor_server, wrk))
     print(f"{options.rounds} rounds, {options.seconds} s for each server in each; {options.starts} starts of each.\n")
     for case in CASES:
         print(

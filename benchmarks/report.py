@@ -22,7 +22,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def conditions(peers: dict[str, str], *tools: str) -> str:
     """The machine and the versions: ours, those of `peers` by name, and `tools`, which are named as they are."""
-    ours = [f"{name} {importlib.metadata.version(name)}" for name in ("geartrain", "uvicorn", "uvloop", "httptools")]
+    ours = [f"{name} {importlib.metadata.version(name)}" for name in ("geartrain", "uvloop", "httptools")]
     programs = ", ".join((*(f"{name} {version}" for name, version in peers.items()), *tools))
     return f"{machine()}; {', '.join(ours)}; {programs}."
 

@@ -43,7 +43,8 @@ class Client:
     def send(self, method: str, path: str, body: object = None) -> None:
         """Ask."""
         data = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {len(data)}"
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"
+        head += f"\r\ncontent-length: {len(data)}"
         self._writer.write(f"{head}\r\n\r\n".encode() + data)
 
     async def answer(self) -> tuple[int, dict[str, object]]:

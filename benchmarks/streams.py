@@ -72,7 +72,9 @@ def begin(port: int, values: dict[str, float]) -> Stream:
     body = json.dumps({"input": values}).encode()
     connection = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    head = "POST /predictions HTTP/1.1\r\nhost: bench\r\naccept: text/event-stream\r\ncontent-type: application/json"
+    head = (
+        "POST /predictions HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\ncontent-type: application/json"
+    )
     connection.sendall(f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
     return Stream(connection)
 

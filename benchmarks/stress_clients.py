@@ -29,7 +29,7 @@ class _Wire:
     def send(self, start: str, body: object, *headers: str) -> None:
         """Ask."""
         data = json.dumps(body).encode()
-        lines = [f"{start} HTTP/1.1", "host: stress", "content-type: application/json", *headers]
+        lines = [f"{start} HTTP/1.1", "host: localhost", "content-type: application/json", *headers]
         self.writer.write("\r\n".join([*lines, f"content-length: {len(data)}", "", ""]).encode() + data)
 
     async def head(self) -> tuple[int, dict[str, str]]:
