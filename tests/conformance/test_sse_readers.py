@@ -213,6 +213,7 @@ async def test_capacity_variable(
 # Slow readers, and those who leave
 
 
+LONG: list[Any] = ["many", 30_000, "x" * 2_000]  # one batch of what it gives is more than all buffers on the way hold
 WAVE = 10_000  # events, fewer than a reader may lie behind: however fast the model is, who reads keeps up
 
 
@@ -276,11 +277,11 @@ async def test_slow_reader_stalls_nobody_and_is_sent_away(server: LiveServer, ga
 
 
 async def test_prediction_outlives_its_only_reader_that_was_too_slow(server: LiveServer, gates: Gates) -> None:
-    script = [["many", FLOOD, "x" * 200], wait(gates), ["yield", "end"]]
+    script = [LONG, wait(gates), ["yield", "end"]]
     stuck = await stuck_reader(server.url, request({"script": script}, put="lag"))
     await eventually(lambda: server.predictions.find("lag") is not None)
     prediction = server.newest()
-    await eventually(lambda: prediction.log.next_index == FLOOD + 1)
+    await eventually(lambda: prediction.log.next_index == LONG[1] + 1)
     assert parse(await read_all(stuck))[-1][0] == "error"
     gates["gate"].open()
     await server.ended("lag")
@@ -288,11 +289,11 @@ async def test_prediction_outlives_its_only_reader_that_was_too_slow(server: Liv
 
 
 async def test_slow_reader_that_leaves(server: LiveServer, gates: Gates) -> None:
-    script = [["many", FLOOD, "x" * 200], wait(gates)]
+    script = [LONG, wait(gates)]
     stuck = await stuck_reader(server.url, request({"script": script}, put="gone"))
     await eventually(lambda: server.predictions.find("gone") is not None)
     prediction = server.newest()
-    await eventually(lambda: prediction.log.next_index == FLOOD + 1)
+    await eventually(lambda: prediction.log.next_index == LONG[1] + 1)
     stuck.close()
     await eventually(lambda: prediction.is_terminal)
     assert prediction.status is Status.CANCELED
