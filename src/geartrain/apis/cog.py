@@ -25,6 +25,8 @@ from geartrain.domain.rendering import clip, json_fault
 _ESCAPE: Final = re.compile(rb"\\u00[567]")  # of what names are made of
 _NO_DEPTH: Final = 2 * json_limits.MAX_DEPTH  # bytes that do not reach the limit
 _EMPTY_INPUT: Final = msgspec.Raw(b"{}")
+_SHORTEST_REPEAT: Final = len('{"id":"","id":""}') - len(_EMPTY_INPUT)
+"""Bytes of a body outside of its input, where the name of a field can first stand twice."""
 
 
 class PredictionRequest(msgspec.Struct, frozen=True):
@@ -82,9 +84,11 @@ def read_request(body: bytes | bytearray) -> PredictionRequest:
         raise _unparsable(json_fault(body, error)) from error
     except RecursionError as error:
         raise _unparsable("nested too deeply") from error
-    text = body if len(body) < _LARGE else _without_input(body, memoryview(request.input).nbytes)
-    if _may_repeat(text.count, text):
-        _refuse_duplicates(body)
+    size = len(request.input)
+    if len(body) - size >= _SHORTEST_REPEAT:
+        text = body if len(body) < _LARGE else _without_input(body, size)
+        if _may_repeat(text.count, text):
+            _refuse_duplicates(body)
     if request.id == "":
         raise _wrong_field("id", "an id has at least one character")
     if request.created_at is not None:
@@ -177,7 +181,7 @@ def encode_prediction(prediction: Prediction) -> bytes:
 
 def encode_in_parts(prediction: Prediction) -> tuple[bytes, ...]:
     """Return the same in parts: a large input and a large output are what they are in the prediction, not copies."""
-    output = _output_so_far(prediction)
+    output = prediction.output or _output_so_far(prediction)
     if len(prediction.input) + (0 if output is None else len(output)) < _LARGE:
         return (_encode_snapshot(prediction, prediction.input, output),)
     text = _encode_snapshot(prediction, _INPUT_MARK, None if output is None else _OUTPUT_MARK)
@@ -204,7 +208,7 @@ def _encode_snapshot(prediction: Prediction, echo: bytes, output: bytes | None) 
             error=unset if prediction.error is None else prediction.error,
             id=prediction.id,
             input=msgspec.Raw(echo),
-            logs=prediction.logs,
+            logs=prediction.logs if prediction.log_parts else "",
             metrics=metrics,
             output=unset if output is None else msgspec.Raw(output),
             started_at=started_at,

@@ -89,7 +89,7 @@ def read_request(
     """
     if json_size == 0:
         return InferRequest((_raw_input(body, view.inputs),)), Reply(binary=True)
-    head, tail = split_body(body, json_size)
+    head, tail = (body, _NOTHING) if json_size is None else split_body(body, json_size)
     text = bytes(head) if isinstance(head, memoryview) else head
     if len(text) >= tensor_json.LARGE:
         try:
@@ -167,6 +167,9 @@ class _Tail:
             raise tensor_error(f"unexpected additional input data: {len(self._data)} bytes that no input has announced")
 
 
+_NO_TAIL: Final = _Tail(_NOTHING)
+
+
 def assemble(
     request: RequestJson, data: Sequence[Any], tail: memoryview, *, view: TensorView, fetch: Fetch
 ) -> tuple[InferRequest, Reply]:
@@ -174,7 +177,7 @@ def assemble(
 
     The `data` is as it was parsed, or what `read_contents` has made of it. Raises as `read_request` does.
     """
-    rest = _Tail(tail)
+    rest = _Tail(tail) if len(tail) else _NO_TAIL
     inputs = tuple([_tensor(one, some, rest, fetch=fetch) for one, some in zip(request.inputs, data, strict=True)])
     rest.check_end()
     given = request.parameters
@@ -347,7 +350,7 @@ def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> A
             id=response.id,
             model_name=response.model_name,
             model_version=response.model_version,
-            parameters=_finite(response),
+            parameters=response.parameters and _finite(response.parameters),
             outputs=outputs,
         )
     )
@@ -380,10 +383,9 @@ def put(tensor: Tensor, place: Place, store: Store) -> None:
     store(place.region, place.offset, tensor.data)
 
 
-def _finite(response: InferResponse) -> dict[str, Parameter]:
+def _finite(given: dict[str, Parameter]) -> dict[str, Parameter]:
     """The parameters that JSON can carry."""
-    given = response.parameters
-    return {name: value for name, value in given.items() if not _is_odd(value)} if given else given
+    return {name: value for name, value in given.items() if not _is_odd(value)}
 
 
 def _is_odd(value: Parameter) -> bool:

@@ -27,6 +27,7 @@ class WorkerFolder:
             self._path = Path(tempfile.mkdtemp(prefix="geartrain-", dir="/tmp"))
         self._outputs = self._path / "outputs"
         self._outputs.mkdir()
+        self.outputs = str(self._outputs)  # where the worker puts its output files
         self._numbers = itertools.count(1)
         self._lent: set[str] = set()
         self._closed = False
@@ -35,11 +36,6 @@ class WorkerFolder:
     def address(self) -> Path:
         """Where the socket of the slots is."""
         return self._path / "slots"
-
-    @property
-    def outputs(self) -> str:
-        """Where the worker puts its output files."""
-        return str(self._outputs)
 
     def new_input(self) -> Path:
         """A file for an input; it does not exist yet, and the worker deletes it when it has read it."""

@@ -29,7 +29,7 @@ class _Pipe:
         self._deliver = deliver
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._partial = ""
-        self._dangles = False  # a line, or a character, that has no end yet
+        self.dangles = False  # a line, or a character, that has no end yet
         self.closed = False
 
     def read(self, size: int = _CHUNK) -> int:
@@ -39,7 +39,7 @@ class _Pipe:
         except BlockingIOError:
             return 0
         self.closed = not data
-        self._dangles = not data.endswith(b"\n")
+        self.dangles = not data.endswith(b"\n")
         text = self._partial + self._decoder.decode(data)
         end = len(text) if len(text) > _MAX_LINE else text.rfind("\n") + 1
         self._partial = text[end:]
@@ -55,8 +55,8 @@ class _Pipe:
 
     def flush(self) -> None:
         """Deliver a last line that has no end."""
-        if self._dangles:
-            self._dangles = False
+        if self.dangles:
+            self.dangles = False
             text, self._partial = self._partial + self._decoder.decode(b"", final=True), ""
             if text:
                 self._deliver(self._source, text)
@@ -92,7 +92,8 @@ class OutputPipes:
             for pipe in self._pipes:
                 pipe.read_present()
         for pipe in self._pipes:
-            pipe.flush()
+            if pipe.dangles:
+                pipe.flush()
 
     def close(self) -> None:
         """Stop reading."""

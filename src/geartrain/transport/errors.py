@@ -78,9 +78,6 @@ def error_headers(status: HTTPStatus, error: GeartrainError) -> tuple[tuple[byte
     return _CHALLENGE if status is HTTPStatus.UNAUTHORIZED else ()
 
 
-retry_headers = error_headers  # the name that some callers still use
-
-
 # The Open Inference Protocol knows a client's mistakes as one status, whatever is wrong with the body.
 OPEN_INFERENCE_HTTP_STATUS: Final[dict[Code, HTTPStatus]] = {
     **HTTP_STATUS,

@@ -1,6 +1,6 @@
 """Bodies that take long to read, read where they do not hold up the event loop.
 
-What is at most `ON_THE_LOOP` bytes is read on the loop, by the functions of `apis`: no such body takes long. Up to
+What is at most `runs.DIRECT_LIMIT` bytes is read on the loop by the functions of `apis`: no such body takes long. Up to
 `IN_A_THREAD` bytes a thread does it, in which no single call of a library takes long either. With tensors of numbers
 that holds up to `NUMBERS_IN_A_THREAD` bytes, and with few values up to `FEW_IN_A_THREAD`. Anything larger is read by
 another process, see `body_process`. What comes of it is the same in each case.
@@ -36,8 +36,8 @@ from geartrain.service.models.admission import CheckedInput
 from geartrain.service.models.interface import Interface
 from geartrain.transport import body_messages
 from geartrain.transport.body_messages import MARK, PIECE, Job, Result, SentTensor
+from geartrain.transport.runs import DIRECT_LIMIT
 
-ON_THE_LOOP: Final = 65_536  # bytes
 IN_A_THREAD: Final = 262_144
 NUMBERS_IN_A_THREAD: Final = 2_097_152  # bytes of tensors that are numbers: a native parser reads them
 FEW_ON_THE_LOOP: Final = 1_048_576  # bytes of a body that has few values: a text, or a file as a data: URL
@@ -123,7 +123,7 @@ class LargeBodies:
         tensors = request.inputs
         is_read = [_is_read(tensor, view) for tensor in tensors]
         size = sum(len(tensor.data) for tensor, each in zip(tensors, is_read, strict=True) if each)
-        if size <= ON_THE_LOOP:
+        if size <= DIRECT_LIMIT:
             return InferBody(request, reply, view.bind(tensors), None)
         sent = tuple(
             SentTensor(one.name, one.datatype, one.shape, len(one.data), each)
@@ -142,7 +142,7 @@ class LargeBodies:
         if json_size == 0:
             return await read_aside(open_inference.read_request, body, json_size, view, fetch=fetch)
         text, tail = open_inference.split_body(body, json_size)
-        if len(text) <= ON_THE_LOOP:
+        if len(text) <= DIRECT_LIMIT:
             return open_inference.read_request(body, json_size, view, fetch=fetch)
         result, parts = await self._read("infer", interface, (text,))
         data = [msgspec.UNSET if part is None else memoryview(part) for part in parts]
@@ -173,7 +173,7 @@ class LargeBodies:
 
 def is_light(body: bytes | bytearray) -> bool:
     """Whether a body of Cog's API is read on the loop: a short one, or one of few values, such as a file."""
-    return len(body) <= ON_THE_LOOP or (len(body) <= FEW_ON_THE_LOOP and _has_few(body, _SIGNS))
+    return len(body) <= DIRECT_LIMIT or (len(body) <= FEW_ON_THE_LOOP and _has_few(body, _SIGNS))
 
 
 def _is_quick(kind: str, parts: Sequence[Buffer], size: int) -> bool:

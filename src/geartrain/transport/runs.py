@@ -93,11 +93,8 @@ class RunExchange(RunSteps):
             return
         try:
             self.follow(self.admit(self.read(body)))
-        except GeartrainError as error:
-            self._responder.respond(self.refuse(error))
-        except Exception:
-            logger.exception("an endpoint failed")
-            self._responder.respond(self.refuse(BUG))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            self._responder.respond(self._refusal(error))
 
     def abandon(self) -> None:
         """Forsake the prediction, if it has begun."""
@@ -107,10 +104,6 @@ class RunExchange(RunSteps):
     # how it goes on
 
     def follow(self, prediction: Prediction) -> None:
-        """Answer when the prediction has ended."""
-        self.run(prediction)
-
-    def run(self, prediction: Prediction) -> None:
         """Answer when the prediction has ended."""
         self._prediction = prediction
         if prediction.is_terminal:
@@ -132,11 +125,8 @@ class RunExchange(RunSteps):
             del body
             if not self._has_left:
                 self.follow(self.admit(prepared))
-        except GeartrainError as error:
-            self._responder.respond(self.refuse(error))
-        except Exception:
-            logger.exception("an endpoint failed")
-            self._responder.respond(self.refuse(BUG))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            self._responder.respond(self._refusal(error))
 
     def _finish(self) -> None:
         self._on_leave = _do_nothing
@@ -147,19 +137,20 @@ class RunExchange(RunSteps):
             return
         try:
             answer = self.answer()
-        except GeartrainError as error:
-            answer = self.refuse(error)
-        except Exception:
-            logger.exception("an endpoint failed")
-            answer = self.refuse(BUG)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            answer = self._refusal(error)
         self._responder.respond(answer)
 
     async def _finish_aside(self) -> None:
         try:
             answer = await self.answer_aside()
-        except GeartrainError as error:
-            answer = self.refuse(error)
-        except Exception:
-            logger.exception("an endpoint failed")
-            answer = self.refuse(BUG)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            answer = self._refusal(error)
         self._responder.respond(answer)
+
+    def _refusal(self, error: Exception) -> Answer:
+        """Return the answer to a request that failed, and log an error that is none of its client's."""
+        if isinstance(error, GeartrainError):
+            return self.refuse(error)
+        logger.error("an endpoint failed", exc_info=error)
+        return self.refuse(BUG)

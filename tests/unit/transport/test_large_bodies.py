@@ -48,7 +48,7 @@ TENSOR = interface(x=tensor("FP32"), s=TEXT)
 
 @pytest.fixture(params=["thread", "process"])
 async def bodies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LargeBodies]:
-    monkeypatch.setattr(large_bodies, "ON_THE_LOOP", 0)
+    monkeypatch.setattr(large_bodies, "DIRECT_LIMIT", 0)
     monkeypatch.setattr(large_bodies, "IN_A_THREAD", 1 << 30 if request.param == "thread" else 0)
     monkeypatch.setattr(large_bodies, "FEW_IN_A_THREAD", 0)
     monkeypatch.setattr(large_bodies, "NUMBERS_IN_A_THREAD", 0)
@@ -123,7 +123,7 @@ async def test_secrets_are_not_in_the_echo(bodies: LargeBodies) -> None:
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
 async def test_elements_of_an_input_are_limited(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_bodies, "ON_THE_LOOP", 0)
+    monkeypatch.setattr(large_bodies, "DIRECT_LIMIT", 0)
     monkeypatch.setattr(large_bodies, "IN_A_THREAD", 1 << 30 if kind == "thread" else 0)
     monkeypatch.setattr(large_bodies, "FEW_IN_A_THREAD", 0)
     monkeypatch.setattr(large_bodies, "NUMBERS_IN_A_THREAD", 0)

@@ -10,8 +10,9 @@ import math
 import struct
 import sys
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
-from typing import Final, Literal, Protocol, TypeVar, get_args
+from typing import Final, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -299,34 +300,64 @@ class _Header(msgspec.Struct, frozen=True, array_like=True):
     at: int  # where the JSON begins
 
 
+class _Layout(NamedTuple):
+    """What stands before the JSON, and before the contents of each tensor so that they are aligned."""
+
+    head: bytes
+    gaps: tuple[bytes, ...]
+
+
+_Sized = tuple[str, str, tuple[int, ...], int]  # a tensor: name, datatype, shape, bytes of its contents
+
+_EMPTY: Final = b"{}"
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Header).decode
+_decode = lru_cache(maxsize=256)(msgspec.msgpack.Decoder(_Header).decode)
+
+
+@lru_cache(maxsize=256)  # most pieces of a model differ in nothing but the contents
+def _layout(json_size: int, tensors: tuple[_Sized, ...]) -> _Layout:
+    # Room for the header: each place is at most so long, and where the data begins depends on it.
+    names = sum([4 * len(name) + 9 * len(shape) for name, _, shape, _ in tensors])
+    at = _LENGTH + 32 + 48 * len(tensors) + names
+    position = at + json_size
+    places: list[_Place] = []
+    gaps: list[bytes] = []
+    for name, datatype, shape, size in tensors:
+        offset = -(-position // _ALIGNMENT) * _ALIGNMENT
+        places.append(_Place(name, datatype, shape, offset, size))
+        gaps.append(bytes(offset - position))
+        position = offset + size
+    header = _encode(_Header(json_size, tuple(places), at))
+    return _Layout((len(header).to_bytes(_LENGTH, "little") + header).ljust(at, b"\0"), tuple(gaps))
 
 
 def pack(json: bytes, tensors: Sequence[Tensor]) -> list[Buffer]:
     """Return the parts of a packed piece, to be written one after the other: no contents are copied here."""
-    return pack_parts(json, [(tensor, (tensor.data,)) for tensor in tensors])
+    sized = tuple([(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in tensors])
+    head, gaps = _layout(len(json), sized)
+    if len(gaps) == 1:
+        return [b"%b%b%b" % (head, json, gaps[0]), tensors[0].data]
+    parts: list[Buffer] = [head + json]
+    for gap, tensor in zip(gaps, tensors, strict=True):
+        parts += (gap, tensor.data)
+    return parts
 
 
 def pack_parts(json: bytes, tensors: Sequence[tuple[Tensor, Sequence[Buffer]]]) -> list[Buffer]:
     """As `pack`, of tensors whose contents are in parts, one behind the other; their `data` is not looked at."""
-    # Room for the header: each place is at most so long, and where the data begins depends on it.
-    names = sum([4 * len(tensor.name) + 9 * len(tensor.shape) for tensor, _ in tensors])
-    at = _LENGTH + 32 + 48 * len(tensors) + names
-    position = at + len(json)
-    places: list[_Place] = []
-    body: list[Buffer] = []
-    for tensor, parts in tensors:
-        offset = -(-position // _ALIGNMENT) * _ALIGNMENT
-        size = sum(map(len, parts))
-        places.append(_Place(tensor.name, tensor.datatype, tensor.shape, offset, size))
-        if offset > position:
-            body.append(bytes(offset - position))
-        body += parts
-        position = offset + size
-    header = _encode(_Header(len(json), tuple(places), at))
-    head = len(header).to_bytes(_LENGTH, "little") + header
-    return [head.ljust(at, b"\0") + json, *body]
+    sized = tuple([(each.name, each.datatype, each.shape, sum(map(len, parts))) for each, parts in tensors])
+    head, gaps = _layout(len(json), sized)
+    packed: list[Buffer] = [head + json]
+    for gap, (_, parts) in zip(gaps, tensors, strict=True):
+        packed += (gap, *parts)
+    return packed
+
+
+def heads(tensors: Sequence[Tensor]) -> list[bytes]:
+    """Return what stands before the contents of each tensor, in a piece of one tensor or more and an empty object."""
+    sized = tuple([(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in tensors])
+    head, (first, *gaps) = _layout(len(_EMPTY), sized)
+    return [head + _EMPTY + first, *gaps]
 
 
 def stack(json: bytes, requests: Sequence[Sequence[Tensor]]) -> list[Buffer]:
@@ -350,7 +381,7 @@ def unpack(packed: Buffer) -> tuple[bytes, list[Tensor]]:
     """Return the JSON and the tensors of a packed piece; the contents are views of it."""
     view = memoryview(packed)
     begin = _LENGTH + int.from_bytes(view[:_LENGTH], "little")
-    header = _decode(view[_LENGTH:begin])
+    header = _decode(bytes(view[_LENGTH:begin]))
     json = bytes(view[header.at : header.at + header.json_size])
     return json, [
         Tensor(place.name, place.datatype, place.shape, view[place.offset : place.offset + place.size])

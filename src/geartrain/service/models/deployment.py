@@ -165,7 +165,8 @@ class Deployment:
     @property
     def interface(self) -> Interface:
         """The model's inputs and outputs; raises `NOT_READY` before the model is loaded."""
-        return self.admission.interface
+        admission = self._admission or self.admission
+        return admission.interface
 
     @property
     def admission(self) -> Admission:

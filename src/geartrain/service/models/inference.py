@@ -22,27 +22,17 @@ def create(deployment: Deployment, request: InferRequest) -> Prediction:
     `INVALID_TENSOR`, `INVALID_INPUT`, `NOT_READY`, `QUEUE_FULL`, `SHUTTING_DOWN`.
     """
     deployment.workers.check_ready()
-    view = deployment.interface.view
-    if request.outputs is not None:
-        view.check_requested(request.outputs)
-    return _create_bound(deployment, request, view.bind(request.inputs))
+    return create_bound(deployment, request, deployment.interface.view.bind(request.inputs))
 
 
 def create_bound(
     deployment: Deployment, request: InferRequest, bound: Bound, *, checked: CheckedInput | None = None
 ) -> Prediction:
     """As `create`, of a request whose input has been made by the model's view, and perhaps checked, before."""
-    deployment.workers.check_ready()
     view = deployment.interface.view
     if request.outputs is not None:
         view.check_requested(request.outputs)
-    return _create_bound(deployment, request, bound, checked=checked)
-
-
-def _create_bound(
-    deployment: Deployment, request: InferRequest, bound: Bound, *, checked: CheckedInput | None = None
-) -> Prediction:
-    tensors = bound.tensors if deployment.interface.view.has_tensors else None
+    tensors = bound.tensors if view.has_tensors else None
     return create_from_json(deployment, bound.json, request, tensors=tensors, checked=checked)
 
 
@@ -97,4 +87,7 @@ def _response(
 
 def _recorded(prediction: Prediction) -> Parameters:
     """The metrics that the run has recorded, those that a parameter of the protocol can carry."""
-    return {name: value for name, value in prediction.metrics.items() if isinstance(value, (str, int, float, bool))}
+    metrics = prediction.metrics
+    if not metrics:
+        return {}
+    return {name: value for name, value in metrics.items() if isinstance(value, (str, int, float, bool))}

@@ -378,7 +378,8 @@ class Execution:
             self._scheduler.context.counts.add_success(
                 timing.admitted, timing.ready, timing.began, ended=at, predict_time=predict_time, rows=self.item.rows
             )
-            prediction.succeed(outcome.output, at=at, predict_time=predict_time, packed=self._is_packed())
+            is_packed = outcome.output is None and self._is_packed()  # of a whole output it makes no difference
+            prediction.succeed(outcome.output, at=at, predict_time=predict_time, packed=is_packed)
         elif type(outcome) is Failed:
             self._count_fault("BACKEND" if self.timing.began else "OTHER", at)
             prediction.fail(outcome.error, at=at)

@@ -9,7 +9,7 @@ import msgspec
 
 from geartrain.apis import cog
 from geartrain.domain.errors import GeartrainError
-from geartrain.transport.errors import HTTP_STATUS, retry_headers
+from geartrain.transport.errors import HTTP_STATUS, error_headers
 from geartrain.transport.wire.exchange import JSON, Answer
 
 _NOT_FOUND: Final = Answer(HTTPStatus.NOT_FOUND, (b'{"error":"No such path. GET / lists the endpoints."}',))
@@ -22,7 +22,7 @@ class CogApi:
     def refuse(error: GeartrainError) -> Answer:
         """Return every wrong field, or one sentence."""
         status = HTTP_STATUS[error.code]
-        return Answer(status, (cog.encode_error(error),), (*JSON, *retry_headers(status, error)))
+        return Answer(status, (cog.encode_error(error),), (*JSON, *error_headers(status, error)))
 
     @staticmethod
     def not_found() -> Answer:

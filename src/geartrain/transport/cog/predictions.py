@@ -234,7 +234,7 @@ class PredictionExchange(RunExchange):
         elif self._wish.headers.respond_async:
             self._responder.respond(json_answer(cog.encode_accepted(prediction), HTTPStatus.ACCEPTED))
         else:
-            self.run(prediction)
+            RunExchange.follow(self, prediction)  # as `super()`, without its price
 
     def answer(self) -> Answer:
         """Return the prediction, which is over."""

@@ -18,7 +18,7 @@ from geartrain.service.models.trainings import Trainings
 from geartrain.transport.cog.api import json_answer
 from geartrain.transport.cog.docs_page import docs_page
 from geartrain.transport.cog.health import health_fields
-from geartrain.transport.errors import retry_headers
+from geartrain.transport.errors import error_headers
 from geartrain.transport.routing import Begin, Decision, Params
 from geartrain.transport.tasks import Endpoint, Request
 from geartrain.transport.wire.exchange import JSON, Answer, Head
@@ -79,7 +79,7 @@ class SystemEndpoints:
         except GeartrainError as error:
             status = HTTPStatus.SERVICE_UNAVAILABLE
             body = b'{"error":"OpenAPI schema not available"}'
-            return Answer(status, (body,), (*JSON, *retry_headers(status, error)))
+            return Answer(status, (body,), (*JSON, *error_headers(status, error)))
         return json_answer(self._openapi[key])
 
     def docs(self, head: Head) -> Answer:

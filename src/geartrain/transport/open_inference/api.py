@@ -9,7 +9,7 @@ from geartrain.apis import open_inference
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.service.models.catalogue import normal
 from geartrain.transport import compression
-from geartrain.transport.errors import OPEN_INFERENCE_HTTP_STATUS, retry_headers
+from geartrain.transport.errors import OPEN_INFERENCE_HTTP_STATUS, error_headers
 from geartrain.transport.routing import Params
 from geartrain.transport.wire.exchange import JSON, Answer, Headers
 
@@ -28,7 +28,7 @@ class OpenInferenceApi:
         if error.code is Code.UNSUPPORTED_MEDIA_TYPE:
             headers = (*JSON, (b"accept-encoding", compression.ACCEPTED))
         status = OPEN_INFERENCE_HTTP_STATUS[error.code]
-        return Answer(status, (open_inference.encode_error(error),), (*headers, *retry_headers(status, error)))
+        return Answer(status, (open_inference.encode_error(error),), (*headers, *error_headers(status, error)))
 
     def not_found(self) -> Answer:
         """Return the answer where there is no such path."""

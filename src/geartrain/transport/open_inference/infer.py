@@ -53,10 +53,9 @@ class InferExchange(ModelExchange):
         deployment = self._find()
         if len(body) >= _LARGE and tensor_json.arrays() is None:
             context.arrays.begin()
-        self._request, self._reply = open_inference.read_request(
-            body, head.json_size, deployment.interface.view, fetch=context.regions.read
-        )
-        return inference.create(deployment, self._request)
+        view = deployment.interface.view
+        self._request, self._reply = open_inference.read_request(body, head.json_size, view, fetch=context.regions.read)
+        return inference.create_bound(deployment, self._request, view.bind(self._request.inputs))
 
     def _find(self) -> Deployment:
         """Return what runs the request; raises `GeartrainError`."""
@@ -79,10 +78,9 @@ class InferExchange(ModelExchange):
 
     def is_answered_aside(self) -> bool:
         """Whether outputs are large, and have to be compressed or need what large tensors are written with."""
-        if self._head.accepted is None and tensor_json.arrays() is not None:
-            return False
         chunks = self._prediction.chunks
-        return (len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))) >= _LARGE
+        size = len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))
+        return size >= _LARGE and (self._head.accepted is not None or tensor_json.arrays() is None)
 
     def answer(self) -> Answer:
         """Return what the run gave, in the form that was asked for; raises `GeartrainError`."""

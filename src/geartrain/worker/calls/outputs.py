@@ -12,7 +12,7 @@ from geartrain.domain.tensors.tensor import pack
 from geartrain.ipc.messages import Done, Inline
 from geartrain.worker.calls.reports import OutputBytes, ReportSender
 from geartrain.worker.values.call_files import CallFiles
-from geartrain.worker.values.outputs import NO_MORE, OutputEncoder
+from geartrain.worker.values.outputs import OutputEncoder
 
 NO_FAILURES: Final[Mapping[int, BaseException]] = {}
 
@@ -72,5 +72,5 @@ def encode_output(encoder: OutputEncoder, value: Any, files: CallFiles, *, apart
     json, of_value, tensors = encoder.encode(value, files.new_folder, files.temporary_files_of, apart=apart)
     if tensors is None:
         return OutputBytes([json], len(json), packed=False, files=of_value)
-    parts = encoder.headers.pack(tensors) if tensors and json is NO_MORE else pack(json, tensors)
+    parts = pack(json, tensors)
     return OutputBytes(parts, sum(map(len, parts)), packed=True, files=of_value)

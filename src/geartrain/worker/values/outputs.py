@@ -21,7 +21,6 @@ from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.objects import Simplifier, key_text, simplifier_of
 from geartrain.worker.values.output_check import Check, Contract, StreamCheck, compile_check
 from geartrain.worker.values.output_files import FileCollector, OutputFile, is_file
-from geartrain.worker.values.packed_headers import PackedHeaders
 from geartrain.worker.values.tensor_outputs import tensor_outputs
 
 __all__ = ["Encoded", "OutputEncoder", "OutputError"]
@@ -59,7 +58,6 @@ class OutputEncoder:
         self._verb = "returned" if spec.mode == "value" else "yielded"
         self._contract = contract
         self._hold_to(None if contract is None else compile_check(spec.type))
-        self.headers = PackedHeaders()
 
     def _hold_to(self, check: Check | None) -> None:
         self._check = check

@@ -9,10 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from geartrain.domain.signature.types import OutputSpec, TypeSpec
-from geartrain.domain.tensors.tensor import SIZES, VARIABLE, Buffer, Tensor
+from geartrain.domain.tensors.tensor import SIZES, VARIABLE, Buffer, Tensor, heads
 from geartrain.worker.arrays import WrongArrayError, check_shape, tensor_of
 from geartrain.worker.values.faults import OutputError
-from geartrain.worker.values.packed_headers import PackedHeaders
 from geartrain.worker.values.tensor_outputs import TensorOutputs, tensor_types
 
 
@@ -32,7 +31,6 @@ class TensorPacker:
         self._declared = {name: kind if by_rows else of_rows(kind) for name, kind in self._types.items()}
         self._outputs = TensorOutputs(output.type)
         only = output.type.kind == "tensor" or len(self._types) == len(output.type.fields)
-        self._headers = PackedHeaders()
         self._is_simple = bool(self._types) and only and all(kind.datatype in SIZES for kind in self._types.values())
 
     def pack(self, value: Any, sizes: Sequence[int], total: int) -> list[tuple[Buffer, ...]] | None:
@@ -60,9 +58,7 @@ class TensorPacker:
         return tensor
 
     def _cut(self, tensors: Sequence[Tensor], sizes: Sequence[int], total: int) -> list[tuple[Buffer, ...]]:
-        headers = {
-            size: self._headers.of([self._part(tensor, size, total) for tensor in tensors]) for size in set(sizes)
-        }
+        headers = {size: heads([self._part(tensor, size, total) for tensor in tensors]) for size in set(sizes)}
         columns: list[list[Buffer]] = []
         for index, tensor in enumerate(tensors):
             data, row = tensor.data, len(tensor.data) // total  # bytes of each

@@ -22,12 +22,22 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from geartrain import Input, Path
-from geartrain.domain.tensors.tensor import SIZES, Tensor, TensorSpec, check, join_bytes, pack, split_bytes, unpack
+from geartrain.domain.tensors.tensor import (
+    SIZES,
+    Tensor,
+    TensorSpec,
+    check,
+    heads,
+    join_bytes,
+    pack,
+    pack_parts,
+    split_bytes,
+    unpack,
+)
 from geartrain.worker.loading.signature import read_parameters, read_signature
 from geartrain.worker.values.arguments import ArgumentBinder, ArgumentError
 from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.outputs import Encoded, OutputEncoder
-from geartrain.worker.values.packed_headers import PackedHeaders
 
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 ml_dtypes: Any = importlib.import_module("ml_dtypes") if importlib.util.find_spec("ml_dtypes") else None
@@ -501,7 +511,14 @@ def test_no_contents_are_copied_on_the_way_out() -> None:
 @settings(deadline=None)
 @given(st.lists(st.lists(tensors(), min_size=1, max_size=3, unique_by=lambda each: each.datatype), max_size=70))
 def test_heads_that_are_kept_are_those_of_any_output(outputs: list[list[Tensor]]) -> None:
-    headers = PackedHeaders()
     for output in outputs + outputs[::-1]:
         named = [msgspec.structs.replace(each, name=each.datatype) for each in output]
-        assert b"".join(headers.pack(named)) == b"".join(pack(b"{}", named))
+        parts = [part for head, each in zip(heads(named), named, strict=True) for part in (head, each.data)]
+        packed = b"".join(parts)
+        assert packed == b"".join(pack(b"{}", named))
+        assert packed == b"".join(pack_parts(b"{}", [(each, (each.data,)) for each in named]))
+        json, found = unpack(packed)
+        assert json == b"{}"
+        assert [msgspec.structs.replace(each, data=bytes(each.data)) for each in found] == [
+            msgspec.structs.replace(each, data=bytes(each.data)) for each in named
+        ]
