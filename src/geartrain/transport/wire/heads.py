@@ -23,6 +23,7 @@ _REQUEST_LINE: Final = re.compile(rb"[A-Z-]+ [^ ]+ HTTP/[0-9]\.[0-9]")
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9\-._~%!$&'()*+,;=]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
+_HELD: Final = 256  # bytes of a line that are not parsed before the line ends
 _MOST_DIGITS: Final = 18  # of a Content-Length
 
 
@@ -56,6 +57,7 @@ class HeadReader:
     __slots__ = (
         "_fields",
         "_has_line",
+        "_held",
         "_is_parsed",
         "_keeps_alive",
         "_limit",
@@ -70,7 +72,8 @@ class HeadReader:
         """`limit`: the largest head in bytes; 0 disables it."""
         self._limit = limit
         self.size = 0
-        self._tail = b""  # the last bytes that came: the end of a head may be cut
+        self._held = b""  # of a line that comes in small pieces: to look at each of them costs more than it is worth
+        self._tail = b""  # the last bytes that were parsed: the end of a head may be cut
         self._line = b""  # the request line, as far as it has come
         self._has_line = False  # all of it
         self._target = b""
@@ -86,6 +89,15 @@ class HeadReader:
 
     def feed(self, data: bytes) -> int:
         """Take what has come, and return how many bytes of it belong to the head; raise `WireError`."""
+        held = len(self._held)
+        room = min(_HELD, self._limit - self.size) if self._limit else _HELD
+        if b"\n" not in data and held + len(data) <= room:
+            self._held += data
+            return len(data)
+        data, self._held = self._held + data, b""
+        return self._parse(data) - held
+
+    def _parse(self, data: bytes) -> int:
         joined = self._tail + data
         end = joined.find(END)
         taken = len(data) if end < 0 else end + len(END) - len(self._tail)
