@@ -133,7 +133,7 @@ class Scheduler:
         model, pending = self._model, self.pending
         if pending.has_levels:
             pending.expire()
-        while pending.queue and model.health is _READY and model.permits.idle:
+        while model.permits.idle and pending.queue and model.health is _READY:  # mostly there is no idle slot
             members = pending.take()
             if not members:
                 return
