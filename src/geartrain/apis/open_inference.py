@@ -7,6 +7,7 @@ differs: every mistake of a client is refused with its place, and none is passed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -326,6 +327,13 @@ def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> A
 
     `store` writes shared memory.
     """
+    if reply is _PLAIN and len(response.outputs) == 1 and not response.id and not response.parameters:
+        (tensor,) = response.outputs
+        text = _text(tensor)
+        if len(text) <= _JOINED:  # nearly all answers in JSON
+            model = response.model_name, response.model_version
+            before, after = _frame(model, tensor.name, tensor.datatype, tensor.shape)
+            return Answer((b"%b%b%b" % (before, text, after),))
     outputs: list[_OutputBody] = []
     texts: list[bytes] = []  # too large to be copied
     tail: list[Buffer] = []
@@ -356,6 +364,14 @@ def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> A
     )
     json = (head,) if not texts else _interleave(head.split(_MARK), texts)
     return Answer((*json, *tail), sum(map(len, json))) if tail else Answer(json)
+
+
+@lru_cache(maxsize=256)  # of one model they differ in the shape at most
+def _frame(model: tuple[str, str], name: str, datatype: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """Return what stands before and behind the data of a response with one output. `model`: name and version."""
+    output = _OutputBody(name, datatype, shape, data=msgspec.Raw(_MARK))
+    before, _, after = _encode(_Body(model_name=model[0], model_version=model[1], outputs=[output])).partition(_MARK)
+    return before, after
 
 
 def _text(tensor: Tensor) -> bytes:

@@ -170,7 +170,7 @@ class TensorView:
         What a stream has yielded is one tensor: of one more dimension, or along the first one; text is joined.
         """
         if not self.streams:
-            return self.one(output)
+            return self._out.tensors(output)
         if self._joins_text:
             return self._out.tensors(_encode("".join(map(_decode, chunks))))
         parts = [self.one(chunk) for chunk in chunks]
