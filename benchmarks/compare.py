@@ -183,6 +183,7 @@ MEASURES = (
         name="infer-16",
         about="the same with an async model, 16 connections",
         model="tensor_async",
+        slots=16,  # its own number: the variable would override it
         take=take_load,
         loading=inference(16),
     ),
