@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -53,7 +54,7 @@ def _head(data: bytes) -> None:
 
     whole, _ = _cut(data)
     found = read(whole)
-    assert found == _head_in_pieces(data), "another head in pieces"
+    assert _head_in_pieces(data, is_refused=isinstance(found, HTTPStatus)) == found, "another head in pieces"
     if isinstance(found, tuple):
         request, size = found
         assert whole[:size].endswith(END)
@@ -65,8 +66,11 @@ def _head(data: bytes) -> None:
         assert len(whole) <= _LIMIT, "a head beyond the limit is waited for"
 
 
-def _head_in_pieces(data: bytes) -> object:
-    """As `read_head`, of two pieces. A refusal of the first is one of both."""
+def _head_in_pieces(data: bytes, *, is_refused: bool) -> object:
+    """As `read_head`, of two pieces. A refusal of the first is one of both.
+
+    `is_refused`: whether the whole is. A fault in a line that comes in pieces may be found at the end of the line only.
+    """
     from geartrain.transport.wire.heads import HeadReader, WireError
 
     reader = HeadReader(_LIMIT)
@@ -78,6 +82,8 @@ def _head_in_pieces(data: bytes) -> object:
             while at < len(piece) and not reader.is_complete:
                 at += reader.feed(piece[at:])
             size += at
+        if is_refused and not reader.is_complete:
+            reader.feed(b"\r\n")
         return (reader.result(), size) if reader.is_complete else None
     except WireError as error:
         return error.status

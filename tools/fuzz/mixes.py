@@ -261,6 +261,7 @@ STRICTER: Final[tuple[tuple[str, bytes], ...]] = (
         "a transfer coding in HTTP/1.0 (RFC 9112, 6.1: to be taken as faulty)",
         rb"(?is)^[^\n]* HTTP/1\.0\r?(?=\n).*\ntransfer-encoding",
     ),
+    ("white space behind the size of a chunk (RFC 9112, 7.1: before an extension)", rb"\n[0-9A-Fa-f]+[ \t]+\r\n"),
     ("a Host that is none (RFC 9112, 3.2: 400; h11 does not look)", _HOST),
     ("a version that is neither 1.0 nor 1.1", rb"(?s)\A\s*[^\n]*HTTP/(?!1\.[01]\r?\n)"),
     ("a method that nobody knows is refused by the parser", rb"\A\s*(?!(?:GET|HEAD|POST|PUT|OPTIONS|DELETE|PATCH) )"),
