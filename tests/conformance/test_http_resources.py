@@ -103,6 +103,7 @@ async def refused_connection(client: Peer) -> str:
     await client.send(HEALTH)
     [answer] = await client.answers()
     assert answer.status == 503
+    assert answer.headers["retry-after"] == "1"
     assert answer.headers["connection"] == "close"
     return error_of(answer)
 

@@ -93,6 +93,15 @@ async def test_the_head_of_a_second_request_has_its_own_time(serve: Serve) -> No
         assert answer.status == 408
 
 
+async def test_an_empty_line_behind_a_request_begins_no_head(serve: Serve) -> None:
+    async with serve(ECHO, wire=limits(head_timeout=SHORT)) as server, peer(server.url) as client:
+        for text in ("first", "second", "third"):
+            await client.send(post(text) + b"\r\n")
+            assert (await client.answer()).json()["output"] == text
+            await client.send(b"\r\n\r\n")
+            await passes(server, 2 * SHORT)
+
+
 async def test_a_slow_answer_does_not_count_as_a_slow_head(serve: Serve) -> None:
     async with serve(ECHO, wire=limits(head_timeout=SHORT, body_timeout=SHORT, idle_timeout=SHORT)) as server:
         async with peer(server.url) as client:

@@ -172,8 +172,9 @@ def _swap_the_line(data: bytes, chance: random.Random) -> bytes:
     return chance.choice(LINES) + b"\r\n" + data.partition(b"\r\n")[2]
 
 
-def _space_an_extension(data: bytes, chance: random.Random) -> bytes:  # noqa: ARG001 - as the other faults
-    return data.replace(b";a", b" ;a", 1)
+def _space_a_chunk(data: bytes, chance: random.Random) -> bytes:
+    before, after = chance.choice([(b";a", b" ;a"), (b"\r\n0\r\n", b"\r\n0 \r\n")])
+    return data.replace(before, after, 1)
 
 
 FIELDS: Final = (
@@ -191,7 +192,7 @@ LINES: Final = (
 )  # fmt: skip
 FAULTS: Final[tuple[Fault, ...]] = (
     _flip, _drop, _insert, _repeat_a_line, _drop_a_line, _swap_a_value, _add_a_field, _add_a_field, _swap_the_line,
-    _space_an_extension,
+    _space_a_chunk,
 )  # fmt: skip
 
 

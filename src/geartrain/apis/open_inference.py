@@ -332,7 +332,7 @@ def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> A
         text = _text(tensor)
         if len(text) <= _JOINED:  # nearly all answers in JSON
             model = response.model_name, response.model_version
-            before, after = _frame(model, tensor.name, tensor.datatype, tensor.shape)
+            before, after = _frame(model, (tensor.name, tensor.datatype, tensor.shape))
             return Answer((b"%b%b%b" % (before, text, after),))
     outputs: list[_OutputBody] = []
     texts: list[bytes] = []  # too large to be copied
@@ -367,10 +367,13 @@ def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> A
 
 
 @lru_cache(maxsize=256)  # of one model they differ in the shape at most
-def _frame(model: tuple[str, str], name: str, datatype: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
-    """Return what stands before and behind the data of a response with one output. `model`: name and version."""
-    output = _OutputBody(name, datatype, shape, data=msgspec.Raw(_MARK))
-    before, _, after = _encode(_Body(model_name=model[0], model_version=model[1], outputs=[output])).partition(_MARK)
+def _frame(model: tuple[str, str], output: tuple[str, str, tuple[int, ...]]) -> tuple[bytes, bytes]:
+    """Return what stands before and behind the data of a response with one output.
+
+    `model`: name and version; `output`: name, datatype and shape.
+    """
+    body = _OutputBody(*output, data=msgspec.Raw(_MARK))
+    before, _, after = _encode(_Body(model_name=model[0], model_version=model[1], outputs=[body])).partition(_MARK)
     return before, after
 
 

@@ -19,11 +19,11 @@ import msgspec
 
 from geartrain.transport.wire.bodies import PartsBody
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Body, Exchange, PartsExchange
+from geartrain.transport.wire.exchange import JSON, Accepted, AcceptedInParts, Answer, Body, Exchange, PartsExchange
 from geartrain.transport.wire.heads import END, WireError
 from geartrain.transport.wire.outgoing import BodyStream, Outgoing
 from geartrain.transport.wire.reading import RequestReader
-from geartrain.transport.wire.responses import BUG, CONTINUE
+from geartrain.transport.wire.responses import BUG, CONTINUE, LATER
 from geartrain.transport.wire.states import CONNECTION_STEPS, OVER, ConnectionState
 from geartrain.transport.wire.terms import PLAIN, Terms
 
@@ -188,7 +188,8 @@ class Connection(asyncio.Protocol):
             self._linger()
         else:
             body = msgspec.json.encode({"error": str(error)})
-            self.answer(Answer(error.status, (body,)), ConnectionState.LINGER)
+            headers = LATER if error.status is HTTPStatus.SERVICE_UNAVAILABLE else JSON
+            self.answer(Answer(error.status, (body,), headers), ConnectionState.LINGER)
         _abandon(exchange)
 
     def close(self) -> None:

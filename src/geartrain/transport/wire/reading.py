@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import Final, Protocol
 
 from geartrain.transport.wire.bodies import PartsBody
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 _HELD: Final = 65_536  # bytes of later requests, beyond which nothing is read
 _DISCARDED: Final = 262_144  # bytes of a body that are read only to keep the connection
 _LINGERED: Final = 16 * 1024**2  # bytes that are thrown away behind the last answer
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)+")  # some clients put one behind a body (RFC 9112, section 2.2)
 _END_SIZE: Final = len(END)
 _IDLE: Final = ConnectionState.IDLE
 _HEAD: Final = ConnectionState.HEAD
@@ -154,6 +156,10 @@ class RequestReader:
     def _read_head(self) -> None:
         data, context, connection = self.held, self._context, self._connection
         if connection.state is _IDLE:
+            empty = _EMPTY_LINES.match(data)
+            if empty is not None:
+                self.held = data[empty.end() :]
+                return
             end = data.find(END) + _END_SIZE
             known = context.heads.find(data[:end])
             if known is not None:

@@ -11,6 +11,7 @@ from geartrain.transport.wire.exchange import JSON, Answer
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 BUG: Final = Answer(HTTPStatus.INTERNAL_SERVER_ERROR, (b'{"error":"Internal server error"}',))
+LATER: Final = (*JSON, (b"retry-after", b"1"))  # of a refusal for want of room, which others may leave soon
 CLOSE: Final = b"connection: close\r\n"
 KEEP: Final = b"connection: keep-alive\r\n"  # as HTTP/1.0 wants to hear it
 CHUNKED: Final = b"transfer-encoding: chunked\r\n"

@@ -115,12 +115,23 @@ def test_time_between_requests_begins_with_each() -> None:
 def test_a_head_may_not_trickle() -> None:
     swept = Swept()
     line = swept.line()
+    line.send(b"GET / HTTP/1.1\r\n")
     for _ in range(12):
-        line.send(b"\r\n")
+        line.send(b"X: y\r\n")
         swept.loop.advance(1)
         if has_ended(line):
             break
     assert [answer.status for answer in line.answers()] == [408]
+
+
+def test_empty_lines_are_no_head() -> None:
+    swept = Swept()
+    line = swept.line()
+    for _ in range(12):
+        line.send(b"\r\n")
+        swept.loop.advance(1)
+    assert not has_ended(line)
+    assert line.answers() == []
 
 
 def test_a_body_has_to_keep_a_pace() -> None:
