@@ -132,7 +132,9 @@ def test_shutdown_is_for_admins_of_all_models(server: Keyed) -> None:
     assert server.client.get("/health-check").status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/health-check", "/v2/health/live", "/v2/health/ready", "/v2/models/pets/ready"])
+@pytest.mark.parametrize(
+    "path", ["/health-check", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/v2/models/pets/ready"]
+)
 def test_health_needs_no_key(server: Keyed, path: str) -> None:
     assert server.client.get(path).status_code == 200
 

@@ -69,11 +69,14 @@ AllowedHosts = Annotated[
 
 
 def jwt_options(
-    issuer: str | None, audience: list[str] | None, jwks: str, *, scope_claim: str, models_claim: str
+    issuer: str | None, audience: list[str] | None, jwks: str, *, scope: str, models: str
 ) -> JwtOptions | None:
-    """Put the options of tokens together; raises `typer.BadParameter` for some of them without the others."""
+    """Put the options of tokens together; raises `typer.BadParameter` for some of them without the others.
+
+    `scope` and `models` name claims.
+    """
     if issuer is None:
-        if audience or jwks or models_claim or scope_claim != DEFAULT_SCOPE_CLAIM:
+        if audience or jwks or models or scope != DEFAULT_SCOPE_CLAIM:
             raise typer.BadParameter("the options of tokens need --jwt-issuer")
         return None
     if not issuer.startswith(("https://", "http://")):
@@ -81,9 +84,7 @@ def jwt_options(
     if not audience:
         msg = "--jwt-issuer needs --jwt-audience: tokens that the issuer made for other services would pass"
         raise typer.BadParameter(msg)
-    return JwtOptions(
-        issuer=issuer, audience=tuple(audience), jwks=jwks, scope_claim=scope_claim, models_claim=models_claim
-    )
+    return JwtOptions(issuer=issuer, audience=tuple(audience), jwks=jwks, scope_claim=scope, models_claim=models)
 
 
 def access_options(

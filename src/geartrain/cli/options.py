@@ -185,6 +185,16 @@ ShutdownGrace = Annotated[
         help="How long running predictions have to end after SIGTERM; 30s by default.",
     ),
 ]
+DrainDelay = Annotated[
+    float,
+    typer.Option(
+        parser=parse_duration,
+        metavar="TIME",
+        show_default=False,
+        help="How long requests are still served after SIGTERM, while /readyz says that the server is not ready; none "
+        "by default. Give a balancer the time to notice.",
+    ),
+]
 Version = Annotated[
     bool, typer.Option("--version", "-v", callback=print_version, is_eager=True, help="Print the version and end.")
 ]

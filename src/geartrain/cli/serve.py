@@ -109,6 +109,7 @@ def serve(
     cancel_grace: options.CancelGrace = 60.0,
     run_timeout: options.RunTimeout = 0.0,
     wakeup: options.Wakeup = "adaptive",
+    drain_delay: options.DrainDelay = 0.0,
     shutdown_grace: options.ShutdownGrace = 30.0,
     x_mode: options.XMode = "predict",
     threads: Annotated[int | None, typer.Option(hidden=True, help="Accepted and ignored, as Cog does.")] = None,  # noqa: ARG001
@@ -121,9 +122,7 @@ def serve(
     version: options.Version = False,  # noqa: ARG001  its callback has printed it
 ) -> None:
     """Serve MODEL over HTTP."""
-    jwt = access.jwt_options(
-        jwt_issuer, jwt_audience, jwt_jwks, scope_claim=jwt_scope_claim, models_claim=jwt_models_claim
-    )
+    jwt = access.jwt_options(jwt_issuer, jwt_audience, jwt_jwks, scope=jwt_scope_claim, models=jwt_models_claim)
     tls = wire.tls_files(tls_cert, tls_key, tls_client_ca)
     grpc_tls = grpc.tls_files(grpc_tls_cert, grpc_tls_key, grpc_tls_ca) or tls
     found = _find(model, x_mode, load, default_model=default_model, reload=reload, no_pickle=no_pickle)
@@ -152,6 +151,7 @@ def serve(
         max_json_elements=max_json_elements or NO_LIMIT,
         max_download_bytes=max_download_size or NO_LIMIT,
         setup_timeout=setup_timeout,
+        drain_delay=drain_delay,
         shutdown_grace=shutdown_grace,
         limits=_limits(queue, keep, cancel_grace=cancel_grace, run_timeout=run_timeout),
         restarts=_restarts(restart, restart_limit),

@@ -161,7 +161,7 @@ class App:
             self._tell_kubernetes()
 
     def _tell_kubernetes(self) -> None:
-        if self.options.ready_file is not None and self.catalogue.all_ready():
+        if self.options.ready_file is not None and self.catalogue.readiness.is_ready:
             write_ready_file(self.options.ready_file)
 
 

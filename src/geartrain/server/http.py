@@ -18,6 +18,7 @@ from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerCont
 from geartrain.transport.open_inference.routes import open_inference_routes
 from geartrain.transport.routing import Route, Router
 from geartrain.transport.system.metrics import metrics_route
+from geartrain.transport.system.probes import probe_routes
 from geartrain.transport.wire.exchange import Handler
 from geartrain.transport.wire.server import WireServer
 from geartrain.transport.wire.tls import TlsContext
@@ -30,6 +31,7 @@ def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies) -> list[Rout
     options = app.options
     catalogue = app.catalogue if app.serves_models else None
     routes = cog_routes(catalogue, app.trainings, cog_options, bodies=bodies)
+    routes += probe_routes(app.catalogue, COG)
     if catalogue is not None:
         context = ServerContext(catalogue, app.regions, options.max_body_bytes, ArrayLoader(), bodies)
         routes += open_inference_routes(context, health_body=options.health_body)

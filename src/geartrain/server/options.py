@@ -81,6 +81,7 @@ class ServeOptions:
     max_download_bytes: int = 100 * 1024**2
     setup_timeout: float | None = None  # 0 is no limit
     shutdown_grace: float | None = 30.0
+    drain_delay: float = 0.0  # after SIGTERM: how long requests are still taken, by a server that is no longer ready
     training_idle: float | None = 300.0  # how long the worker of a training stays without work
     limits: Limits = dataclasses.field(default_factory=Limits)
     inference_queue: int = DEFAULT_QUEUE  # requests of the Open Inference Protocol that may wait for a slot

@@ -148,29 +148,56 @@ def _address(host: str, port: int) -> str:
 
 @contextlib.contextmanager
 def _signals(app: App, http: HttpServer, *, early: _EarlySignals) -> Iterator[None]:
-    """SIGTERM lets predictions finish, SIGINT cancels them; a second signal ends at once, the workers included."""
+    """Let signals end the server; those that came `early` count, too."""
     loop = asyncio.get_running_loop()
-    ending: list[asyncio.Future[None]] = []
-
-    def on_signal(number: int) -> None:
-        if http.is_stopping:
-            http.force_stop()
-            app.cancel_all()
-            ending.append(asyncio.ensure_future(app.kill()))
-        elif number == signal.SIGTERM and app.options.await_explicit_shutdown:
-            logger.info("SIGTERM ignored: an explicit shutdown is awaited")
-        else:
-            if number == signal.SIGINT:
-                app.cancel_all()
-            http.stop()
-            app.close()
-
+    ending = _Ending(app, http)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+        loop.add_signal_handler(number, ending.on_signal, number)
     for early_number in early.seen:
-        on_signal(early_number)
+        ending.on_signal(early_number, delay=0)  # nobody has been told of the server yet
     try:
         yield
     finally:
+        ending.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+class _Ending:
+    """SIGTERM lets predictions finish, SIGINT cancels them; a second signal ends at once, the workers included.
+
+    With a drain delay, SIGTERM first makes the server no longer ready, and ends it when the delay is over.
+    """
+
+    def __init__(self, app: App, http: HttpServer) -> None:
+        self._app = app
+        self._http = http
+        self._delays: list[asyncio.TimerHandle] = []
+        self._kills: list[asyncio.Future[None]] = []
+
+    def on_signal(self, number: int, *, delay: float | None = None) -> None:
+        """Begin to end; `delay` in seconds, None for what the operator says."""
+        app, seconds = self._app, self._app.options.drain_delay if delay is None else delay
+        if self._http.is_stopping or self._delays:
+            self._http.force_stop()
+            app.cancel_all()
+            self._kills.append(asyncio.ensure_future(app.kill()))
+        elif number == signal.SIGTERM and app.options.await_explicit_shutdown:
+            logger.info("SIGTERM ignored: an explicit shutdown is awaited")
+        elif number == signal.SIGTERM and seconds:
+            logger.info("SIGTERM: no longer ready; requests are served for %g s more", seconds)
+            app.catalogue.readiness.leave()
+            self._delays.append(asyncio.get_running_loop().call_later(seconds, self._end))
+        else:
+            if number == signal.SIGINT:
+                app.cancel_all()
+            self._end()
+
+    def close(self) -> None:
+        """Let what is delayed never come: the server has ended."""
+        for delayed in self._delays:
+            delayed.cancel()
+
+    def _end(self) -> None:
+        self._http.stop()
+        self._app.close()

@@ -9,7 +9,7 @@ from typing import Final
 from geartrain.transport.routing import Route
 
 METRICS: Final = "/metrics"
-HEALTH: Final = frozenset({"/health-check", "/v2/health/live", "/v2/health/ready"})
+HEALTH: Final = frozenset({"/health-check", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
 
 
 def split_routes(routes: Iterable[Route], *, has_admin_port: bool) -> tuple[tuple[Route, ...], tuple[Route, ...]]:

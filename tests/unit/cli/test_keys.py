@@ -213,9 +213,9 @@ def test_keys_that_cannot_be_read_are_one_sentence(served: list[ServeOptions], m
 def test_option_of_tokens_without_an_issuer_is_refused(name: str) -> None:
     given = {"jwks": "", "models_claim": "", "scope_claim": DEFAULT_SCOPE_CLAIM, name: "x"}
     with pytest.raises(typer.BadParameter, match="need --jwt-issuer"):
-        jwt_options(None, None, given["jwks"], scope_claim=given["scope_claim"], models_claim=given["models_claim"])
+        jwt_options(None, None, given["jwks"], scope=given["scope_claim"], models=given["models_claim"])
 
 
 def test_options_that_are_not_given_are_none() -> None:
-    assert jwt_options(None, [], "", scope_claim=DEFAULT_SCOPE_CLAIM, models_claim="") is None
+    assert jwt_options(None, [], "", scope=DEFAULT_SCOPE_CLAIM, models="") is None
     assert access_options(None, None, cors_origins=[], allowed_hosts=None) == AccessOptions()

@@ -125,7 +125,7 @@ class NoHandler:
         self.app = app
 
     def begin(self, head: Head) -> Answer:
-        is_ready = self.app.catalogue.all_ready()
+        is_ready = self.app.catalogue.readiness.is_ready
         return Answer(HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
 

@@ -10,6 +10,7 @@ from geartrain.domain.rendering import clip
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelEntry, ModelRef
 from geartrain.service.models.loads import Loads
+from geartrain.service.models.readiness import Readiness
 from geartrain.service.models.repository import IndexEntry, RepositoryPort, Step
 
 
@@ -34,6 +35,7 @@ class Catalogue:
         self._default_model = default_model
         self._repository = repository
         self._keep = keep
+        self.readiness = Readiness(self._entries)
         self.loads = Loads(repository, grace=grace, tell=tell)
 
     # what is there
@@ -61,10 +63,6 @@ class Catalogue:
         raise GeartrainError(
             Code.NOT_READY, f"Request for unknown model: '{name}' version {clip(version)} is not at ready state"
         )
-
-    def all_ready(self) -> bool:
-        """Whether every model that was to be loaded can take requests."""
-        return all(entry.is_ready for entry in self._entries.values() if entry.is_wanted)
 
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
         """List what there is; with `ready`, only what can take requests."""

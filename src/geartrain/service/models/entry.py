@@ -115,6 +115,13 @@ class ModelEntry:
             return False
         return all(number in self.versions and self.versions[number].is_ready for number in self.wanted.versions)
 
+    def describe_state(self) -> str:
+        """Return a sentence that says how its versions are."""
+        lines = self.entries(ready=False)
+        states = [f"{line.version or 'no version'} {(line.state or 'unavailable').lower()}" for line in lines]
+        reasons = [line.reason for line in lines if line.reason]
+        return f"Model '{self.name}': {', '.join(states)}{''.join(f'; {reason}' for reason in reasons)}."
+
     def entries(self, *, ready: bool) -> list[IndexEntry]:
         """Return its lines of the index."""
         if self.fault and not self.available:

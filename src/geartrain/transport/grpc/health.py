@@ -57,7 +57,7 @@ class HealthCalls:
 
     def _status(self, service: str) -> int:
         catalogue = self.catalogue
-        ready = catalogue.all_ready() if service in _WHOLE else information.is_ready(catalogue, service)
+        ready = catalogue.readiness.is_ready if service in _WHOLE else information.is_ready(catalogue, service)
         if not ready and service not in _WHOLE and not any(entry.name == service for entry in catalogue.index()):
             return _Answer.SERVICE_UNKNOWN
         return _Answer.SERVING if ready and not self._closing.is_set() else _Answer.NOT_SERVING

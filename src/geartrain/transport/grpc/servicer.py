@@ -34,7 +34,7 @@ class Calls:
 
     async def server_ready(self, _: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
         """Whether every model is ready."""
-        return pb.ServerReadyResponse(ready=self.catalogue.all_ready())
+        return pb.ServerReadyResponse(ready=self.catalogue.readiness.is_ready)
 
     async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
         """Whether one model is ready; an unknown model is not."""

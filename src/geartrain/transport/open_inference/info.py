@@ -36,7 +36,7 @@ class InfoEndpoints:
 
     def ready(self, _head: Head, _params: Params) -> Answer:
         """`GET v2/health/ready`."""
-        ready = self._catalogue.all_ready()
+        ready = self._catalogue.readiness.is_ready
         return self._health(ready, open_inference_info.health(ready=ready))
 
     def _health(self, is_well: bool, body: bytes) -> Answer:  # noqa: FBT001 - the one fact

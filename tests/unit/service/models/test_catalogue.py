@@ -179,7 +179,7 @@ async def test_models_and_versions_are_found_by_name_and_number(shops: Make) -> 
     assert information.versions(catalogue, "cats") == ("1", "3", "10")
     assert [await answer(catalogue, "cats", version) for version in ("", "1", "03", "10")] == ["c10", "c1", "c3", "c10"]
     assert await answer(catalogue, "dogs") == "d2"
-    assert catalogue.all_ready()
+    assert catalogue.readiness.is_ready
     assert catalogue.index() == [
         IndexEntry("cats", "1", "READY"),
         IndexEntry("cats", "3", "READY"),
@@ -229,7 +229,7 @@ async def test_a_failing_model_stops_nobody_and_says_why(shops: Make) -> None:
         IndexEntry("worse", "", "UNAVAILABLE", "geartrain.yaml is wrong"),
     ]
     assert catalogue.index(ready=True) == [IndexEntry("cats", "1", "READY")]
-    assert not catalogue.all_ready()
+    assert not catalogue.readiness.is_ready
     assert catalogue.entry("bad").deployment().workers.health is Health.SETUP_FAILED  # whose report says why
     report = await catalogue.entry("bad").report()
     assert report.setup.logs == "setup() failed: RuntimeError: no weights\n"
@@ -250,11 +250,11 @@ async def test_one_bad_version_leaves_the_others(shops: Make) -> None:
     assert await answer(catalogue, "cats") == "c1"
     assert information.versions(catalogue, "cats") == ("1",)
     assert not_found(catalogue, "cats", "2")[0] is Code.NOT_READY
-    assert not catalogue.all_ready()
+    assert not catalogue.readiness.is_ready
     shop.disk.models["cats"]["2"] = says("c2")
     await catalogue.load("cats")
     assert await answer(catalogue, "cats") == "c2"
-    assert catalogue.all_ready()
+    assert catalogue.readiness.is_ready
 
 
 async def test_t2_a_dead_worker_is_not_ready(shops: Make) -> None:
@@ -265,7 +265,7 @@ async def test_t2_a_dead_worker_is_not_ready(shops: Make) -> None:
     assert (
         information.is_ready(catalogue, "cats"),
         information.is_ready(catalogue, "cats", "1"),
-        catalogue.all_ready(),
+        catalogue.readiness.is_ready,
     ) == (False, True, False)
     assert catalogue.index()[1] == IndexEntry("cats", "2", "UNAVAILABLE", "Worker crashed: exited with code 3")
     with pytest.raises(GeartrainError) as caught:  # a crash never silently changes the answers to those of another
@@ -281,7 +281,7 @@ async def test_known_models_are_loaded_when_asked(shops: Make) -> None:
     await shop.begin("cats")
     catalogue = shop.catalogue
     assert catalogue.index() == [IndexEntry("cats", "1", "READY"), IndexEntry("dogs")]
-    assert catalogue.all_ready()
+    assert catalogue.readiness.is_ready
     assert not_found(catalogue, "dogs")[0] is Code.NOT_FOUND
     await catalogue.load("dogs")
     assert await answer(catalogue, "dogs") == "d"
@@ -298,7 +298,7 @@ async def test_t15_unload_keeps_version_and_state_and_knows_its_models(shops: Ma
     await catalogue.unload("cats")
     await catalogue.unload("cats")
     assert catalogue.index() == [IndexEntry("cats", "1", "UNAVAILABLE", "unloaded")]
-    assert catalogue.all_ready()  # it is wanted no longer
+    assert catalogue.readiness.is_ready  # it is wanted no longer
     assert not_found(catalogue, "cats")[1].endswith("has no available versions")
     assert await refusal(catalogue.unload("nope")) == (
         Code.NOT_FOUND,
@@ -392,7 +392,7 @@ async def test_a_model_that_is_removed_is_forgotten(shops: Make) -> None:
     made = shop.disk.models.pop("cats")
     await catalogue.remove("cats")
     assert catalogue.index() == [IndexEntry("dogs", "1", "READY")]
-    assert (catalogue.names(), catalogue.all_ready()) == (["dogs"], True)
+    assert (catalogue.names(), catalogue.readiness.is_ready) == (["dogs"], True)
     assert not_found(catalogue, "cats") == (Code.NOT_FOUND, "Request for unknown model: 'cats' is not found")
     await catalogue.remove("cats")
     shop.disk.models["cats"] = made
