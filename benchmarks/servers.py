@@ -97,6 +97,7 @@ def running(server: Server) -> Iterator[Running]:
     """
     ports = {name: _free_port() for name in ("port", "grpc", "metrics")}
     environment = os.environ | {name: value.format(**ports) for name, value in server.environment.items()}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed server has its bytecode
     with tempfile.TemporaryFile() as output:
         begin = time.perf_counter()
         process = subprocess.Popen(
