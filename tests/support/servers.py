@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     import httpx
 
 
+PATIENCE: Final = 40.0  # seconds that a test waits for what has to come, on a machine that is busy with others
+
+
 class LiveServer:
     """A server under test. `client` talks to it over a real socket; `root` is the model's folder."""
 
@@ -119,7 +122,7 @@ class LiveServer:
         prediction = self._admitted[prediction_id]
         event = asyncio.Event()
         prediction.log.listen(lambda _: event.set())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not condition(prediction):
                 assert not prediction.is_terminal, f"it ended: {prediction.status} {prediction.error} {prediction.logs}"
                 await event.wait()
@@ -138,7 +141,7 @@ class LiveServer:
         return body
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait for what nobody announces."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
@@ -254,7 +257,7 @@ def setup_ends() -> Callable[[LiveServer], Awaitable[None]]:
     """Wait until setup is over, well or not."""
 
     async def wait(server: LiveServer) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while server.workers.setup.completed_at is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
