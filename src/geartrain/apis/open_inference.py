@@ -90,7 +90,7 @@ def read_request(
     """
     if json_size == 0:
         return InferRequest((_raw_input(body, view.inputs),)), Reply(binary=True)
-    head, tail = (body, _NOTHING) if json_size is None else split_body(body, json_size)
+    head, tail = split_body(body, json_size)
     text = bytes(head) if isinstance(head, memoryview) else head
     if len(text) >= tensor_json.LARGE:
         try:

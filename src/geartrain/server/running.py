@@ -152,9 +152,9 @@ def _signals(app: App, http: HttpServer, *, early: _EarlySignals) -> Iterator[No
     loop = asyncio.get_running_loop()
     ending = _Ending(app, http)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ending.on_signal, number)
+        loop.add_signal_handler(number, ending.on_signal, number, app.options.drain_delay)
     for early_number in early.seen:
-        ending.on_signal(early_number, delay=0)  # nobody has been told of the server yet
+        ending.on_signal(early_number, 0)  # nobody has been told of the server yet
     try:
         yield
     finally:
@@ -175,19 +175,19 @@ class _Ending:
         self._delays: list[asyncio.TimerHandle] = []
         self._kills: list[asyncio.Future[None]] = []
 
-    def on_signal(self, number: int, *, delay: float | None = None) -> None:
-        """Begin to end; `delay` in seconds, None for what the operator says."""
-        app, seconds = self._app, self._app.options.drain_delay if delay is None else delay
+    def on_signal(self, number: int, delay: float) -> None:
+        """Begin to end; `delay`: the seconds for which SIGTERM lets the server go on."""
+        app = self._app
         if self._http.is_stopping or self._delays:
             self._http.force_stop()
             app.cancel_all()
             self._kills.append(asyncio.ensure_future(app.kill()))
         elif number == signal.SIGTERM and app.options.await_explicit_shutdown:
             logger.info("SIGTERM ignored: an explicit shutdown is awaited")
-        elif number == signal.SIGTERM and seconds:
-            logger.info("SIGTERM: no longer ready; requests are served for %g s more", seconds)
+        elif number == signal.SIGTERM and delay:
+            logger.info("SIGTERM: no longer ready; requests are served for %g s more", delay)
             app.catalogue.readiness.leave()
-            self._delays.append(asyncio.get_running_loop().call_later(seconds, self._end))
+            self._delays.append(asyncio.get_running_loop().call_later(delay, self._end))
         else:
             if number == signal.SIGINT:
                 app.cancel_all()
