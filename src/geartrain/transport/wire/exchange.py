@@ -1,8 +1,8 @@
 """What a wire and a handler say to each other about one request and its answer.
 
 A wire reads the head of a request and gives it to a `Handler`. The handler answers at once, or says how it wants the
-body and who takes it: an `Exchange`, made for this request with the `Responder` that its answer goes to. HTTP/1.1 and
-ASGI are two wires; a handler cannot tell them apart.
+body and who takes it: an `Exchange`, made for this request with the `Responder` that its answer goes to. HTTP/1.1,
+HTTP/2 and ASGI are three wires; a handler cannot tell them apart, but for trailers, which HTTP/2 alone has.
 
 Everything here runs on the event loop. The order of calls for one request: `Handler.begin`, `Accepted.new_exchange`,
 `Exchange.receive` once, then one `Responder.respond` or one `Responder.open_stream`. `Exchange.abandon` may come at any
@@ -40,6 +40,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
         query: what follows the first `?`, without it; empty if there is none.
         headers: all of them. A name may come several times.
         length: `Content-Length` in bytes, 0 for no body, `UNKNOWN_LENGTH` for one that comes in chunks.
+        has_trailers: whether the answer may have trailers, as gRPC needs them: over HTTP/2.
         root: what stands before `path` for a client, percent-encoded, where this server is mounted in another one. What
             links to a path of this server begins with it.
     """
@@ -50,6 +51,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     headers: Headers
     length: int = NO_BODY
     root: str = ""
+    has_trailers: bool = False
 
     def header(self, name: bytes) -> bytes | None:
         """Return the value of the first header of this name (in lower case), None without one."""
@@ -60,11 +62,19 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole answer, whose body may be in parts. The wire adds its length, the date, and what framing needs."""
+    """A whole answer, whose body may be in parts. The wire adds its length, the date, and what framing needs.
+
+    Attributes:
+        status: of HTTP.
+        parts: the body. None at all, as opposed to an empty one, for an answer of gRPC that is a head alone.
+        headers: names in lower case.
+        trailers: fields behind the body. Only for requests with `Head.has_trailers`; such an answer has no length.
+    """
 
     status: HTTPStatus
     parts: Sequence[Buffer] = (b"",)
     headers: tuple[tuple[bytes, bytes], ...] = JSON
+    trailers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class AnswerStream(Protocol):
@@ -75,6 +85,19 @@ class AnswerStream(Protocol):
 
     def end(self) -> None:
         """Complete the body. Does nothing if the client has disconnected."""
+
+
+class MessageStream(AnswerStream, Protocol):
+    """The body of an answer to a request with `Head.has_trailers`."""
+
+    def send(self, *parts: Buffer) -> None:
+        """Send a piece without waiting; call `drained` before there are many. Does nothing for a client that has gone."""
+
+    async def drained(self) -> None:
+        """Wait while the client does not read. Raises `ClientGoneError`."""
+
+    def end(self, trailers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        """Complete the body; the request may still be coming, and nobody reads it any more."""
 
 
 class Responder(Protocol):
@@ -94,6 +117,16 @@ class BodyReader(Protocol):
         """Return the next piece, `b""` at the end.
 
         Raises `ClientGoneError` if it will never come whole, `GeartrainError` (`TOO_LARGE`) beyond the limit.
+        """
+
+
+class MessageReader(BodyReader, Protocol):
+    """The body of a request with `Head.has_trailers`."""
+
+    async def gather(self, size: int) -> Body:
+        """Return the next `size` bytes in one piece; fewer if the body ends before.
+
+        They count as buffered until the next call. Raises `ClientGoneError` if they will never come.
         """
 
 
@@ -117,6 +150,11 @@ class PartsExchange(Protocol):
         """Note that the client has disconnected. Raises nothing."""
 
 
+def unannounced(_: Buffer) -> int:
+    """Return that the length of a body is not told by its first bytes."""
+    return UNKNOWN_LENGTH
+
+
 class Accepted(msgspec.Struct, frozen=True):
     """A request whose body is wanted.
 
@@ -126,20 +164,29 @@ class Accepted(msgspec.Struct, frozen=True):
         max_body: the largest body in bytes; the wire refuses a larger one with the answer of `refuse_size`.
         refuse_size: makes that answer, in the form of the protocol.
         is_reusable: whether a later request with the same head may go to `new_exchange` without asking the handler.
+        announced: reads the length of the whole body from its first bytes, where the head does not tell it and the body
+            does; `UNKNOWN_LENGTH` if it cannot be told, or not yet.
     """
 
     new_exchange: Callable[[Responder], Exchange]
     max_body: int
     refuse_size: Callable[[int], Answer]
     is_reusable: bool = True
+    announced: Callable[[Buffer], int] = unannounced
 
 
 class AcceptedInParts(msgspec.Struct, frozen=True):
-    """A request whose body is wanted in pieces. Attributes as those of `Accepted`."""
+    """A request whose body is wanted in pieces. Attributes as those of `Accepted`, and one more.
+
+    Attributes:
+        is_conversation: whether the client may take its time between two pieces, as it answers what it is told. Only for
+            requests with `Head.has_trailers`. Its reader is a `MessageReader`, its stream a `MessageStream`.
+    """
 
     new_exchange: Callable[[Responder], PartsExchange]
     max_body: int
     refuse_size: Callable[[int], Answer]
+    is_conversation: bool = False
 
 
 class Handler(Protocol):
