@@ -110,7 +110,7 @@ class BodyReceived(msgspec.Struct, frozen=True, gc=False):
 class StreamAborted(msgspec.Struct, frozen=True, gc=False):
     """A stream is over before its time: reset by the client, or broken by it. Nothing more comes, and nothing is sent.
 
-    Not given for a stream that the driver has reset, nor when its answer has been sent whole.
+    Not given for a stream that the driver has reset, nor when its answer has been written whole.
     """
 
     stream: int
@@ -138,11 +138,38 @@ class ConnectionEnded(msgspec.Struct, frozen=True, gc=False):
 Event = RequestReceived | BodyReceived | StreamAborted | PingAnswered | ConnectionEnded
 
 
-class Codec(Protocol):
-    """One connection, as its server sees it. The methods raise nothing, whatever the client does.
+class Sender(Protocol):
+    """The answers on one connection. The methods raise nothing and do nothing for a stream that is over."""
 
-    Every method that names a stream does nothing for one that is over.
-    """
+    def head(self, stream: int, status: int, fields: Fields, *, is_last: bool = False) -> None:
+        """Begin an answer; `is_last`: it has neither a body nor trailers."""
+
+    def body(self, stream: int, parts: Sequence[Buffer], *, is_last: bool = False) -> None:
+        """Append to the body of an answer. It is held until the client's windows let it go."""
+
+    def trailers(self, stream: int, fields: Fields) -> None:
+        """Complete an answer behind its body."""
+
+    def reset(self, stream: int, code: ErrorCode) -> None:
+        """End a stream at once, and drop what is held for it."""
+
+    def unsent(self, stream: int) -> int:
+        """Return how many bytes of an answer are held."""
+
+    def stalled(self) -> Sequence[tuple[int, int]]:
+        """Return the streams whose bodies are held, each with the count of bytes that have been sent of it so far."""
+
+    def take_output(self, size: int) -> list[Buffer]:
+        """Return what is to be written next, about `size` bytes of bodies at most, fairly of all streams.
+
+        Empty if there is nothing that may be sent now.
+        """
+
+
+class Codec(Protocol):
+    """One connection, as its server sees it. The methods raise nothing, whatever the client does."""
+
+    sender: Sender
 
     @property
     def stream_count(self) -> int:
@@ -150,7 +177,7 @@ class Codec(Protocol):
 
     @property
     def is_reading_head(self) -> bool:
-        """Whether the preface, the first settings or a head has come in part."""
+        """Whether the preface, the first settings or a head has come in part, or not at all yet."""
 
     @property
     def is_closing(self) -> bool:
@@ -159,39 +186,14 @@ class Codec(Protocol):
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Take what has come. `now` in seconds on any clock that does not go back."""
 
-    def take_output(self, size: int) -> list[Buffer]:
-        """Return what is to be written next, about `size` bytes of bodies at most, fairly of all streams.
-
-        Empty if there is nothing that may be sent now.
-        """
-
-    def send_head(self, stream: int, status: int, fields: Fields, *, is_last: bool = False) -> None:
-        """Begin an answer; `is_last`: it has neither a body nor trailers."""
-
-    def send_body(self, stream: int, parts: Sequence[Buffer], *, is_last: bool = False) -> None:
-        """Append to the body of an answer. It is held until the client's windows let it go."""
-
-    def send_trailers(self, stream: int, fields: Fields) -> None:
-        """Complete an answer behind its body."""
-
-    def reset(self, stream: int, code: ErrorCode) -> None:
-        """End a stream at once, and drop what is held for it."""
-
     def acknowledge(self, stream: int, size: int) -> None:
         """Let the client send so many bytes more. For a stream that is over it counts for the connection alone."""
-
-    def unsent(self, stream: int) -> int:
-        """Return how many bytes of an answer are held."""
-
-    def stalled(self) -> Sequence[tuple[int, int]]:
-        """Return the streams whose bodies are held, each with the count of bytes that have been sent of it so far."""
 
     def ping(self, payload: bytes) -> None:
         """Ask for an answer; `payload` has 8 bytes."""
 
     def shut_down(self) -> None:
-        """Accept no stream any more (section 6.8): first say so, and after the client has had the time of a ping
-        refuse what it has opened meanwhile."""
+        """Accept no further stream (section 6.8): first say so, and after the time of a ping refuse what comes."""
 
     def end(self, code: ErrorCode, reason: str = "") -> None:
         """Say that the connection ends now, and why; all streams are over."""
