@@ -1,7 +1,7 @@
 """What a codec of HTTP/2 and the connection that drives it say to each other.
 
-The driver hands every byte that it receives to `Codec.receive` and acts on the events, in their order. It answers with
-the `send_*` methods, in any turn, and then writes what `take_output` gives to its socket, as long as the socket takes it.
+The driver hands every byte that it receives to `Codec.receive` and acts on the events, in their order. It answers
+with the methods of `Codec.sender`, in any turn, and then writes what `take_output` gives, as long as its socket takes it.
 Nothing here waits, reads a clock or touches a socket, so a codec can be tested with bytes alone.
 
 Another codec, such as one that binds nghttp2, fits behind `Codec`: it has to give these events for these bytes, to hold
