@@ -67,17 +67,29 @@ class EventsDroppedError(LookupError):
 class EventLog:
     """The events of one prediction, in order. Indices count from 0 over the whole life of the prediction."""
 
-    __slots__ = ("_capacity", "_enders", "_events", "_listeners", "history", "next_index")
+    __slots__ = ("_capacity", "_dropped", "_enders", "_events", "_listeners", "_most", "history")
 
-    def __init__(self, capacity: int = DEFAULT_CAPACITY, *, history: int = DEFAULT_CAPACITY) -> None:
-        """`capacity`: how many events are held at least; `history`: how many of them are for late readers."""
-        self.history = history
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        """`capacity`: how many events are held at least."""
+        self.history = capacity  # how many of them are for late readers
         self._capacity = capacity
+        self._most = 2 * capacity  # events that the list may hold
+        self._dropped = 0  # events that have been cut off
         # A list that is cut now and then: of the many predictions with three events none pays for a ring.
         self._events: list[Event] = []
         self._listeners: tuple[Callable[[Event], None], ...] = ()  # replaced, so that one may go while all are told
         self._enders: tuple[Callable[[], None], ...] = ()
-        self.next_index = 0
+
+    def keep(self, history: int) -> None:
+        """Keep so many events for late readers; 0 for none, they get what comes live. The first reader gets all."""
+        self.history = history
+        self._capacity = max(history, DEFAULT_CAPACITY)
+        self._most = 2 * self._capacity
+
+    @property
+    def next_index(self) -> int:
+        """The index that the next event will have."""
+        return self._dropped + len(self._events)
 
     @property
     def first_index(self) -> int:
@@ -88,9 +100,10 @@ class EventLog:
         """Add an event and tell the listeners, which must not block. What one of them raises is logged and no more."""
         events = self._events
         events.append(event)
-        self.next_index += 1
-        if len(events) > 2 * self._capacity:
-            del events[: len(events) - self._capacity]
+        if len(events) > self._most:
+            excess = len(events) - self._capacity
+            del events[:excess]
+            self._dropped += excess
         for listener in self._listeners:
             try:
                 listener(event)
@@ -111,10 +124,11 @@ class EventLog:
 
     def read(self, start: int) -> list[Event]:
         """Return the events from index `start` on; raise `EventsDroppedError` if some are no longer held."""
-        first = self.first_index
+        following = self._dropped + len(self._events)
+        first = following - self._capacity
         if start < first:
             raise EventsDroppedError(first - start)
-        return self._events[start - self.next_index :] if start < self.next_index else []
+        return self._events[start - following :] if start < following else []
 
     def listen(self, listener: Callable[[Event], None]) -> None:
         """Call `listener` with each event appended from now on."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from geartrain.domain.errors import Code
 from geartrain.domain.predictions.events import (
-    DEFAULT_CAPACITY,
     Completed,
     EventLog,
     Log,
@@ -54,8 +53,7 @@ class Prediction:
         "status",
     )
 
-    def __init__(self, prediction_id: str, echo: bytes, created_at: float, *, history: int = DEFAULT_CAPACITY) -> None:
-        """`history`: how many events are kept for late readers; 0 for none, they get what comes live."""
+    def __init__(self, prediction_id: str, echo: bytes, created_at: float) -> None:
         self.id = prediction_id
         self.input = echo
         self.created_at = created_at
@@ -69,7 +67,7 @@ class Prediction:
         self.chunks: list[bytes] = []
         self.log_parts: list[str] = []
         self.metrics: dict[str, Any] = {}
-        self.log = EventLog(max(history, DEFAULT_CAPACITY), history=history)  # the first reader gets all
+        self.log = EventLog()
 
     @property
     def is_terminal(self) -> bool:

@@ -207,7 +207,9 @@ class Deployment:
         now = scheduler.context.clock()
         created_at = now if new.created_at is None else new.created_at
         prediction_id = predictions.new_id() if new.id is None else new.id
-        prediction = Prediction(prediction_id, echo, created_at, history=history)
+        prediction = Prediction(prediction_id, echo, created_at)
+        if history != DEFAULT_CAPACITY:
+            prediction.log.keep(history)
         item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters)
         execution = Execution(scheduler, prediction, item, ticket=ticket, at=now)
         execution.is_kept = new.keep
