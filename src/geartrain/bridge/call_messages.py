@@ -30,7 +30,10 @@ def predict_of(
     call: CallInput, serial: int, payload: Payload, *, output_dir: str, memory: SlotMemory | None
 ) -> Predict:
     """Return the message that starts a call whose input is `payload`."""
-    return Predict(call.id, serial, tuple(map(_item, call.items)), payload, output_dir, memory)
+    items = call.items
+    # To map costs a call of one more than all that is done for it here.
+    described = (_item(items[0]),) if len(items) == 1 else tuple(map(_item, items))
+    return Predict(call.id, serial, described, payload, output_dir, memory)
 
 
 def _item(item: ItemInput) -> CallItem:

@@ -54,7 +54,6 @@ class Call:
     """
 
     __slots__ = (
-        "_at",
         "_began_at",
         "_is_prefetched",
         "_members",
@@ -72,33 +71,32 @@ class Call:
         self,
         owner: CallOwner,
         permit: Permit,
-        *,
         members: Sequence[Execution],
+        *,
         prefetched: bool = False,
-        at: float = 0.0,
     ) -> None:
-        """`prefetched`: another call runs on the slot, and this one begins when that is over.
-
-        `at`: the moment at which the call begins, if that is known; otherwise the clock says it.
-        """
+        """`prefetched`: another call runs on the slot, and this one begins when that is over."""
         self.permit = permit
         self.size = len(members)
         self.call_id = members[0].prediction.id if self.size == 1 else f"batch-{next(_numbers)}"
         self.rows = members[0].item.rows if self.size == 1 else sum([member.item.rows for member in members])
         self.state = _ASSIGNED
         self._owner = owner
-        self._at = at
         # Those that have not ended, by their index.
         self._members = {0: members[0]} if self.size == 1 else dict(enumerate(members))
-        self._began_at = 0.0
+        self._began_at = 0.0  # until it is known
         self._predict_time: float | None = None  # of the run in the worker, once it has told
         self._timer: asyncio.TimerHandle | None = None  # kills a worker that ignores a cancel
         self._is_prefetched = prefetched
         for member in members:
             member.assign(self, prefetched=prefetched)
 
-    def start(self, *, single_client: bool = False) -> None:
-        """Hand the call to its worker; `single_client` as of `CallInput`."""
+    def start(self, *, single_client: bool = False, at: float = 0.0) -> None:
+        """Hand the call to its worker; `single_client` as of `CallInput`.
+
+        `at`: the moment at which the call begins, if that is known; otherwise the clock says it.
+        """
+        self._began_at = at
         members = self._members
         items = (members[0].item,) if self.size == 1 else tuple([member.item for member in members.values()])
         self.permit.worker.run(
@@ -161,7 +159,7 @@ class Call:
         """Begin the members, and stop at once if none is left."""
         self._step(_RUNNING)
         owner = self._owner
-        at = self._began_at = self._at or owner.context.clock()
+        at = self._began_at = self._began_at or owner.context.clock()
         for member in self._members.values():
             member.begin(at)
         if owner.is_batching:

@@ -148,15 +148,15 @@ class Scheduler:
     def _start(
         self, permit: Permit, members: Sequence[Execution], *, single_client: bool = False, at: float = 0.0
     ) -> None:
-        call = self._running[permit] = Call(self, permit, members=members, at=at)
-        call.start(single_client=single_client)
+        call = self._running[permit] = Call(self, permit, members)
+        call.start(single_client=single_client, at=at)
 
     def _prefetch(self) -> None:
         """Hand a full batch to a busy worker, so that the worker need not wait for it when it is free."""
         for permit in self._running.keys() - self._prefetched.keys():
             members = self.pending.take_full()
             if members:
-                call = self._prefetched[permit] = Call(self, permit, members=members, prefetched=True)
+                call = self._prefetched[permit] = Call(self, permit, members, prefetched=True)
                 call.start()
             return
 

@@ -136,7 +136,7 @@ class PredictionExchange(RunExchange):
     __slots__ = ("_endpoints", "_is_joined", "_predictions", "_stream", "_wish")
 
     def __init__(self, endpoints: PredictionEndpoints, wish: PredictionWish, responder: Responder) -> None:
-        super().__init__(responder)
+        RunExchange.__init__(self, responder)  # as `super()`, without its price
         self._endpoints = endpoints
         self._wish = wish
         self._is_joined = False  # to a prediction that another request has made
@@ -234,7 +234,7 @@ class PredictionExchange(RunExchange):
         elif self._wish.headers.respond_async:
             self._responder.respond(json_answer(cog.encode_accepted(prediction), HTTPStatus.ACCEPTED))
         else:
-            RunExchange.follow(self, prediction)  # as `super()`, without its price
+            RunExchange.follow(self, prediction)
 
     def answer(self) -> Answer:
         """Return the prediction, which is over."""
