@@ -41,24 +41,24 @@ class PredictionRequest(msgspec.Struct, frozen=True):
     output_file_prefix: str | None = None
 
 
-class PredictionBody(msgspec.Struct, frozen=True):
+class PredictionBody(msgspec.Struct, frozen=True, kw_only=True):
     """A prediction as its clients see it. Keys in alphabetical order, as observed; what is unset is left out."""
 
+    completed_at: str | msgspec.UnsetType = msgspec.UNSET
     created_at: str
+    error: str | msgspec.UnsetType = msgspec.UNSET
     id: str
     input: msgspec.Raw
     logs: str
     metrics: dict[str, Any]
-    status: Status
-    completed_at: str | msgspec.UnsetType = msgspec.UNSET
-    error: str | msgspec.UnsetType = msgspec.UNSET
     output: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     started_at: str | msgspec.UnsetType = msgspec.UNSET
+    status: Status
 
 
 _request_decoder = msgspec.json.Decoder(PredictionRequest)
 _encode = msgspec.json.Encoder().encode
-_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+_encode_sorted = msgspec.json.Encoder(order="deterministic").encode  # sorts dicts, but leaves records as they are
 
 _LARGE: Final = 262_144  # bytes of input and output, from which on another copy of them matters
 _INPUT_MARK: Final = b"\x00"  # JSON text has no control characters
