@@ -60,10 +60,14 @@ def tell_reports(reports: Iterable[Report], listener: calls.CallListener, output
             except Exception:
                 logger.exception(_LISTENER_FAILED)
         elif type(report) is Done:
-            given = b"" if report.output is None else outputs.read(report.output, report.item, files)
-            in_memory = in_memory or type(report.output) is InMemory
+            payload = report.output
+            if type(payload) is Inline and not files:  # nearly all
+                given, own = payload.data, ()
+            else:
+                given = b"" if payload is None else outputs.read(payload, report.item, files)
+                in_memory = in_memory or type(payload) is InMemory
+                own = tuple(files.pop(report.item, ()))
             outcome = calls.Succeeded(None if report.is_stream else given, report.predict_time)
-            own = tuple(files.pop(report.item, ())) if files else ()
             ends.append(calls.ItemEnd(report.item, outcome, own))
         else:
             _tell_other(report, listener, ends, files=files, outputs=outputs)
@@ -98,6 +102,14 @@ def tell(listener: Callable[..., None], *arguments: object) -> None:
     """Call a listener. What it raises is a bug in the server: it is logged, and reaches neither the slot nor others."""
     try:
         listener(*arguments)
+    except Exception:
+        logger.exception(_LISTENER_FAILED)
+
+
+def tell_begin(listener: calls.CallListener) -> None:
+    """Tell a listener that its call begins; as `tell`."""
+    try:
+        listener.on_begin()
     except Exception:
         logger.exception(_LISTENER_FAILED)
 

@@ -13,7 +13,7 @@ from geartrain.bridge.call_messages import has_tensors
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.bridge.slot_memory import SharedSlotMemory
-from geartrain.bridge.slot_reports import NoListener, tell, tell_end, tell_reports
+from geartrain.bridge.slot_reports import NoListener, tell, tell_begin, tell_end, tell_reports
 from geartrain.bridge.slot_socket import SlotSocket
 from geartrain.bridge.slot_state import SLOT_STEPS, SlotState
 from geartrain.bridge.wakeup import Blocking, WakeupPolicy
@@ -124,7 +124,7 @@ class SlotChannel:
     def _begin(self, call: calls.CallInput, slot_call: SlotCall, payload: Payload, *, alone: bool) -> None:
         self.wakeup.before_send(alone=alone)
         self.socket.write(self._files.message(call, slot_call.serial, payload, packed=slot_call.packed))
-        tell(slot_call.listener.on_begin)
+        tell_begin(slot_call.listener)
         if alone:
             self.wakeup.wait(self._poll)
 
@@ -219,5 +219,5 @@ class SlotChannel:
         if self.call is not _NO_CALL:
             self._step(_RUNNING)
             self.wakeup.before_send(alone=False)
-            tell(self.call.listener.on_begin)
+            tell_begin(self.call.listener)
         return listener

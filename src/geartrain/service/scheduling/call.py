@@ -209,10 +209,11 @@ class Call:
             outcome = end.outcome
             if type(outcome) is Succeeded:
                 self._predict_time = outcome.predict_time
-            if end.item in members:
-                over.append((members.pop(end.item), outcome, end.files))
-            else:
+            member = members.pop(end.item, None)
+            if member is None:
                 self._end_rest(end, over)
+            else:
+                over.append((member, outcome, end.files))
         if self.state in _IN_RUN and (idle or not members):
             self._count(at)
         if idle:
