@@ -8,7 +8,19 @@ from typing import Final
 
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.domain.predictions import calls, events
-from geartrain.ipc.messages import Cancelled, Done, Failed, FileOutput, Inline, InMemory, Log, Metric, Output, Report
+from geartrain.ipc.messages import (
+    Cancelled,
+    Done,
+    Failed,
+    FileOutput,
+    Inline,
+    InMemory,
+    Log,
+    Metric,
+    Output,
+    Payload,
+    Report,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +58,14 @@ def tell_reports(reports: Iterable[Report], listener: calls.CallListener, output
     files: dict[int, list[calls.FileRef]] = {}  # by the item whose output follows
     in_memory = False
     own: tuple[calls.FileRef, ...]
+    payload: Payload | None
     for report in reports:
         if type(report) is Output:
             payload = report.output
             if type(payload) is Inline and not files:  # nearly all of a stream
                 chunk, own = payload.data, ()
             else:
-                chunk = outputs.read(payload, report.item, files)
+                chunk = outputs.read(report.output, report.item, files)
                 in_memory = in_memory or type(payload) is InMemory
                 own = tuple(files.pop(report.item, ()))
             try:
