@@ -159,6 +159,9 @@ def _wrong_shape(error: msgspec.ValidationError) -> GeartrainError:
     return GeartrainError(Code.INVALID_INPUT, text, fields=(field,))
 
 
+_DIGITS: Final = tuple(f"{number:03d}" for number in range(1000))
+
+
 @lru_cache(maxsize=64)
 def _second(at: int) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat()[:19]
@@ -167,10 +170,11 @@ def _second(at: int) -> str:
 def timestamp(at: float) -> str:
     """Return seconds since the epoch as RFC 3339 in UTC, with microseconds."""
     second, microseconds = divmod(round(at * 1e6), 1_000_000)
-    return f"{_second(second)}.{microseconds:06d}+00:00"
+    # Two numbers are looked up in less than half of the time that one takes to format.
+    return f"{_second(second)}.{_DIGITS[microseconds // 1000]}{_DIGITS[microseconds % 1000]}+00:00"
 
 
-_moment = lru_cache(maxsize=64)(timestamp)  # of a batch: all of it begins and ends at one
+_shared_moment = lru_cache(maxsize=64)(timestamp)  # of a batch: all of it begins and ends at one
 
 
 def encode_prediction(prediction: Prediction) -> bytes:
@@ -197,13 +201,15 @@ def _encode_snapshot(prediction: Prediction, echo: bytes, output: bytes | None) 
         metrics = {**metrics, "predict_time": prediction.predict_time}
     created_at = timestamp(prediction.created_at)
     started_at: str | msgspec.UnsetType = unset
-    if prediction.started_at is not None:
-        # Mostly the same moment: a prediction that had nothing to wait for.
-        same = prediction.started_at == prediction.created_at
-        started_at = created_at if same else _moment(prediction.started_at)
+    moment = timestamp
+    if prediction.started_at == prediction.created_at:  # mostly: a prediction that had nothing to wait for
+        started_at = created_at
+    elif prediction.started_at is not None:
+        moment = _shared_moment
+        started_at = moment(prediction.started_at)
     return _encode_sorted(
         PredictionBody(
-            completed_at=unset if prediction.completed_at is None else _moment(prediction.completed_at),
+            completed_at=unset if prediction.completed_at is None else moment(prediction.completed_at),
             created_at=created_at,
             error=unset if prediction.error is None else prediction.error,
             id=prediction.id,
