@@ -113,11 +113,11 @@ class Scope:
 
     def __init__(
         self,
-        *,
         prediction_id: str = "",
         context: Mapping[str, str] | None = None,
-        parameters: Mapping[str, Parameter] | None = None,
         emit: Emit | None = None,
+        *,
+        parameters: Mapping[str, Parameter] | None = None,
         open_item: OpenItem | None = None,
     ) -> None:
         """`parameters` are those of a request of the Open Inference Protocol; any other has none.

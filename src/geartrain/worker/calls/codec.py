@@ -117,9 +117,9 @@ class SingleInvocation:
     def __init__(self, tools: SingleTools, items: Sequence[int], reports: ReportSender) -> None:
         item = reports.message.items[0]
         self.items: Collection[int] = items
-        self.scope = Scope(
-            prediction_id=item.id, context=item.context, parameters=item.parameters, emit=reports.metric_of_first
-        )
+        self.scope = Scope(item.id, item.context, reports.metric_of_first)
+        if item.parameters:
+            self.scope.parameters = dict(item.parameters)  # as a keyword, it would cost calls without any, too
         self._tools = tools
         self._reports = reports
         self._packed = item.packed

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from functools import partial
+from types import CoroutineType
 from typing import Any
 
 from geartrain.ipc.messages import Idle, Predict, SlotCancelled, WorkerLog, decode_slot_to_worker
@@ -169,7 +170,7 @@ class AsyncEngine:
         report: Callable[[], None]
         try:
             value = self._run(**call.arguments())
-            if not isinstance(value, AsyncIterable):
+            if type(value) is CoroutineType or not isinstance(value, AsyncIterable):
                 value = await value
             if isinstance(value, AsyncIterable):
                 await _give(value, call)
