@@ -136,7 +136,7 @@ class EventLog:
 
     def listen_for_end(self, ender: Callable[[], None]) -> None:
         """Call `ender` after the last event: most readers of a prediction need no more."""
-        self._enders = (*self._enders, ender)
+        self._enders += (ender,)
 
     def unlisten(self, listener: Callable[[Event], None]) -> None:
         """Stop calling `listener`; one that is not listening is ignored."""
