@@ -59,9 +59,11 @@ def by_coverage(name: str, seconds: int, crashes: Path) -> None:
     """Hand over to atheris, which ends the process."""
     import atheris
 
-    modules = ["geartrain.transport.wire", "geartrain.apis.multipart", "geartrain.outbound.data_urls"]
-    with atheris.instrument_imports(include=modules):
-        for module in ("transport.wire.heads", "transport.wire.chunks", "apis.multipart", "outbound.data_urls"):
+    modules = ["transport.wire.heads", "transport.wire.chunks", "apis.multipart", "outbound.data_urls"]
+    modules += ["transport.http2.frames", "transport.http2.headers"]
+    packages = ["geartrain.transport.wire", "geartrain.transport.http2", "hpack"]
+    with atheris.instrument_imports(include=[*packages, "geartrain.apis.multipart", "geartrain.outbound.data_urls"]):
+        for module in modules:
             if importlib.util.find_spec(f"geartrain.{module}") is not None:
                 __import__(f"geartrain.{module}")
     harness = HARNESSES[name]

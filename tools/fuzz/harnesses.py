@@ -267,4 +267,142 @@ DATA_URL: Final = Harness(
     [b";base64,", b"%41", b"%", b"=", b"==", b",", b"text/plain", b"%3D"],
 )
 
-HARNESSES: Final = {"head": HEAD, "chunks": CHUNKS, "multipart": MULTIPART, "data-url": DATA_URL}
+
+# HTTP/2
+
+
+def _http2_frames(data: bytes) -> None:
+    from geartrain.transport.http2.faults import ConnectionFaultError
+    from geartrain.transport.http2.frames import DATA, PADDING, UNKNOWN, FrameReader
+
+    def read(pieces: list[bytes]) -> object:
+        reader = FrameReader(_LIMIT, _LIMIT // 4)
+        frames: list[tuple[int, int, int, bytes]] = []
+        code = -1
+        try:
+            for piece in pieces:
+                for kind, flags, stream, payload in reader.read(piece):
+                    assert 0 <= kind <= PADDING
+                    assert 0 <= stream < 1 << 31
+                    assert len(payload) <= (_LIMIT if kind == DATA else 0 if kind >= UNKNOWN else _LIMIT // 4)
+                    frames.append((kind, flags, stream, bytes(payload)))
+        except ConnectionFaultError as error:
+            assert str(error)
+            code = error.code
+        assert sum(len(payload) for *_, payload in frames) <= sum(map(len, pieces))
+        return _joined(frames), code
+
+    whole, pieces = _cut(data)
+    found = read([whole])
+    assert found == read(pieces), "other frames in pieces"
+    assert found == read([whole[at : at + 1] for at in range(len(whole))]), "other frames in single bytes"
+
+
+def _joined(frames: list[tuple[int, int, int, bytes]]) -> list[tuple[int, int, int, bytes]]:
+    """Return the frames with the parts of DATA joined, where no other frame is between."""
+    joined: list[tuple[int, int, int, bytes]] = []
+    for kind, flags, stream, payload in frames:
+        if kind == 0 and joined and joined[-1][0] == 0 and joined[-1][2] == stream:
+            _, known, _, before = joined.pop()
+            joined.append((0, known | flags, stream, before + payload))
+        elif kind or flags or payload:
+            joined.append((kind, flags, stream, payload))
+    return joined
+
+
+HTTP2_FRAMES: Final = Harness(
+    _http2_frames,
+    [
+        b"\x80\0\0\0\4\0\0\0\0\0\0\0\6\4\0\0\0\0\0\0\3\0\0\0\x64\0\0\x08\6\0\0\0\0\0abcdefgh",
+        b"\x40\0\0\4\1\4\0\0\0\1\x82\x86\x84\x41\0\0\5\0\1\0\0\0\1hello",
+        b"\x20\0\0\x0a\0\x09\0\0\0\1\4hello\0\0\0\0\0\0\4\x08\0\0\0\0\0\0\1\0\0",
+        b"\xc0\0\0\3\xfe\xff\x80\0\0\5xyz\0\0\4\3\0\0\0\0\1\0\0\0\x08",
+        b"\x60\0\x10\0\0\1\0\0\0\1" + bytes(4096),
+    ],
+    [b"\0\0\0", b"\0\0\1", b"\0\x10\0", b"\xff\xff\xff", b"\0\x08", b"\0\1\0\0\0\1", b"\0\0\5\0\x08"],
+)
+
+
+def _http2_heads(data: bytes) -> None:
+    from geartrain.transport.http2.faults import ConnectionFaultError
+    from geartrain.transport.http2.headers import HeadReader, HeadTooLargeError, MalformedError
+    from geartrain.transport.http2.interface import RequestHead
+
+    def read(reader: HeadReader, block: bytes) -> object:
+        try:
+            return reader.read_request(block, is_whole=False)
+        except (MalformedError, HeadTooLargeError, ConnectionFaultError) as error:
+            return type(error).__name__
+
+    def new_reader() -> HeadReader:
+        return HeadReader(max_size=_LIMIT, max_fields=32, table_size=_LIMIT)
+
+    _, pieces = _cut(data)
+    blocks = [*pieces, *pieces]  # again: what is known of a block must be what is read in it
+    reader, other = new_reader(), new_reader()
+    for block in blocks:
+        found = read(reader, block)
+        other.forget()
+        again = read(other, block)
+        if isinstance(found, RequestHead) and isinstance(again, RequestHead):
+            assert _values(found) == _values(again), "a head that is known is another one"
+            _check_head(found)
+        else:
+            assert found == again, "a head that is known is none"
+        if found == ConnectionFaultError.__name__:
+            return
+
+
+def _values(head: Any) -> tuple[Any, ...]:
+    return head.method, head.scheme, head.path, head.fields, head.length
+
+
+def _check_head(head: Any) -> None:
+    assert head.method
+    assert head.method != "CONNECT"
+    assert head.scheme in {"http", "https"}
+    assert head.path[:1] == b"/" or (head.path == b"*" and head.method == "OPTIONS")
+    assert not re.search(rb"[\0-\x20\x7f-\xff]", head.path)
+    names = [name for name, _ in head.fields]
+    assert names[0] == b"host"
+    assert names.count(b"host") == 1
+    assert names.count(b"cookie") <= 1
+    assert all(re.fullmatch(rb"[!-9;-@\[-~]+", name) for name in names), "a name has characters that it must not have"
+    assert all(value.strip(b" \t") == value and not re.search(rb"[\r\n\0]", value) for _, value in head.fields)
+    assert not {b"connection", b"transfer-encoding", b"upgrade", b"keep-alive", b"proxy-connection"} & {*names}
+    assert sum(len(name) + len(value) for name, value in head.fields) <= 2 * _LIMIT
+
+
+HTTP2_HEADS: Final = Harness(
+    _http2_heads,
+    [
+        b"\x80\x82\x86\x84\x41\x09localhost\x82\x86\x84\xbe",
+        b"\x60\x83\x86\x04\x04/a?b\x01\x01a\x0f\x10\x10application/grpc\x40\x02te\x08trailers",
+        b"\x80\x83\x87\x44\x89\x62\xbb\x0b\x21\x88\x93\x1e\xa4\x7f\x41\x86\xa0\xe4\x1d\x13\x9d\x09\x60\x03a=b",
+        b"\x40\x3f\xe1\x1f\x82\x86\x84\x66\x01a\x10\x0econtent-length\x012",
+        b"\x50\x20\x82\x86\x84\x01\x0b[::1]:65535\x07\x07OPTIONS\x04\x01*",
+    ],
+    [
+        b"\x82",
+        b"\x86",
+        b"\x84",
+        b"\x41",
+        b"\x40\x01",
+        b"\x00\x01",
+        b"\x10",
+        b"\x20",
+        b"\x3f\xe1\x1f",
+        b"\xbe",
+        b"host",
+        b":path",
+    ],
+)
+
+HARNESSES: Final = {
+    "head": HEAD,
+    "chunks": CHUNKS,
+    "multipart": MULTIPART,
+    "data-url": DATA_URL,
+    "http2-frames": HTTP2_FRAMES,
+    "http2-heads": HTTP2_HEADS,
+}

@@ -1,7 +1,7 @@
 """What a codec of HTTP/2 and the connection that drives it say to each other.
 
 The driver hands every byte that it receives to `Codec.receive` and acts on the events, in their order. It answers
-with the methods of `Codec.sender`, in any turn, and then writes what `take_output` gives, as long as its socket takes it.
+with the methods of `Codec.sender`, in any turn, and then writes what `take_output` gives while its socket takes it.
 Nothing here waits, reads a clock or touches a socket, so a codec can be tested with bytes alone.
 
 Another codec, such as one that binds nghttp2, fits behind `Codec`: it has to give these events for these bytes, to hold
@@ -106,6 +106,11 @@ class BodyReceived(msgspec.Struct, frozen=True, gc=False):
     credit: int
     is_last: bool
 
+    @property
+    def parts(self) -> tuple[Buffer, ...]:
+        """`data` as one of several parts may be."""
+        return (self.data,)
+
 
 class StreamAborted(msgspec.Struct, frozen=True, gc=False):
     """A stream is over before its time: reset by the client, or broken by it. Nothing more comes, and nothing is sent.
@@ -142,7 +147,7 @@ class Sender(Protocol):
     """The answers on one connection. The methods raise nothing and do nothing for a stream that is over."""
 
     def head(self, stream: int, status: int, fields: Fields, *, is_last: bool = False) -> None:
-        """Begin an answer; `is_last`: it has neither a body nor trailers."""
+        """Begin an answer; `is_last`: it has neither a body nor trailers. Below status 200 another head follows."""
 
     def body(self, stream: int, parts: Sequence[Buffer], *, is_last: bool = False) -> None:
         """Append to the body of an answer. It is held until the client's windows let it go."""
@@ -152,6 +157,10 @@ class Sender(Protocol):
 
     def reset(self, stream: int, code: ErrorCode) -> None:
         """End a stream at once, and drop what is held for it."""
+
+    @property
+    def held(self) -> int:
+        """How many bytes of answers are held, of all streams."""
 
     def unsent(self, stream: int) -> int:
         """Return how many bytes of an answer are held."""
