@@ -1,8 +1,10 @@
-"""Makes the Python code of the gRPC protocol from its description: `make proto`. Needs grpcio-tools, and no network.
+"""Makes the Python code of the gRPC protocols from their descriptions: `make proto`.
+
+It needs grpcio-tools, and no network.
 
 What protoc writes registers its messages in the one pool that a process has by default. A client's package that brings
 messages of the same names, such as tritonclient or kserve, could then not be imported beside ours: so ours get a pool
-of their own.
+of their own, each file one.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1] / "src"
 FOLDER = pathlib.Path("geartrain/transport/grpc")
-PROTO = FOLDER / "open_inference.proto"
-MADE = (FOLDER / "open_inference_pb2.py", FOLDER / "open_inference_pb2.pyi")
+NAMES = ("health", "open_inference", "reflection", "reflection_v1alpha")
+PROTOS = tuple(FOLDER / f"{name}.proto" for name in NAMES)
+MODULES = tuple(FOLDER / f"{name}_pb2.py" for name in NAMES)
 
 _DEFAULT_POOL = "_descriptor_pool.Default()"
 _OWN_POOL = "_descriptor_pool.DescriptorPool()"
@@ -28,17 +31,23 @@ def render() -> dict[pathlib.Path, str]:
 
     with tempfile.TemporaryDirectory() as made:
         bundled = importlib.resources.files("grpc_tools") / "_proto"
-        words = ["protoc", f"-I{SOURCE}", f"-I{bundled}", f"--python_out={made}", f"--pyi_out={made}", str(PROTO)]
-        if protoc.main(words):
+        words = ["protoc", f"-I{SOURCE}", f"-I{bundled}", f"--python_out={made}", f"--pyi_out={made}"]
+        if protoc.main([*words, *map(str, PROTOS)]):
             raise SystemExit("protoc failed; it has said why")
-        texts = {path: (pathlib.Path(made) / path).read_text() for path in MADE}
-    code = texts[MADE[0]]
-    if code.count(_DEFAULT_POOL) != 1:
+        paths = [path.with_suffix(suffix) for path in MODULES for suffix in (".py", ".pyi")]
+        texts = {path: (pathlib.Path(made) / path).read_text() for path in paths}
+    return {path: _stub(text) if path.suffix == ".pyi" else _code(text) for path, text in texts.items()}
+
+
+def _code(text: str) -> str:
+    if text.count(_DEFAULT_POOL) != 1:
         raise SystemExit(f"protoc no longer writes {_DEFAULT_POOL} once: look at how it registers messages now")
     # Which release of protoc made it is of no use to a reader; what it needs at run time is checked by the code itself.
-    texts[MADE[0]] = re.sub(r"\n{3,}", "\n\n", code.replace(_DEFAULT_POOL, _OWN_POOL))
-    texts[MADE[1]] = f"{_LENIENT}\n{texts[MADE[1]]}"
-    return texts
+    return re.sub(r"\n{3,}", "\n\n", text.replace(_DEFAULT_POOL, _OWN_POOL))
+
+
+def _stub(text: str) -> str:
+    return f"{_LENIENT}\n{text}"
 
 
 def main() -> None:

@@ -127,8 +127,9 @@ async def test_a_version_that_is_not_ours(server: LiveServer, version: bytes) ->
     await refused(server, lined(b"GET /health-check " + version), 400, 505)
 
 
-async def test_the_preface_of_http_2_is_refused(server: LiveServer) -> None:
-    await refused(server, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", 400, 505)
+@pytest.mark.parametrize("sent", [b"PRI * HTTP/2.0\r\n\r\n\r\n\r\n", b"PRI / HTTP/2.0\r\n\r\nSM\r\n\r\n"])
+async def test_what_only_looks_like_the_preface_of_http_2_is_refused(server: LiveServer, sent: bytes) -> None:
+    await refused(server, sent, 400, 505)
 
 
 @pytest.mark.parametrize(

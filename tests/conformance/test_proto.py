@@ -129,7 +129,7 @@ def test_every_method_is_as_tritons_client_has_it() -> None:
 @pytest.mark.parametrize("order", [("ours", "theirs"), ("theirs", "ours")])
 def test_can_be_imported_beside_a_client_with_the_same_names(order: tuple[str, str]) -> None:
     statements = {
-        "ours": "from geartrain.transport.grpc import server, open_inference_pb2 as ours",
+        "ours": "from geartrain.transport.grpc import handler, open_inference_pb2 as ours",
         "theirs": "import tritonclient.grpc; from tritonclient.grpc import service_pb2 as theirs",
     }
     script = "\n".join(

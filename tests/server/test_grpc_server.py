@@ -17,8 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from geartrain.transport.grpc.listener import GrpcListener
-from geartrain.transport.grpc.options import DEFAULT_PORT, GrpcOptions, GrpcOptionsError, ReservedPort
+from geartrain.server.grpc import grpc_tls, listen_grpc
+from geartrain.transport.grpc.options import DEFAULT_PORT, GrpcOptions, GrpcOptionsError
 from geartrain.transport.wire.tls import TlsFiles, TlsFilesError, TlsOptions
 from tests.support.certificates import Party, make_party
 from tests.support.gates import Gates
@@ -107,17 +107,17 @@ def test_taken_port_that_was_asked_for_ends_the_start(server_process: Start, fol
     assert said.count("\n") == 1
 
 
-def test_reserved_port_is_nobody_elses_until_it_is_released() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def test_port_that_was_asked_for_is_had_or_refused() -> None:
+    (listener,) = listen_grpc(GrpcOptions(port=0, is_explicit=True), "127.0.0.1")
+    with listener:
         port = listener.getsockname()[1]
-    reserved = ReservedPort("127.0.0.1", port)
-    with pytest.raises(GrpcOptionsError, match="Address already in use"):
-        ReservedPort("127.0.0.1", port)
-    reserved.release()
-    again = ReservedPort("127.0.0.1", port)
-    again.release()
-    assert again.address == f"127.0.0.1:{port}"
-    assert ReservedPort("::1", 0).address == "[::1]:0"
+        with pytest.raises(GrpcOptionsError, match=rf"127\.0\.0\.1:{port}: Address already in use"):
+            listen_grpc(GrpcOptions(port=port, is_explicit=True), "127.0.0.1")
+        assert listen_grpc(GrpcOptions(port=port), "127.0.0.1") == ()
+    assert listen_grpc(GrpcOptions(port=None), "127.0.0.1") == ()
+    (listener,) = listen_grpc(GrpcOptions(port=0), "::1")
+    with listener:
+        assert listener.family is socket.AF_INET6
 
 
 def test_server_of_trainings_alone_keeps_no_port(server_process: Start, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_files_of_tls_are_checked_before_the_start(tmp_path: Path) -> None:
     options = TlsOptions(cert="--grpc-tls-cert", key="--grpc-tls-key", client_ca="--grpc-tls-ca")
     files = TlsFiles(cert=cert, key=key, client_ca=tmp_path / "missing", options=options)
     with pytest.raises(TlsFilesError, match="--grpc-tls-ca: there is no file"):
-        GrpcListener(GrpcOptions(port=0, tls=files), "127.0.0.1")
+        grpc_tls(GrpcOptions(port=0, tls=files), None)
 
 
 def test_renewed_certificate_is_for_new_connections(server_process: Start, folder: Path, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_administration_is_not_there_where_it_has_a_port_of_its_own(server_proce
 
 
 def test_options_say_by_default_that_the_port_is_nobodys_wish() -> None:
-    assert GrpcOptions() == GrpcOptions(port=DEFAULT_PORT, is_explicit=False, max_message_bytes=None, tls=None)
+    assert GrpcOptions() == GrpcOptions(port=DEFAULT_PORT, is_explicit=False, max_message_bytes=256 * 1024**2, tls=None)
 
 
 # the end

@@ -285,10 +285,10 @@ async def _ended(sending: Awaitable[None], client: Peer) -> None:
     client.writer.transport.abort()
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory of a process (RSS)."""
+def resident(pid: int, kind: str = "VmRSS") -> int:
+    """Bytes of memory of a process (RSS), or of one kind of it."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(f"{kind}:"):
             return int(line.split()[1]) * 1024
     raise ProcessLookupError(pid)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from geartrain.cli.options import GRPC, parse_size
-from geartrain.transport.grpc.options import DEFAULT_PORT, GrpcOptions
+from geartrain.transport.grpc.options import DEFAULT_MAX_MESSAGE, DEFAULT_PORT, GrpcOptions
 from geartrain.transport.wire.tls import TlsFiles, TlsOptions
 
 _OFF: Final = "off"
@@ -46,7 +46,7 @@ MaxMessageSize = Annotated[
         parser=parse_size,
         metavar="SIZE",
         show_default=False,
-        help="The largest message over gRPC, in or out; 0, the default, disables this limit.",
+        help="The largest message that is taken over gRPC; 256MiB by default, 0 disables this limit.",
         rich_help_panel=GRPC,
     ),
 ]
@@ -91,7 +91,7 @@ def grpc_options(
     return GrpcOptions(
         port=None if chosen == _NO_PORT else chosen,
         is_explicit=port is not None,
-        max_message_bytes=max_message_size or None,
+        max_message_bytes=DEFAULT_MAX_MESSAGE if max_message_size is None else max_message_size,
         tls=tls,
         has_administration=has_administration,
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from geartrain.server.app import App
+from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.guard import AccessGuard
 from geartrain.transport.cog.api import COG, CogOptions
@@ -53,6 +54,17 @@ def large_bodies(app: App) -> LargeBodies:
     return LargeBodies(max_elements=app.options.max_json_elements)
 
 
+def _grpc_calls(app: App, access: Access) -> tuple[GrpcCalls, ...]:
+    """Return what answers gRPC, where there are models to be called."""
+    if not app.serves_models:
+        return ()
+    return (GrpcCalls(app.catalogue, app.regions, app.options.grpc, authorizer=access.authorizer),)
+
+
+def _with_grpc(http: Handler, grpc: tuple[GrpcCalls, ...]) -> Handler:
+    return ProtocolSwitch(http, *grpc) if grpc else http
+
+
 def _guard(app: App, access: Access) -> AccessGuard:
     return access.guard(lambda: app.catalogue.default_model)
 
@@ -80,7 +92,8 @@ class HttpServer:
         routes = [*_routes(app, cog_options, self._bodies), shutdown_route(self.stop, cog_options)]
         public, admin = split_routes(routes, has_admin_port=has_admin_port)
         guard = _guard(app, access)
-        self._public = WireServer(Router(public, COG, guard), options.wire, on_tick=on_tick)
+        self._grpc = _grpc_calls(app, access)
+        self._public = WireServer(_with_grpc(Router(public, COG, guard), self._grpc), options.wire, on_tick=on_tick)
         self._admin = WireServer(Router(admin, COG, guard), options.wire)
         self._wires = (self._public, self._admin)
         access.on_change(self._forget_heads)
@@ -130,6 +143,8 @@ class HttpServer:
             self._ends_at = self._loop.time() + grace
             timers.append(self._loop.call_at(self._ends_at, self._cancel_all))
             timers.append(self._loop.call_at(self._ends_at + _ANSWER_GRACE, self._disconnect))
+        for calls in self._grpc:
+            calls.close()
         for wire in self._wires:
             wire.close()
         if self._is_forced:

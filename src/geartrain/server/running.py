@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import signal
 import socket
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from geartrain.project.repository import Repository
 from geartrain.server.app import App, build
+from geartrain.server.grpc import grpc_tls, listen_grpc
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.reloading import watching
 from geartrain.server.tuning import tune_collector, tune_memory
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
-from geartrain.transport.grpc.listener import GrpcListener
 from geartrain.transport.listeners import exposure_warning
 from geartrain.transport.wire.tls import TlsContext
 
@@ -46,13 +45,14 @@ def run_server(options: ServeOptions) -> int:
     if exposure is not None:
         logger.warning(exposure)
     access = Access(options.access, options.host)
-    grpc = GrpcListener(options.grpc, options.host)
+    grpc_context = grpc_tls(options.grpc, tls)
+    grpc = listen_grpc(options.grpc, options.host)
     early = _EarlySignals()
     app = build(options)
     app.spawn()  # the workers start while we import
     import uvloop
 
-    return uvloop.run(_serve(app, _Listeners(listener, admin, grpc, tls), access, early=early))
+    return uvloop.run(_serve(app, _Listeners(listener, admin, grpc, tls, grpc_context), access, early=early))
 
 
 class _EarlySignals:
@@ -69,17 +69,19 @@ class _Listeners(NamedTuple):
 
     http: socket.socket
     admin: socket.socket | None
-    grpc: GrpcListener
+    grpc: tuple[socket.socket, ...]
     tls: TlsContext | None
+    grpc_tls: TlsContext | None
 
     def refresh(self) -> None:
         """Take up renewed certificates."""
-        if self.tls is not None:
-            self.tls.refresh()
+        for context in {self.tls, self.grpc_tls}:
+            if context is not None:
+                context.refresh()
 
 
 async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _EarlySignals) -> int:
-    options, grpc = app.options, listeners.grpc
+    options = app.options
     try:
         await app.start()
         from geartrain.server.http import HttpServer
@@ -93,18 +95,15 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
         tune_memory()
         with _signals(app, http, early=early):
             _listen(http, listeners, options)
-            catalogue = app.catalogue if app.serves_models else None
+            _listen_grpc(http, listeners, app)
             access.start()
-            grpc.open(catalogue, app.regions, functools.partial(_tell_grpc, options), authorizer=access.authorizer)
             async with watching(app):
                 await http.serve()
             options.on_progress(Progress(stage="stopping", model=_name(options)))
-            grpc_closed = asyncio.ensure_future(grpc.close(http.grace_left()))
             await app.stop(
                 grace=http.grace_left(),
                 webhook_grace=lambda: STOP_GRACE if http.is_forced else options.webhooks.grace,
             )
-            await asyncio.wait({grpc_closed}, timeout=STOP_GRACE)  # nothing is left that it could wait for
             await access.close()
     except BaseException:
         await app.kill()
@@ -123,8 +122,15 @@ def _listen(http: HttpServer, listeners: _Listeners, options: ServeOptions) -> N
             options.on_progress(Progress(stage=stage, model=_name(options), url=url))
 
 
-def _tell_grpc(options: ServeOptions, port: int) -> None:
-    options.on_progress(Progress(stage="listening-grpc", url=_address(options.host, port)))
+def _listen_grpc(http: HttpServer, listeners: _Listeners, app: App) -> None:
+    """Accept on the port of gRPC, and tell where it is; release it where there is no model to be called."""
+    for listener in listeners.grpc:
+        if not app.serves_models:
+            listener.close()
+            continue
+        url = _address(app.options.host, listener.getsockname()[1])
+        http.listen(listener, listeners.grpc_tls)
+        app.options.on_progress(Progress(stage="listening-grpc", url=url))
 
 
 def _name(options: ServeOptions) -> str:

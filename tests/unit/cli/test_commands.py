@@ -260,7 +260,7 @@ def test_0_disables_each_limit(server: FakeServer) -> None:
     chosen = serve(server, *(word for name in (*names, *others) for word in (f"--{name}", "0")))
     assert not any(getattr(chosen.wire, name) for name in WireLimits.__struct_fields__)
     assert chosen.max_body_bytes == chosen.max_download_bytes == chosen.max_json_elements == NO_LIMIT
-    assert chosen.grpc.max_message_bytes is None
+    assert chosen.grpc.max_message_bytes == 0
 
 
 @pytest.mark.parametrize(

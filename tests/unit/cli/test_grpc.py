@@ -29,7 +29,8 @@ def test_port_that_nobody_named_is_not_insisted_on() -> None:
     assert grpc_options(None, None, None) == GrpcOptions(port=DEFAULT_PORT, is_explicit=False)
     assert grpc_options(DEFAULT_PORT, None, None) == GrpcOptions(port=DEFAULT_PORT, is_explicit=True)
     assert grpc_options(parse_port("off"), 5, None) == GrpcOptions(port=None, is_explicit=True, max_message_bytes=5)
-    assert grpc_options(None, 0, None).max_message_bytes is None
+    assert grpc_options(None, 0, None).max_message_bytes == 0
+    assert grpc_options(None, None, None).max_message_bytes == 256 * 1024**2
 
 
 def test_tls_needs_a_certificate_and_its_key() -> None:

@@ -36,7 +36,7 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> None:
         raise StartedError
 
     monkeypatch.setattr(running, "listen", lambda host, _port: BoundSocket(host))
-    monkeypatch.setattr(running, "GrpcListener", start)
+    monkeypatch.setattr(running, "listen_grpc", start)
 
 
 @pytest.mark.usefixtures("bound")

@@ -6,10 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from geartrain.transport.access.authorizer import Authorizer
 from geartrain.transport.access.grants import EVERYTHING, Grant
-from geartrain.transport.grpc.errors import Context
+from geartrain.transport.grpc.heads import CallHead
 from geartrain.transport.routing import Scope, Subject
-
-_METADATA: Final = "authorization"
 
 
 class Need(NamedTuple):
@@ -47,24 +45,19 @@ class CallAccess:
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
 
-    def grant(self, context: Context, scope: Scope) -> Grant:
-        """Return what the key of a call allows, which is this scope at least."""
-        if self._authorizer.is_open:
+    def grant(self, head: CallHead, scope: Scope) -> Grant:
+        """Return what the key of a call allows, which is this scope at least; an open call needs no key."""
+        if self._authorizer.is_open or scope == "open":
             return EVERYTHING
-        metadata = context.invocation_metadata() or ()
-        grant = self._authorizer.authorize([_text(value) for name, value in metadata if name == _METADATA])
+        grant = self._authorizer.authorize(head.authorization)
         grant.check_scope(scope)
         return grant
 
-    def check(self, context: Context, need: Need, message: Any) -> None:
-        """Check all that a call needs, whose message has been read."""
-        if need.scope == "open":
-            return
-        grant = self.grant(context, need.scope)
-        model = getattr(message, need.field) if need.field else ""
-        # Without a name it is about all of them, such as of statistics.
-        grant.check_subject(need.subject if model or not need.field else "all", model)
 
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode("latin-1")
+def check_message(grant: Grant, need: Need, message: Any) -> None:
+    """Check what only the message of a call says: which model it concerns. Raises `FORBIDDEN`."""
+    if need.subject == "none":
+        return
+    model = getattr(message, need.field) if need.field else ""
+    # Without a name it is about all of them, such as of statistics.
+    grant.check_subject(need.subject if model or not need.field else "all", model)

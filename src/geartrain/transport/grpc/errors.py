@@ -1,37 +1,33 @@
-"""What went wrong, as a gRPC status and a text that fits into it."""
+"""What went wrong, as the status of a call and a text."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Final, Never
-from urllib.parse import quote
-
-import grpc
+from typing import Final
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.transport.errors import GRPC_STATUS
+from geartrain.transport.grpc.status import Status, failure
+from geartrain.transport.wire.exchange import Answer
 
 logger = logging.getLogger(__name__)
 
-STATUS: Final = {code: grpc.StatusCode[name] for code, name in GRPC_STATUS.items()}
+STATUS: Final = {code: Status[name] for code, name in GRPC_STATUS.items()}
 
-# A status travels in the trailing headers, percent-encoded, and clients take 8 KiB of headers.
-_MAX_DETAILS: Final = 6_000
-_CUT: Final = " … (cut)"
 
-Context = grpc.aio.ServicerContext[Any, Any]
+class CallError(GeartrainError):
+    """A call that breaks the rules of gRPC itself: its status, a sentence, and further fields of the answer."""
+
+    def __init__(self, status: Status, text: str, *fields: tuple[bytes, bytes]) -> None:
+        super().__init__(Code.UNPARSABLE, text)
+        self.status = status
+        self.answer_fields = fields
 
 
 def describe(error: GeartrainError) -> str:
     """Return a sentence for the client, or what is wrong with each field, as over REST."""
     fields = "; ".join(f"{'.'.join(each.loc[1:]).removeprefix('input.')}: {each.msg}" for each in error.fields)
     return fields or error.message
-
-
-async def abort(context: Context, error: Exception) -> Never:
-    """End a call with the status of an error. An unexpected one is logged, and the client gets no details."""
-    foreseen = as_geartrain_error(error)
-    await context.abort(STATUS[foreseen.code], shorten(describe(foreseen)))
 
 
 def as_geartrain_error(error: Exception) -> GeartrainError:
@@ -42,10 +38,14 @@ def as_geartrain_error(error: Exception) -> GeartrainError:
     return GeartrainError(Code.INTERNAL, "The server could not answer this request; its log says why.")
 
 
-def shorten(text: str) -> str:
-    """Cut a text to what a status can carry."""
-    text = text.encode(errors="replace").decode()
-    kept = text[:_MAX_DETAILS]
-    while (size := len(quote(kept))) > _MAX_DETAILS:
-        kept = kept[: len(kept) * _MAX_DETAILS // size]
-    return text if len(kept) == len(text) else kept + _CUT
+def status_of(error: Exception) -> tuple[Status, str]:
+    """Return the status and the text of an error. An unexpected one is logged, and the client gets no details."""
+    foreseen = as_geartrain_error(error)
+    status = foreseen.status if isinstance(foreseen, CallError) else STATUS[foreseen.code]
+    return status, describe(foreseen)
+
+
+def refusal(error: Exception) -> Answer:
+    """Return the answer to a call that failed before anything was sent."""
+    fields = error.answer_fields if isinstance(error, CallError) else ()
+    return failure(*status_of(error), *fields)

@@ -1,57 +1,120 @@
-"""`ModelInfer`: one run, one answer. A client that gives up, or whose deadline passes, ends the run."""
+"""`ModelInfer`: one run, one answer. A client that gives up, or whose time is up, ends the run."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
 
-from geartrain.domain.predictions.inference import InferRequest
+from geartrain.domain.errors import GeartrainError
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models import inference
-from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.readers import completion
-from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.grpc.access import CallAccess
-from geartrain.transport.grpc.errors import Context, abort
+from geartrain.transport import compression
+from geartrain.transport.access.grants import Grant
+from geartrain.transport.grpc.answers import WORTHWHILE, Deadline, whole, whole_compressed
+from geartrain.transport.grpc.context import CallContext
+from geartrain.transport.grpc.errors import refusal
+from geartrain.transport.grpc.framing import PREFIX_SIZE, check_whole, is_compressed, unpack
+from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
 from geartrain.transport.grpc.regions import write_outputs
-from geartrain.transport.grpc.translate import Call, encode, parse, read_call, within
+from geartrain.transport.grpc.translate import Call, within
+from geartrain.transport.runs import RunExchange
+from geartrain.transport.wire.exchange import Answer, Body, Responder
+
+PATH: Final = "/inference.GRPCInferenceService/ModelInfer"
+_LARGE: Final = 65_536  # bytes of outputs that a thread compresses
 
 
-class InferCalls:
-    """Answers `ModelInfer`: serialized messages in and out."""
+class InferExchange(RunExchange):
+    """One call."""
 
-    def __init__(self, catalogue: Catalogue, regions: SharedRegions, access: CallAccess) -> None:
-        self.catalogue = catalogue
-        self.regions = regions
-        self._access = access
-        self._open = 0  # calls
+    __slots__ = ("_call", "_context", "_deployment", "_grant", "_head", "_mirrors")
+    MAY_TAKE_LONG = True
 
-    async def infer(self, data: bytes, context: Context) -> bytes:
-        """Answer one call, or end it with a status."""
-        self._open += 1
-        try:
-            grant = self._access.grant(context, "predict")
-            message = parse(data)
-            grant.check_model(message.head.model_name)
-            call = read_call(message, self.regions)
-            if self._open == 1:
-                await asyncio.sleep(0)  # calls that have arrived together are counted before it runs
-            deployment = self.catalogue.find(call.model, call.version)  # after the wait: it may be another one by then
-            if self._open > 1:
-                deployment.scheduler.expect_others()
-            return await self._run(deployment, call, within(call.request, context.time_remaining()))
-        except Exception as error:  # noqa: BLE001 - the border of a call: whatever it is becomes a status
-            await abort(context, error)
-        finally:
-            self._open -= 1
+    _call: Call
+    _deployment: Deployment
 
-    async def _run(self, deployment: Deployment, call: Call, request: InferRequest) -> bytes:
-        prediction = inference.create(deployment, request)
-        if not prediction.is_terminal:
-            try:
-                await completion(prediction)
-            except asyncio.CancelledError:
-                deployment.predictions.abandon(prediction)
-                raise
-        response = inference.response(deployment, prediction, request)
-        write_outputs(self.regions, call.places, response.outputs)
-        return b"".join(encode(response, call.places))
+    def __init__(self, context: CallContext, head: CallHead, responder: Responder, *, grant: Grant) -> None:
+        super().__init__(responder)
+        self._context = context
+        self._head = head
+        self._grant = grant
+        self._mirrors = False  # the answer is compressed as the request was
+
+    def refuse(self, error: GeartrainError) -> Answer:
+        """Return the status of a call that failed."""
+        return refusal(error)
+
+    def read(self, body: Body) -> Call:
+        """Read the one message of a body."""
+        if body[:1] != b"\0" or len(body) - PREFIX_SIZE != int.from_bytes(body[1:PREFIX_SIZE], "big"):
+            check_whole(body, PATH)
+        return self._context.requests.read(body, PREFIX_SIZE, self._grant)
+
+    def is_large(self, body: Body) -> bool:
+        """Whether the message is compressed. What is plain is not copied, so it takes no time however large it is."""
+        return is_compressed(body)
+
+    async def prepare(self, body: Body) -> Call:
+        """Read the one message of a body, which is compressed."""
+        context, head = self._context, self._head
+        message = await unpack(body, PATH, head, limit=context.max_message)
+        self._mirrors = head.mirrors
+        return context.requests.read(bytes(message), 0, self._grant)
+
+    def admit(self, call: Call) -> Prediction:
+        """Start the prediction; raises `GeartrainError`."""
+        self._call = call
+        self._deployment = deployment = self._context.catalogue.find(call.model, call.version)
+        return inference.create(deployment, call.request)
+
+    def forsake(self, prediction: Prediction) -> None:
+        """Cancel the prediction: its client has gone, or its time is up."""
+        self._deployment.predictions.abandon(prediction)
+
+    def answer(self) -> Answer:
+        """Return what the run gave; raises `GeartrainError`."""
+        parts = self._write()
+        if self._mirrors and sum(map(len, parts)) > WORTHWHILE:
+            return whole_compressed(compression.deflate(parts, "gzip"))
+        return whole(parts)
+
+    def is_answered_aside(self) -> bool:
+        """Whether outputs are to be compressed, and large."""
+        return self._mirrors and sum(map(len, self._prediction.chunks)) > _LARGE
+
+    async def answer_aside(self) -> Answer:
+        """As `answer`."""
+        return whole_compressed(await compression.deflate_aside(self._write(), "gzip"))
+
+    def _write(self) -> list[Buffer]:
+        context, call = self._context, self._call
+        response = inference.response(self._deployment, self._prediction, call.request)
+        write_outputs(context.regions, call.places, response.outputs)
+        return context.responses.write(response, call.places)
+
+
+class TimedInferExchange(InferExchange):
+    """One call whose client does not wait forever."""
+
+    __slots__ = ("_deadline",)
+
+    def __init__(self, context: CallContext, head: CallHead, responder: Responder, *, grant: Grant) -> None:
+        self._deadline = Deadline(responder, head.timeout, super().abandon)
+        super().__init__(context, head, self._deadline, grant=grant)
+
+    def abandon(self) -> None:
+        """Forsake the prediction, and the answer that would come at the end of the time."""
+        self._deadline.close()
+        super().abandon()
+
+    def admit(self, call: Call) -> Prediction:
+        """Start the prediction, which has no more time than is left of the call's; raises `GeartrainError`."""
+        return super().admit(call._replace(request=within(call.request, self._deadline.seconds_left)))
+
+
+def infer_exchange(context: CallContext, head: CallHead, grant: Grant) -> Callable[[Responder], InferExchange]:
+    """Return what makes the exchanges of calls with this head."""
+    return partial(InferExchange if head.timeout == NO_TIMEOUT else TimedInferExchange, context, head, grant=grant)

@@ -1,48 +1,161 @@
-"""Server reflection, from which tools like grpcurl learn the services. Imported at the first request."""
+"""Server reflection, from which tools like grpcurl learn the services.
+
+Its messages are imported at the first request.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-
+from geartrain.domain.rendering import clip
+from geartrain.transport.grpc.conversations import Conversation, Conversations
+from geartrain.transport.grpc.framing import frame
+from geartrain.transport.grpc.heads import CallHead
+from geartrain.transport.grpc.health import HEALTH_SERVICE
 from geartrain.transport.grpc.servicer import SERVICE
+from geartrain.transport.grpc.status import Status
+from geartrain.transport.grpc.unary import parse_message
+from geartrain.transport.wire.exchange import Body, Responder
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FileDescriptor
 
 # The later one has the messages of the earlier one under another name.
 REFLECTION_SERVICES: Final = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
-
-_METHODS: Final = frozenset(f"/{service}/ServerReflectionInfo" for service in REFLECTION_SERVICES)
-
-
-class LateReflection(grpc.GenericRpcHandler):
-    """Finds the handler of the reflection service."""
-
-    def __init__(self) -> None:
-        self._handler: grpc.RpcMethodHandler[Any, Any] | None = None
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        if handler_call_details.method not in _METHODS:
-            return None
-        if self._handler is None:
-            self._handler = _make_handler()
-        return self._handler
+REFLECTION_METHODS: Final = tuple(f"/{service}/ServerReflectionInfo" for service in REFLECTION_SERVICES)
 
 
-def _make_handler() -> grpc.RpcMethodHandler[Any, Any]:
-    from google.protobuf.descriptor_pool import DescriptorPool
-    from grpc_health.v1 import health_pb2
-    from grpc_reflection.v1alpha import reflection, reflection_pb2
+class Reflection(Conversation):
+    """One call. Each question is answered before the next one is read."""
 
-    from geartrain.transport.grpc import open_inference_pb2
-    from geartrain.transport.grpc.health import HEALTH_SERVICE
+    def __init__(
+        self, owner: Conversations, head: CallHead, responder: Responder, *, messages: ModuleType, max_message: int
+    ) -> None:
+        """`messages`: the module of the version that the client speaks."""
+        super().__init__(owner, head, responder, max_message=max_message)
+        self._messages = messages
 
-    pool = DescriptorPool()  # all of them in one pool: geartrain's own messages have another
-    for module in (open_inference_pb2, health_pb2, reflection_pb2):
-        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-    names = (SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
-    servicer = reflection.aio.ReflectionServicer(service_names=names, pool=pool)
-    return grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        reflection_pb2.ServerReflectionRequest.FromString,
-        reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
+    @property
+    def is_idle(self) -> bool:
+        """Always: what has been taken has been answered."""
+        return True
+
+    def drop(self) -> None:
+        """There is nothing to give up."""
+
+    async def take(self, message: Body) -> None:
+        """Answer a question."""
+        asked = parse_message(self._messages.ServerReflectionRequest, message)
+        response = self._messages.ServerReflectionResponse(valid_host=asked.host, original_request=asked)
+        try:
+            self._answer(asked, response)
+        except _UnknownError as error:
+            response.error_response.error_code = error.status
+            response.error_response.error_message = str(error)
+        self.answer.send(*frame((response.SerializeToString(),)))
+
+    @staticmethod
+    def _answer(asked: Any, response: Any) -> None:
+        known = _known()
+        match asked.WhichOneof("message_request"):
+            case "list_services":
+                for name in known.services:
+                    response.list_services_response.service.add(name=name)
+            case "file_by_filename":
+                files = known.file_named(asked.file_by_filename)
+                response.file_descriptor_response.file_descriptor_proto.extend(files)
+            case "file_containing_symbol":
+                files = known.file_with(asked.file_containing_symbol)
+                response.file_descriptor_response.file_descriptor_proto.extend(files)
+            case "file_containing_extension":
+                extension = asked.file_containing_extension
+                known.check_type(extension.containing_type)
+                shown = clip(extension.containing_type)
+                raise _UnknownError(f"{shown} has no extension {extension.extension_number}: there are none here")
+            case "all_extension_numbers_of_type":
+                known.check_type(asked.all_extension_numbers_of_type)
+                response.all_extension_numbers_response.base_type_name = asked.all_extension_numbers_of_type
+            case _:
+                raise _UnknownError("the request asks for nothing", Status.INVALID_ARGUMENT)
+
+
+class _UnknownError(Exception):
+    """A question to which there is no answer; the client is told so, and may ask on."""
+
+    def __init__(self, text: str, status: Status = Status.NOT_FOUND) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class _Known:
+    """The services, and the files that declare them: none imports another, or has extensions."""
+
+    def __init__(self, files: Iterable[FileDescriptor]) -> None:
+        self.services = (SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES)
+        self._types: set[str] = set()
+        self._files: dict[str, bytes] = {}  # by name, each serialized
+        self._symbols: dict[str, bytes] = {}
+        for file in files:
+            self._files[file.name] = file.serialized_pb
+            self._types.update(message.full_name for message in _messages(file.message_types_by_name))
+            self._symbols.update(dict.fromkeys(_symbols(file), file.serialized_pb))
+
+    def file_named(self, name: str) -> tuple[bytes]:
+        """Return the description of this name; raises `_UnknownError`."""
+        if name not in self._files:
+            raise _UnknownError(f"there is no file '{clip(name)}'")
+        return (self._files[name],)
+
+    def file_with(self, symbol: str) -> tuple[bytes]:
+        """Return the description that declares a service, a method, a message or a field; raises `_UnknownError`."""
+        if symbol not in self._symbols:
+            raise _UnknownError(f"there is no symbol '{clip(symbol)}'")
+        return (self._symbols[symbol],)
+
+    def check_type(self, name: str) -> None:
+        """Raise `_UnknownError` unless there is a message type of this name."""
+        if name not in self._types:
+            raise _UnknownError(f"there is no message type '{clip(name)}'")
+
+
+def _symbols(file: FileDescriptor) -> Iterator[str]:
+    """Give the full names of all that a file declares."""
+    for service in file.services_by_name.values():
+        yield service.full_name
+        yield from (method.full_name for method in service.methods)
+    enums = [*file.enum_types_by_name.values()]
+    for message in _messages(file.message_types_by_name):
+        yield message.full_name
+        yield from (field.full_name for field in message.fields)
+        enums += message.enum_types
+    for enum in enums:
+        yield enum.full_name
+        scope = enum.full_name.rpartition(".")[0]  # the names of values stand beside that of their type
+        yield from (f"{scope}.{value.name}" for value in enum.values)
+
+
+def _messages(types: Mapping[str, Descriptor]) -> Iterator[Descriptor]:
+    for message in types.values():
+        yield message
+        yield from _messages(message.nested_types_by_name)
+
+
+@cache
+def _known() -> _Known:
+    from geartrain.transport.grpc import health_pb2, open_inference_pb2, reflection_pb2, reflection_v1alpha_pb2
+
+    modules = (open_inference_pb2, health_pb2, reflection_pb2, reflection_v1alpha_pb2)
+    return _Known(module.DESCRIPTOR for module in modules)
+
+
+def new_reflection(
+    owner: Conversations, head: CallHead, responder: Responder, *, path: str, max_message: int
+) -> Reflection:
+    """Return what answers a call of the method at `path`, of one version or the other."""
+    from geartrain.transport.grpc import reflection_pb2, reflection_v1alpha_pb2
+
+    messages = reflection_v1alpha_pb2 if path == REFLECTION_METHODS[1] else reflection_pb2
+    return Reflection(owner, head, responder, messages=messages, max_message=max_message)

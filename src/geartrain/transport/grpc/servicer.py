@@ -28,36 +28,36 @@ class Calls:
 
     # health
 
-    async def server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
+    def server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
         """Answer that the server is live."""
         return pb.ServerLiveResponse(live=True)
 
-    async def server_ready(self, _: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
+    def server_ready(self, _: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
         """Whether every model is ready."""
         return pb.ServerReadyResponse(ready=self.catalogue.readiness.is_ready)
 
-    async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+    def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
         """Whether one model is ready; an unknown model is not."""
         ready = information.is_ready(self.catalogue, request.name, read_version(request.version))
         return pb.ModelReadyResponse(ready=ready)
 
     # metadata
 
-    async def server_metadata(self, _: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
+    def server_metadata(self, _: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         """Name the server, its version and its extensions."""
         names = extensions(shared_memory=self.regions.enabled)
         return pb.ServerMetadataResponse(name=SERVER, version=__version__, extensions=names)
 
-    async def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
+    def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         """A model's inputs and outputs. Asked for one version, only that one is named."""
         return describe.metadata(*information.describe(self.catalogue, request.name, read_version(request.version)))
 
-    async def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
+    def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
         """How a model is served."""
         deployment, _ = information.describe(self.catalogue, request.name, read_version(request.version))
         return pb.ModelConfigResponse(config=describe.config(deployment))
 
-    async def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
+    def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
         """What one model has done, or all of them."""
         try:
             found = information.statistics(self.catalogue, request.name, read_version(request.version))
@@ -72,7 +72,7 @@ class Calls:
 
     # the repository
 
-    async def repository_index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+    def repository_index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         """List the models."""
         _check_repository(request.repository_name)
         entries = self.catalogue.index(ready=request.ready)
@@ -96,7 +96,7 @@ class Calls:
 
     # shared memory
 
-    async def system_shared_memory_status(
+    def system_shared_memory_status(
         self, request: pb.SystemSharedMemoryStatusRequest
     ) -> pb.SystemSharedMemoryStatusResponse:
         """List the regions."""
@@ -107,14 +107,14 @@ class Calls:
             status.offset, status.byte_size = region.offset, region.byte_size
         return response
 
-    async def system_shared_memory_register(
+    def system_shared_memory_register(
         self, request: pb.SystemSharedMemoryRegisterRequest
     ) -> pb.SystemSharedMemoryRegisterResponse:
         """Open a region."""
         self.regions.register(request.name, request.key, offset=request.offset, byte_size=request.byte_size)
         return pb.SystemSharedMemoryRegisterResponse()
 
-    async def system_shared_memory_unregister(
+    def system_shared_memory_unregister(
         self, request: pb.SystemSharedMemoryUnregisterRequest
     ) -> pb.SystemSharedMemoryUnregisterResponse:
         """Close a region, or all."""

@@ -1,182 +1,208 @@
 """`ModelStreamInfer`: any number of requests on one call. They run at once, and their responses come as they are made.
 
 A response belongs to its request by the id. What is wrong with one request is said in a response of its own, and the
-stream goes on.
+stream goes on. A request makes no task unless its model yields.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from typing import Final
-
-import grpc
+from typing import Final, Protocol
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.events import Completed, Output
+from geartrain.domain.predictions.inference import InferResponse
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.models import inference
-from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.readers import EventReader, LaggedError, completion
-from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.grpc.access import CallAccess
-from geartrain.transport.grpc.errors import Context, abort, as_geartrain_error, describe
+from geartrain.service.readers import EventReader, LaggedError
+from geartrain.transport.grpc.context import CallContext
+from geartrain.transport.grpc.conversations import BREATH, Conversation, Conversations
+from geartrain.transport.grpc.errors import as_geartrain_error, describe
+from geartrain.transport.grpc.framing import frame
+from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
 from geartrain.transport.grpc.regions import write_outputs
-from geartrain.transport.grpc.translate import (
-    Call,
-    Message,
-    encode_end,
-    encode_error,
-    encode_in_stream,
-    parse,
-    read_call,
-    within,
-)
+from geartrain.transport.grpc.translate import Call, encode_end, encode_error, parse, within
+from geartrain.transport.wire.exchange import Body, ClientGoneError, Responder
 
 MAX_AT_ONCE: Final = 1024  # requests of one stream; further ones are left in the connection until one is answered
+MAX_HELD: Final = 64 * 1024**2  # bytes of them, beyond which none is begun until one is answered
 
 
-class InferStreams:
-    """Answers `ModelStreamInfer`, and ends the streams that wait for requests when the server does."""
+class InferStream(Conversation):
+    """One call."""
 
-    def __init__(self, catalogue: Catalogue, regions: SharedRegions, access: CallAccess) -> None:
-        self.catalogue = catalogue
-        self.regions = regions
-        self.access = access
-        self._open: set[_Stream] = set()
-        self._closing = False
-
-    async def stream(self, _: object, context: Context) -> None:
-        """Answer one call."""
-        try:
-            self.access.grant(context, "predict")
-        except GeartrainError as error:
-            await abort(context, error)
-        stream = _Stream(self, context)
-        self._open.add(stream)
-        if self._closing:
-            stream.close()
-        try:
-            await stream.serve()
-        finally:
-            self._open.discard(stream)
-
-    def close(self) -> None:
-        """Read no further requests; running ones may end."""
-        self._closing = True
-        for stream in self._open:
-            stream.close()
-
-
-class _Stream:
-    """One call of `ModelStreamInfer`."""
-
-    def __init__(self, owner: InferStreams, context: Context) -> None:
-        self._owner = owner
+    def __init__(self, context: CallContext, head: CallHead, responder: Responder, *, owner: Conversations) -> None:
+        super().__init__(owner, head, responder, max_message=context.max_message)
         self._context = context
-        self._places = asyncio.Semaphore(MAX_AT_ONCE)
-        self._turn = asyncio.Lock()  # one message is written at a time
-        self._answers: set[asyncio.Task[None]] = set()
-        self._reader: asyncio.Task[None] = asyncio.ensure_future(self._read())
-        self._closed = False
+        self._running: dict[_Run, int] = {}  # bytes of their messages
+        self._held = 0  # bytes of all of them
+        self._room = asyncio.Event()
 
-    def close(self) -> None:
-        """Read no further requests."""
-        self._closed = True
-        self._reader.cancel()
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request runs."""
+        return not self._running
 
-    async def serve(self) -> None:
-        """Read and answer requests until the client ends the stream, or disconnects."""
+    def drop(self) -> None:
+        """End what runs."""
+        running, self._running = self._running, {}
+        self._held = 0
+        for run in running:
+            run.abandon()
+
+    async def take(self, message: Body) -> None:
+        """Begin to answer a request, when there are few enough."""
+        while len(self._running) >= MAX_AT_ONCE or self._held > MAX_HELD:
+            self._room.clear()
+            await self._room.wait()
         try:
-            await asyncio.wait({self._reader})
-            while self._answers:
-                await asyncio.wait(set(self._answers))
-        finally:  # nothing is left here unless the client has gone
-            self._reader.cancel()
-            for answer in self._answers:
-                answer.cancel()
-        if self._closed:
-            await self._context.abort(grpc.StatusCode.UNAVAILABLE, "The server is shutting down.")
-        self._reader.result()
-
-    async def _read(self) -> None:
-        while True:
-            await self._places.acquire()
-            data = await self._context.read()
-            if data is grpc.aio.EOF:
-                return
-            answer = asyncio.ensure_future(self._answer(data))
-            self._answers.add(answer)
-            answer.add_done_callback(self._on_answered)
-
-    def _on_answered(self, answer: asyncio.Task[None]) -> None:
-        self._answers.discard(answer)
-        self._places.release()
-        if not answer.cancelled() and answer.exception() is not None:
-            self._reader.cancel()  # it could not be written: the client has gone
-
-    async def _answer(self, data: bytes) -> None:
-        """Answer one request, whatever comes of it."""
-        try:
-            message = parse(data)
-        except GeartrainError as error:
-            await self._write(encode_error(describe(error), ""))
-            return
-        try:
-            # Each request anew: a stream may last longer than its key.
-            self._owner.access.grant(self._context, "predict").check_model(message.head.model_name)
-            call = read_call(message, self._owner.regions)
-            deployment = self._owner.catalogue.find(call.model, call.version)
-            request = within(call.request, self._context.time_remaining())
-            prediction = inference.create(deployment, request)
+            self._begin(message)
         except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
-            await self._write_error(error, message)
+            self.send_error(error, _id_of(message))
+
+    def _begin(self, message: Body) -> None:
+        context = self._context
+        grant = context.access.grant(self._head, "predict")  # each request anew: a stream may last longer than its key
+        call = context.requests.read(message, 0, grant)
+        deployment = context.catalogue.find(call.model, call.version)
+        seconds = self.answer.seconds_left
+        request = call.request if seconds == NO_TIMEOUT else within(call.request, seconds)
+        prediction = inference.create(deployment, request)
+        if deployment.interface.view.streams:
+            self._add(_YieldingRun(self, deployment, prediction, call=call), len(message))
+            return
+        run = _PlainRun(self, deployment, prediction, call=call)
+        self._add(run, len(message))
+        if prediction.is_terminal:
+            run.finish()
+        else:
+            prediction.log.listen_for_end(run.finish)
+
+    def _add(self, run: _Run, size: int) -> None:
+        self._running[run] = size
+        self._held += size
+
+    # what its runs say
+
+    def has(self, run: _Run) -> bool:
+        """Whether somebody still waits for what a run gives."""
+        return run in self._running
+
+    def discard(self, run: _Run) -> None:
+        """Note that a run has given its last response, if anybody waits for it."""
+        if run in self._running:
+            self._held -= self._running.pop(run)
+            self._room.set()
+            self.settle()
+
+    def send_response(self, response: InferResponse, call: Call, *, final: bool) -> None:
+        """Send a response; raises `GeartrainError`."""
+        write_outputs(self._context.regions, call.places, response.outputs)
+        self.answer.send(*frame(self._context.responses.write_in_stream(response, call.places, final=final)))
+
+    def send_end(self, call: Call) -> None:
+        """Send the response that says no more than that a request gets no further one."""
+        self.answer.send(*frame((encode_end(call),)))
+
+    def send_error(self, error: Exception, request_id: str, model: str | None = None) -> None:
+        """Send an error as a response; `model` when it has run."""
+        text = describe(as_geartrain_error(error))
+        self.answer.send(*frame((encode_error(text, request_id, model),)))
+
+
+class _Run(Protocol):
+    """One request that runs."""
+
+    def abandon(self) -> None:
+        """End it: nobody waits for it. Nothing is sent of it any more."""
+
+
+class _PlainRun:
+    """One request whose model gives all of its output at once."""
+
+    __slots__ = ("_call", "_deployment", "_prediction", "_stream")
+
+    def __init__(self, stream: InferStream, deployment: Deployment, prediction: Prediction, *, call: Call) -> None:
+        self._stream = stream
+        self._deployment = deployment
+        self._prediction = prediction
+        self._call = call
+
+    def abandon(self) -> None:
+        """End it."""
+        self._deployment.predictions.abandon(self._prediction)
+
+    def finish(self) -> None:
+        """Answer: the prediction is over."""
+        stream, call, deployment = self._stream, self._call, self._deployment
+        if not stream.has(self):
             return
         try:
-            if deployment.interface.view.streams:
-                await self._answer_each(deployment, prediction, call)
-            else:
-                await self._answer_once(deployment, prediction, call)
-        except asyncio.CancelledError:
-            deployment.predictions.abandon(prediction)
-            raise
-        except grpc.aio.BaseError:
-            deployment.predictions.abandon(prediction)
-            raise
-        except Exception as error:  # noqa: BLE001 - as above
-            deployment.predictions.abandon(prediction)
-            await self._write_error(error, message, deployment.name)
+            response = inference.response(deployment, self._prediction, call.request)
+            stream.send_response(response, call, final=True)
+        except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
+            stream.send_error(error, call.request.id, deployment.name)
+        stream.discard(self)
 
-    async def _answer_once(self, deployment: Deployment, prediction: Prediction, call: Call) -> None:
-        if not prediction.is_terminal:
-            await completion(prediction)
-        response = inference.response(deployment, prediction, call.request)
-        write_outputs(self._owner.regions, call.places, response.outputs)
-        await self._write(encode_in_stream(response, call.places, final=True))
 
-    async def _answer_each(self, deployment: Deployment, prediction: Prediction, call: Call) -> None:
-        reader = EventReader(prediction)
-        with contextlib.closing(reader):
-            while True:
-                try:
-                    events = await reader.batch()
-                except LaggedError as error:
-                    raise GeartrainError(Code.TOO_LARGE, f"Responses were not read in time: {error}") from None
-                for event in events:
-                    if type(event) is Output:
-                        response = inference.response_of(deployment, event.chunk, call.request)
-                        write_outputs(self._owner.regions, call.places, response.outputs)
-                        await self._write(encode_in_stream(response, call.places, final=False))
-                    elif type(event) is Completed:
-                        inference.check_success(deployment, prediction)
-                        if call.empty_final:
-                            await self._write(encode_end(call))
-                        return
+class _YieldingRun:
+    """One request whose model gives its output piece by piece."""
 
-    async def _write_error(self, error: Exception, message: Message, model: str | None = None) -> None:
-        await self._write(encode_error(describe(as_geartrain_error(error)), message.head.id, model))
+    __slots__ = ("_call", "_deployment", "_prediction", "_reader", "_stream", "_writing")
 
-    async def _write(self, data: bytes) -> None:
-        async with self._turn:
-            await self._context.write(data)
+    def __init__(self, stream: InferStream, deployment: Deployment, prediction: Prediction, *, call: Call) -> None:
+        self._stream = stream
+        self._deployment = deployment
+        self._prediction = prediction
+        self._call = call
+        self._reader = EventReader(prediction)  # before the prediction can change
+        self._writing = asyncio.ensure_future(self._write())
+        self._writing.add_done_callback(self._on_written)
+
+    def abandon(self) -> None:
+        """End it."""
+        self._writing.cancel()
+
+    def _on_written(self, writing: asyncio.Task[None]) -> None:
+        self._reader.close()
+        self._deployment.predictions.abandon(self._prediction)  # which may still run, and has no reader
+        if not writing.cancelled():
+            error = writing.exception()
+            if isinstance(error, Exception) and not isinstance(error, ClientGoneError):
+                self._stream.send_error(error, self._call.request.id, self._deployment.name)
+        self._stream.discard(self)
+
+    async def _write(self) -> None:
+        while not await self._write_batch():
+            pass
+
+    async def _write_batch(self) -> bool:
+        """Write responses for what the run has given; return whether it is over."""
+        stream, call, deployment = self._stream, self._call, self._deployment
+        try:
+            events = await self._reader.batch()
+        except LaggedError as error:
+            raise GeartrainError(Code.TOO_LARGE, f"Responses were not read in time: {error}") from None
+        for index, event in enumerate(events, 1):
+            if type(event) is Output:
+                response = inference.response_of(deployment, event.chunk, call.request)
+                stream.send_response(response, call, final=False)
+                await stream.answer.drained()
+                if index % BREATH == 0:
+                    await asyncio.sleep(0)
+            elif type(event) is Completed:
+                inference.check_success(deployment, self._prediction)
+                if call.empty_final:
+                    stream.send_end(call)
+                return True
+        return False
+
+
+def _id_of(message: Body) -> str:
+    """Return the id of a request that cannot be run; empty if it cannot be read at all."""
+    try:
+        request_id: str = parse(message).head.id
+    except GeartrainError:
+        return ""
+    return request_id

@@ -17,7 +17,7 @@ from geartrain.transport.grpc import contents
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.parameters import FINAL, NO_WISHES, read, read_wishes, write
 from geartrain.transport.grpc.regions import OFFSET, REGION, SIZE, read_place
-from geartrain.transport.grpc.wire import as_stream_response, split_raw, with_raw
+from geartrain.transport.grpc.wire import split_raw, with_raw
 
 _SPLIT_FROM: Final = 16_384  # bytes of a message, from which on looking for the raw contents pays
 _CLASSIFICATION: Final = "classification"
@@ -42,12 +42,12 @@ class Message(NamedTuple):
     raw: Sequence[Buffer]
 
 
-def parse(data: bytes) -> Message:
+def parse(data: Buffer) -> Message:
     """Parse a `ModelInferRequest`; raise `UNPARSABLE`."""
     head = pb.ModelInferRequest()
     split = split_raw(data) if len(data) >= _SPLIT_FROM else None
     try:
-        head.ParseFromString(data if split is None else split[0])
+        head.ParseFromString(bytes(data) if split is None else split[0])
     except DecodeError:
         raise GeartrainError(Code.UNPARSABLE, "Unable to parse request: it is no ModelInferRequest") from None
     return Message(head, head.raw_input_contents if split is None else split[1])
@@ -155,11 +155,6 @@ def encode(
     if final is not None:
         message.parameters[FINAL].bool_param = final
     return with_raw(message.SerializeToString(), raw)
-
-
-def encode_in_stream(response: InferResponse, places: Mapping[str, Place], *, final: bool) -> bytes:
-    """Return a serialized `ModelStreamInferResponse` with a response in it."""
-    return b"".join(as_stream_response(encode(response, places, final=final)))
 
 
 def encode_end(call: Call) -> bytes:

@@ -11,6 +11,7 @@ from typing import Final
 
 from geartrain.domain.tensors.tensor import Buffer
 
+ID_TAG: Final = 3 << 3 | 2  # ModelInferRequest.id and ModelInferResponse.id
 RAW_INPUT_TAG: Final = 7 << 3 | 2  # ModelInferRequest.raw_input_contents
 RAW_OUTPUT_TAG: Final = b"\x32"  # ModelInferResponse.raw_output_contents: 6 << 3 | 2
 INFER_RESPONSE_TAG: Final = b"\x12"  # ModelStreamInferResponse.infer_response: 2 << 3 | 2
@@ -18,9 +19,10 @@ INFER_RESPONSE_TAG: Final = b"\x12"  # ModelStreamInferResponse.infer_response: 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT: Final = 10  # bytes
+_BYTES_OF: Final = [bytes((value,)) for value in range(128)]
 
 
-def split_raw(data: bytes) -> tuple[bytes, list[memoryview]] | None:
+def split_raw(data: Buffer) -> tuple[bytes, list[memoryview]] | None:
     """Take the raw contents out of a serialized `ModelInferRequest`.
 
     Returns what is left, still a request, and the contents as views of `data`; None for what is no such message, or one
@@ -32,13 +34,13 @@ def split_raw(data: bytes) -> tuple[bytes, list[memoryview]] | None:
     position, kept_from, end = 0, 0, len(view)
     while position < end:
         begin = position
-        tag, position = _varint(view, position)
+        tag, position = read_varint(view, position)
         kind = tag & 7
         if kind == _BYTES:
-            length, position = _varint(view, position)
+            length, position = read_varint(view, position)
             after = position + length
         elif kind == _VARINT:
-            after = _varint(view, position)[1]
+            after = read_varint(view, position)[1]
         elif kind in _FIXED:
             after = position + _FIXED[kind]
         else:
@@ -54,18 +56,25 @@ def split_raw(data: bytes) -> tuple[bytes, list[memoryview]] | None:
     return b"".join(kept), raw
 
 
-def _varint(view: memoryview, position: int) -> tuple[int, int]:
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     """Return a number and the position after it; both -1 for none."""
-    value = 0
-    for shift, byte in enumerate(view[position : position + _MAX_VARINT]):
-        value |= (byte & 127) << 7 * shift
-        if byte < 128:  # noqa: PLR2004 - the bit that says that more follows
-            return value, position + shift + 1
+    value = shift = 0
+    try:
+        for at in range(position, position + _MAX_VARINT):
+            byte = data[at]
+            value |= (byte & 127) << shift
+            if byte < 128:  # noqa: PLR2004 - the bit that says that more follows
+                return value, at + 1
+            shift += 7
+    except IndexError:
+        pass
     return -1, -1
 
 
 def varint(value: int) -> bytes:
     """Write a number that is not negative."""
+    if value < 128:  # noqa: PLR2004 - one byte
+        return _BYTES_OF[value]
     written = bytearray()
     while value > 127:  # noqa: PLR2004 - seven bits a byte
         written.append(value & 127 | 128)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final, Protocol
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.wire.chunks import ChunkReader
 from geartrain.transport.wire.exchange import UNKNOWN_LENGTH, Body, ClientGoneError
 from geartrain.transport.wire.heads import WireError
@@ -63,7 +64,7 @@ class Framing(Protocol):
     def is_complete(self) -> bool:
         """Whether all of it has come."""
 
-    def feed(self, data: bytes) -> tuple[list[bytes], int]:
+    def feed(self, data: bytes) -> tuple[Sequence[bytes], int]:
         """Take what has come; return the pieces of the body in it, and how many of its bytes belong to the body."""
 
 
@@ -102,11 +103,11 @@ class WholeBody:
         self._first = b""
         self._grown = bytearray()  # it grows in place: pieces that are joined in the end would need twice the memory
 
-    def take(self, pieces: list[bytes]) -> None:
+    def take(self, pieces: Sequence[Buffer]) -> None:
         """Append to it."""
         for piece in pieces:
-            if not self.size:
-                self._first = piece
+            if not self.size and len(pieces) == 1:
+                self._first = bytes(piece)
             else:
                 if not self._grown:
                     self._grown += self._first
@@ -126,7 +127,7 @@ class PartsBody:
         """`limit` in bytes. `resume` is called when the connection may go on reading."""
         self._limit = limit
         self._resume = resume
-        self._pieces: deque[bytes] = deque()
+        self._pieces: deque[Buffer] = deque()
         self._waiting = 0  # bytes in `_pieces`
         self._size = 0
         self._is_whole = False
@@ -144,6 +145,10 @@ class PartsBody:
 
     async def read(self) -> bytes:
         """Return the next piece, `b""` at the end."""
+        return bytes(await self.read_piece())
+
+    async def read_piece(self) -> Buffer:
+        """As `read`, in the form in which it has come."""
         while not (self._pieces or self._is_whole or self._is_broken or self._is_too_large):
             self._arrival.clear()
             await self._arrival.wait()
@@ -160,7 +165,7 @@ class PartsBody:
             self._resume()
         return piece
 
-    def take(self, pieces: list[bytes]) -> None:
+    def take(self, pieces: Sequence[Buffer]) -> None:
         """Append to it. What is beyond the limit is dropped, since the reader is told of it."""
         for piece in pieces:
             self._size += len(piece)

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -30,6 +29,8 @@ from geartrain.transport.wire.terms import PLAIN, Terms
 logger = logging.getLogger(__name__)
 
 _END_SIZE: Final = len(END)
+_HTTP_2: Final = "h2"  # in ALPN
+_OWED: Final = frozenset({ConnectionState.RUNNING, ConnectionState.LINGER})
 _IDLE: Final = ConnectionState.IDLE
 _RUNNING: Final = ConnectionState.RUNNING
 _PARTS: Final = ConnectionState.PARTS
@@ -48,13 +49,23 @@ class _NoExchange:
 _NO_EXCHANGE: Final = _NoExchange()
 
 
+class Owner(Protocol):
+    """Who keeps the connections."""
+
+    def add(self, connection: Connection) -> None:
+        """Note that a connection has been made."""
+
+    def remove(self, connection: Connection) -> None:
+        """Note that a connection is gone."""
+
+    def switch(self, connection: Connection, data: bytes) -> None:
+        """Go on over HTTP/2 with a connection whose client speaks it; `data` has come already."""
+
+
 class Connection(asyncio.Protocol):
     """The connection of one client, which is the `Responder` of the request at hand."""
 
-    def __init__(
-        self, context: WireContext, on_made: Callable[[Connection], None], on_closed: Callable[[Connection], None]
-    ) -> None:
-        """`on_made` is called when there is a transport, `on_closed` when the connection is gone."""
+    def __init__(self, context: WireContext, owner: Owner) -> None:
         self.state = _IDLE
         self.since = context.now  # when this state began, or the body last brought enough
         self.terms: Terms = PLAIN  # of the request at hand
@@ -62,8 +73,7 @@ class Connection(asyncio.Protocol):
         self.outgoing: Outgoing
         self.transport: asyncio.Transport
         self._context = context
-        self._on_made = on_made
-        self._on_closed = on_closed
+        self._owner = owner
         self._exchange: Exchange | PartsExchange = _NO_EXCHANGE
         self._is_streaming = False  # a part of the answer has been written
 
@@ -74,7 +84,10 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self.outgoing = Outgoing(self.transport, self._context)
         self.reader.begin(self.transport)
-        self._on_made(self)
+        self._owner.add(self)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() == _HTTP_2 and self.state is _IDLE:
+            self.switch(b"")
 
     def data_received(self, data: bytes) -> None:
         """Read requests; one that is whole and whose head is known is served at once."""
@@ -83,6 +96,7 @@ class Connection(asyncio.Protocol):
             known = self._context.heads.find(data[:end])
             if known is not None and len(data) - end == known.length:
                 self.terms = known.terms
+                self.reader.is_first = False
                 self.run(known.accepted, data[end:])
                 return
         self.reader.take(data)
@@ -103,7 +117,7 @@ class Connection(asyncio.Protocol):
         self.outgoing.close()
         self.reader.close()
         exchange, self._exchange = self._exchange, _NO_EXCHANGE
-        self._on_closed(self)
+        self._owner.remove(self)
         _abandon(exchange)
 
     # what its reading half says
@@ -112,6 +126,12 @@ class Connection(asyncio.Protocol):
     def is_paused(self) -> bool:
         """Whether the client does not take what is written."""
         return self.outgoing.is_paused
+
+    def switch(self, data: bytes) -> None:
+        """Leave the transport to a connection over HTTP/2, with what has come already."""
+        self.step(ConnectionState.CLOSED)
+        self.outgoing.close()
+        self._owner.switch(self, data)
 
     def step(self, wanted: ConnectionState) -> None:
         """Go to another state; raise `RuntimeError` if there is no such step."""
@@ -192,6 +212,11 @@ class Connection(asyncio.Protocol):
             self.answer(Answer(error.status, (body,), headers), ConnectionState.LINGER)
         _abandon(exchange)
 
+    def drain(self) -> None:
+        """End the connection, unless an answer is owed: then it ends behind that."""
+        if self.state not in _OWED:
+            self.close()
+
     def close(self) -> None:
         """End the connection when what has been written is sent."""
         if self.state not in OVER or self.state is ConnectionState.LINGER:
@@ -229,7 +254,8 @@ class Connection(asyncio.Protocol):
         self.outgoing.finish()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.reader.linger()
+        self.reader.close()
+        self.reader.read_on()
 
 
 def _abandon(exchange: Exchange | PartsExchange) -> None:

@@ -91,7 +91,7 @@ class MessageStream(AnswerStream, Protocol):
     """The body of an answer to a request with `Head.has_trailers`."""
 
     def send(self, *parts: Buffer) -> None:
-        """Send a piece without waiting; call `drained` before there are many. Does nothing for a client that has gone."""
+        """Send a piece without waiting; call `drained` before there are many. It is dropped if the client has gone."""
 
     async def drained(self) -> None:
         """Wait while the client does not read. Raises `ClientGoneError`."""
@@ -179,8 +179,8 @@ class AcceptedInParts(msgspec.Struct, frozen=True):
     """A request whose body is wanted in pieces. Attributes as those of `Accepted`, and one more.
 
     Attributes:
-        is_conversation: whether the client may take its time between two pieces, as it answers what it is told. Only for
-            requests with `Head.has_trailers`. Its reader is a `MessageReader`, its stream a `MessageStream`.
+        is_conversation: whether the client may take its time between two pieces, as it answers what it is told. Only
+            for requests with `Head.has_trailers`. Its reader is a `MessageReader`, its stream a `MessageStream`.
     """
 
     new_exchange: Callable[[Responder], PartsExchange]

@@ -37,6 +37,7 @@ class HeadCache:
 
     def __init__(self) -> None:
         self._known: dict[bytes, KnownHead] = {}
+        self.generation = 0  # how often all have been forgotten
         self.find = self._known.get  # what is known of a head, its end included; None if nothing is
 
     def learn(self, head: bytes, known: KnownHead) -> None:
@@ -50,3 +51,4 @@ class HeadCache:
     def clear(self) -> None:
         """Forget all heads: their handlers might decide otherwise now."""
         self._known.clear()
+        self.generation += 1

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import struct
-import termios
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.wire.exchange import JSON, Answer, ClientGoneError
 from geartrain.transport.wire.responses import CHUNKED, CLOSE, KEEP, Fields, has_body
+from geartrain.transport.wire.sockets import unsent
 from geartrain.transport.wire.terms import PLAIN, Terms
 
 if TYPE_CHECKING:
@@ -116,8 +114,7 @@ class Outgoing:
 
     def unsent(self) -> int:
         """Return how many bytes wait for the client here, and with them those that wait in the system."""
-        waiting = self._transport.get_write_buffer_size()
-        return waiting and waiting + _queued(self._transport.get_extra_info("socket").fileno())
+        return unsent(self._transport)
 
     def pause(self) -> None:
         """Note that the client does not read."""
@@ -155,15 +152,6 @@ class Outgoing:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-
-def _queued(descriptor: int) -> int:
-    """Return how many bytes the system has for the peer of a socket, who has not taken them; 0 if it does not tell."""
-    try:
-        (size,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
-    except (OSError, ValueError):  # of a system that does not tell, or a socket that is gone
-        return 0
-    return int(size)
 
 
 class BodyStream:

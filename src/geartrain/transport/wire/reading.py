@@ -7,6 +7,7 @@ import logging
 import re
 from typing import Final, Protocol
 
+from geartrain.transport.http2.interface import PREFACE
 from geartrain.transport.wire.bodies import PartsBody
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.exchange import NO_BODY, Accepted, AcceptedInParts, Answer, Body, Head
@@ -25,7 +26,10 @@ _LINGERED: Final = 16 * 1024**2  # bytes that are thrown away behind the last an
 _EMPTY_LINES: Final = re.compile(rb"(?:\r\n)+")  # some clients put one behind a body (RFC 9112, section 2.2)
 _END_SIZE: Final = len(END)
 _IDLE: Final = ConnectionState.IDLE
+_PREFACE: Final = ConnectionState.PREFACE
 _HEAD: Final = ConnectionState.HEAD
+_BEFORE_HEAD: Final = frozenset({_IDLE, _PREFACE})
+_READING_HEAD: Final = frozenset({_PREFACE, _HEAD})
 _BODY: Final = ConnectionState.BODY
 _PARTS: Final = ConnectionState.PARTS
 _READING_BODY: Final = frozenset({_BODY, _PARTS, ConnectionState.DISCARD})
@@ -44,6 +48,9 @@ class Served(Protocol):
 
     def step(self, wanted: ConnectionState) -> None:
         """Go to another state."""
+
+    def switch(self, data: bytes) -> None:
+        """Leave the transport to a connection over HTTP/2."""
 
     def run(self, accepted: Accepted, body: Body) -> None:
         """Hand a whole request to its exchange."""
@@ -79,6 +86,7 @@ class RequestReader:
         self.has_read = False  # a part of the request at hand
         self._lingered = 0  # bytes that came after the last answer
         self._is_advancing = False
+        self.is_first = True  # nothing has been read yet
 
     def begin(self, transport: asyncio.Transport) -> None:
         """Begin with a connection that has been made."""
@@ -105,14 +113,8 @@ class RequestReader:
         if self.held:
             self._context.loop.call_soon(self.read_on)
 
-    def linger(self) -> None:
-        """Throw away what comes, until it is too much."""
-        self.held = b""
-        self.intake.close()
-        self.read_on()
-
     def close(self) -> None:
-        """Hold nothing: the connection is gone."""
+        """Hold nothing: no request follows."""
         self.held = b""
         self.intake.close()
 
@@ -133,7 +135,9 @@ class RequestReader:
                 state = connection.state
                 if state in _READING_BODY and not self.intake.is_full:
                     self._read_body()
-                elif state is _HEAD or (state is _IDLE and not connection.is_paused):
+                elif self.is_first and state in _BEFORE_HEAD and self._is_http2():
+                    break
+                elif state in _READING_HEAD or (state is _IDLE and not connection.is_paused):
                     self._read_head()
                 elif state in OVER:
                     self._throw_away()
@@ -153,9 +157,23 @@ class RequestReader:
         if self._lingered > _LINGERED:
             self._connection.close()
 
+    def _is_http2(self) -> bool:
+        """Whether the client speaks HTTP/2, or may: this is then not a head to be read, or not yet."""
+        data, connection = self.held, self._connection
+        if data.startswith(PREFACE):
+            self.held = b""
+            connection.switch(data)
+            return True
+        if PREFACE.startswith(data):
+            if connection.state is _IDLE:
+                connection.step(_PREFACE)
+            return True
+        self.is_first = False
+        return False
+
     def _read_head(self) -> None:
         data, context, connection = self.held, self._context, self._connection
-        if connection.state is _IDLE:
+        if connection.state is not _HEAD:
             empty = _EMPTY_LINES.match(data)
             if empty is not None:
                 self.held = data[empty.end() :]

@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Final
 
+from geartrain.transport.http2.interface import ErrorCode
 from geartrain.transport.wire.connection import Connection
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.heads import WireError
+from geartrain.transport.wire.http2_connection import Http2Connection
+
+Served = Connection | Http2Connection
 
 _REFUSED: Final = 256  # connections beyond the limit that are told so; further ones are closed without a word
 
@@ -32,12 +36,12 @@ class Connections:
     def __init__(self, context: WireContext) -> None:
         self._context = context
         self._expected: dict[Connection, str] = {}  # whose transports are being made
-        self._addresses: dict[Connection, str] = {}
+        self._addresses: dict[Served, str] = {}
         self._clients: Counter[str] = Counter()
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def __iter__(self) -> Iterator[Connection]:
+    def __iter__(self) -> Iterator[Served]:
         return iter(tuple(self._addresses))
 
     def expect(self, address: str) -> Connection:
@@ -70,7 +74,7 @@ class Connections:
         if 0 < limits.max_connections_per_client <= self._clients[address]:
             limit = limits.max_connections_per_client
             return self._refused(f"Your address has its limit of {limit} connections (--max-connections-per-client).")
-        return Connection(self._context, self.add, self.remove)
+        return Connection(self._context, self)
 
     def add(self, connection: Connection) -> None:
         """Note that a connection has been made."""
@@ -79,7 +83,18 @@ class Connections:
         if self._context.is_draining:
             connection.close()
 
-    def remove(self, connection: Connection) -> None:
+    def switch(self, connection: Connection, data: bytes) -> None:
+        """Go on over HTTP/2 with a connection whose client speaks it; `data` has come already."""
+        transport = connection.transport
+        successor = Http2Connection(self._context, transport, self.remove)
+        self._addresses[successor] = self._addresses.pop(connection)
+        transport.set_protocol(successor)
+        if isinstance(connection, RefusedConnection):
+            successor.close(ErrorCode.ENHANCE_YOUR_CALM, str(connection.error))
+        else:
+            successor.data_received(data)
+
+    def remove(self, connection: Served) -> None:
         """Note that a connection is gone."""
         self._leave(self._addresses.pop(connection))
         if not self._addresses:
@@ -95,6 +110,6 @@ class Connections:
         await self._empty.wait()
 
     def _refused(self, text: str) -> Connection:
-        connection = RefusedConnection(self._context, self.add, self.remove)
+        connection = RefusedConnection(self._context, self)
         connection.error = WireError(HTTPStatus.SERVICE_UNAVAILABLE, text)
         return connection

@@ -26,6 +26,7 @@ class AnswerHeads:
 
     def __init__(self) -> None:
         self._json: dict[HTTPStatus, bytes] = {}
+        self.date = b""  # the value of the field
         self.json_ok = b""  # the head of most answers
         self.renew()
 
@@ -43,7 +44,8 @@ class AnswerHeads:
 
     def renew(self) -> None:
         """Take the date of now; to be called once a second, which is what a date tells."""
-        self._date = b"date: %b\r\n" % formatdate(time.time(), usegmt=True).encode()
+        self.date = formatdate(time.time(), usegmt=True).encode()
+        self._date = b"date: %b\r\n" % self.date
         self._json.clear()
         self.json_ok = self.of_json(HTTPStatus.OK)
 

@@ -6,17 +6,13 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
 
 from geartrain.transport.wire.acceptor import Acceptor
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.exchange import Handler
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.registry import Connections
-from geartrain.transport.wire.states import ConnectionState
 from geartrain.transport.wire.timeouts import Sweep
-
-_OWED: Final = frozenset({ConnectionState.RUNNING, ConnectionState.LINGER})
 
 
 class WireServer:
@@ -45,8 +41,7 @@ class WireServer:
         for acceptor in acceptors:
             acceptor.close()
         for connection in self._connections:
-            if connection.state not in _OWED:
-                connection.close()
+            connection.drain()
 
     async def drained(self) -> None:
         """Wait until every connection is gone."""

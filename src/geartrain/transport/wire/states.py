@@ -10,6 +10,7 @@ class ConnectionState(StrEnum):
     """Where a connection stands."""
 
     IDLE = "idle"  # between two requests: nothing of the next one has been read
+    PREFACE = "preface"  # what has come may be the beginning of a connection over HTTP/2
     HEAD = "head"  # a part of a head has come
     BODY = "body"  # a body is being gathered
     PARTS = "parts"  # a body is coming, and its exchange reads it in pieces
@@ -23,7 +24,8 @@ class ConnectionState(StrEnum):
 _S = ConnectionState
 CONNECTION_STEPS: Final[dict[ConnectionState, frozenset[ConnectionState]]] = {
     # Past the head: one that is known is not read.
-    _S.IDLE: frozenset({_S.HEAD, _S.BODY, _S.PARTS, _S.RUNNING, _S.LINGER, _S.CLOSING, _S.CLOSED}),
+    _S.IDLE: frozenset({_S.PREFACE, _S.HEAD, _S.BODY, _S.PARTS, _S.RUNNING, _S.LINGER, _S.CLOSING, _S.CLOSED}),
+    _S.PREFACE: frozenset({_S.HEAD, _S.BODY, _S.PARTS, _S.RUNNING, _S.LINGER, _S.CLOSING, _S.CLOSED}),
     _S.HEAD: frozenset({_S.BODY, _S.PARTS, _S.RUNNING, _S.DISCARD, _S.LINGER, _S.CLOSING, _S.CLOSED}),
     _S.BODY: frozenset({_S.RUNNING, _S.LINGER, _S.CLOSING, _S.CLOSED}),
     _S.PARTS: frozenset({_S.RUNNING, _S.LINGER, _S.CLOSING, _S.CLOSED}),

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import struct
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
 from typing import Final
 
 from geartrain.transport.wire.connection import Connection
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.heads import WireError
 from geartrain.transport.wire.limits import LEAST_BODY, WireLimits
+from geartrain.transport.wire.registry import Served
+from geartrain.transport.wire.sockets import reset
 from geartrain.transport.wire.states import ConnectionState
+from geartrain.transport.wire.timeout_errors import memory_error, slow_body_error, slow_head_error
 
 LINGER: Final = 2.0  # seconds that a client has to read the last answer while it still sends
 _SHORTEST: Final = 0.02  # seconds between two looks
 _LONGEST: Final = 1.0
+_PUT_OFF: Final = 0.001  # seconds for which a look is put off that comes late
+_READING_HEAD: Final = frozenset({ConnectionState.PREFACE, ConnectionState.HEAD})
 _READING_BODY: Final = frozenset({ConnectionState.BODY, ConnectionState.PARTS, ConnectionState.DISCARD})
 
 
@@ -28,13 +28,15 @@ class Sweep:
     """
 
     def __init__(
-        self, context: WireContext, connections: Iterable[Connection], on_tick: Callable[[], None] = lambda: None
+        self, context: WireContext, connections: Iterable[Served], on_tick: Callable[[], None] = lambda: None
     ) -> None:
         """`on_tick` is called with each look, at least once a second."""
         self._context = context
         self._connections = connections
         self._on_tick = on_tick
         self._pause = _pause(context.limits)
+        self._due = context.loop.time() + self._pause
+        self._is_put_off = False
         self._timer = context.loop.call_later(self._pause, self._tick)
 
     def stop(self) -> None:
@@ -44,10 +46,18 @@ class Sweep:
     def _tick(self) -> None:
         context = self._context
         context.now = now = context.loop.time()
+        self._is_put_off = not self._is_put_off and now - self._due > self._pause / 2
+        if self._is_put_off:  # the loop was held up, and has not read yet what clients have sent meanwhile
+            self._timer = context.loop.call_later(_PUT_OFF, self._tick)
+            return
         context.answers.renew()
+        self._due = now + self._pause
         self._timer = context.loop.call_later(self._pause, self._tick)  # first: no failure may end the looks
         for connection in tuple(self._connections):
-            _check(connection, context.limits, now, is_draining=context.is_draining)
+            if isinstance(connection, Connection):
+                _check(connection, context.limits, now, is_draining=context.is_draining)
+            else:
+                connection.watch.check(now)
         self._on_tick()
 
 
@@ -62,9 +72,9 @@ def _check(connection: Connection, limits: WireLimits, now: float, *, is_drainin
     if state is ConnectionState.IDLE:
         if 0 < limits.idle_timeout < age or is_draining:
             connection.close()
-    elif state is ConnectionState.HEAD:
+    elif state in _READING_HEAD:
         if 0 < limits.head_timeout < age:
-            connection.refuse(_timeout(f"The head of the request took longer than {limits.head_timeout:g} s", "head"))
+            connection.refuse(slow_head_error(limits))
     elif state in _READING_BODY:
         _check_body(connection, limits, now)
     elif state is ConnectionState.LINGER and age > LINGER:
@@ -77,12 +87,9 @@ def _check_body(connection: Connection, limits: WireLimits, now: float) -> None:
         return
     intake = connection.reader.intake
     if intake.waits_for_memory:
-        text = "The bodies of other requests take all the memory that there is for bodies."
-        hint = "Try again later. The server's --max-buffered-size sets it."
-        connection.refuse(WireError(HTTPStatus.SERVICE_UNAVAILABLE, f"{text} {hint}"))
+        connection.refuse(memory_error())
     elif intake.received < LEAST_BODY and not intake.is_full:
-        text = f"Less than {LEAST_BODY} bytes of the request body came in {limits.body_timeout:g} s"
-        connection.refuse(_timeout(text, "body"))
+        connection.refuse(slow_body_error(limits))
     else:
         intake.received = 0
         connection.since = now
@@ -96,14 +103,4 @@ def _check_sending(connection: Connection, limits: WireLimits, now: float) -> No
     if not unsent or unsent != size:
         outgoing.mark = (unsent, now)
     elif 0 < limits.send_timeout < now - since:
-        _reset(connection.transport)
-
-
-def _reset(transport: asyncio.Transport) -> None:
-    """End a connection now, and have the system forget what it still has for the client."""
-    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
-
-
-def _timeout(text: str, limit: str) -> WireError:
-    return WireError(HTTPStatus.REQUEST_TIMEOUT, f"{text}. The server's --{limit}-timeout sets the limit.")
+        reset(connection.transport)

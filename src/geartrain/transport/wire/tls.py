@@ -6,9 +6,10 @@ ticket of an earlier context leads to a full handshake, so no client gets in by 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Never, Self
 
@@ -16,7 +17,7 @@ import msgspec
 
 logger = logging.getLogger(__name__)
 
-HTTP_1: Final = ("http/1.1",)
+HTTP: Final = ("h2", "http/1.1")
 
 
 class TlsFilesError(Exception):
@@ -57,7 +58,7 @@ def check(files: TlsFiles) -> None:
     make_context(files)
 
 
-def make_context(files: TlsFiles, protocols: Sequence[str] = HTTP_1) -> ssl.SSLContext:
+def make_context(files: TlsFiles, protocols: Sequence[str] = HTTP) -> ssl.SSLContext:
     """Return a context for connections from clients, TLS 1.2 or newer; raise `TlsFilesError` if that cannot be.
 
     `protocols`: what ALPN offers, the preferred first.
@@ -90,12 +91,12 @@ class TlsContext:
     `context` stays the same object, so it can be given to a server once. Call `refresh` about once a second.
     """
 
-    def __init__(self, files: TlsFiles, protocols: Sequence[str] = HTTP_1) -> None:
+    def __init__(self, files: TlsFiles, protocols: Sequence[str] = HTTP) -> None:
         """Read the files; raise `TlsFilesError` if they cannot be used."""
         self._files = files
         self._protocols = protocols
         self._taken = self._seen = _states(files)  # before the files are read: a later change is seen then
-        self._front = _Delegating(make_context(files, protocols))
+        self._front = _Delegating(make_context(files, protocols), self._look)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -105,20 +106,30 @@ class TlsContext:
     def refresh(self) -> bool:
         """Take up what has changed in the files; return whether new connections have another context.
 
-        Files that have changed count when two calls in a row find them alike, as a certificate and its key are
-        written one after the other. Files that cannot be used are logged once, and those before them stay in use.
+        A handshake takes up what has changed by itself. Files that two calls in a row find alike and that cannot be
+        used are logged once, and those before them stay in use.
         """
         states = _states(self._files)
         is_settled, self._seen = states == self._seen, states
         if not is_settled or states == self._taken:
             return False
-        self._taken = states
         try:
-            context = make_context(self._files, self._protocols)
+            return self._take(states)
         except TlsFilesError as error:
+            self._taken = states
             logger.error("the certificate that was in use stays: %s", error)  # noqa: TRY400 - the text says it all
             return False
-        self._front.present = context
+
+    def _look(self) -> None:
+        """Take up what has changed before a handshake; files that cannot be used are left to `refresh`."""
+        states = _states(self._files)
+        if states != self._taken:
+            with contextlib.suppress(TlsFilesError):
+                self._take(states)
+
+    def _take(self, states: tuple[tuple[int, ...], ...]) -> bool:
+        self._front.present = make_context(self._files, self._protocols)
+        self._taken = states
         logger.info("new connections get the certificate that is now in %s", self._files.cert)
         return True
 
@@ -127,15 +138,18 @@ class _Delegating(ssl.SSLContext):
     """Leaves each handshake to another context, which can be exchanged. Event loops begin one with `wrap_bio` alone."""
 
     present: ssl.SSLContext
+    before: Callable[[], None]
 
-    def __new__(cls, present: ssl.SSLContext) -> Self:
-        """Make one that leaves handshakes to `present`."""
+    def __new__(cls, present: ssl.SSLContext, before: Callable[[], None]) -> Self:
+        """Make one that leaves handshakes to `present`, and calls `before` in front of each."""
         self = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
         self.present = present
+        self.before = before
         return self
 
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         """Begin a handshake."""
+        self.before()
         return self.present.wrap_bio(*args, **kwargs)
 
 

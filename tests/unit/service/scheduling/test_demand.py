@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.calls import CallInput, CallListener, HealthVerdict, ItemEnd, Succeeded, WorkerInfo
 from geartrain.domain.signature.types import OutputSpec, Signature, TypeSpec
 from geartrain.service.models.admission import NewPrediction
-from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits, VersionRecord
+from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
 from geartrain.service.scheduling.demand import Demand
-from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.access.authorizer import Everybody
-from geartrain.transport.grpc import open_inference_pb2 as pb
-from geartrain.transport.grpc.access import CallAccess
-from geartrain.transport.grpc.infer import InferCalls
-from tests.support.deployments import catalogue_of, deploy
+from tests.support.deployments import deploy
 
 
 def test_some_runs_are_not_awaited_so_that_others_are_seen() -> None:
@@ -50,7 +41,6 @@ class Worker:
 
     def __init__(self) -> None:
         self.calls: list[tuple[CallInput, CallListener]] = []
-        self.has_come = asyncio.Event()  # a call
 
     async def start(self) -> WorkerInfo:
         return WorkerInfo(Signature((), OutputSpec(TypeSpec("string"))), 1, is_async=False, has_healthcheck=False)
@@ -58,12 +48,10 @@ class Worker:
     def run(self, slot: int, call: CallInput, listener: CallListener) -> None:
         listener.on_begin()
         self.calls.append((call, listener))
-        self.has_come.set()
 
     def end(self) -> bool:
         """End its call; return whether it was taken for the only one."""
         call, listener = self.calls.pop()
-        self.has_come.clear()
         listener.on_end((ItemEnd(0, Succeeded(b'"a"', 0.1)),), idle=True)
         return call.single_client
 
@@ -83,10 +71,6 @@ class Worker:
         raise NotImplementedError
 
 
-def _deployed(worker: Worker, queue: int, **options: Any) -> Deployment:
-    return deploy(lambda _observer: worker, settings=DeploymentSettings(limits=Limits(queue=queue)), **options)
-
-
 def _ask_alone(deployment: Deployment, worker: Worker) -> None:
     """Ask so often, one after the other, that the next one is taken for a single client's."""
     likely = []
@@ -98,7 +82,7 @@ def _ask_alone(deployment: Deployment, worker: Worker) -> None:
 
 async def _served(queue: int) -> tuple[Deployment, Worker]:
     worker = Worker()
-    deployment = _deployed(worker, queue)
+    deployment = deploy(lambda _observer: worker, settings=DeploymentSettings(limits=Limits(queue=queue)))
     await deployment.start()
     _ask_alone(deployment, worker)
     return deployment, worker
@@ -122,31 +106,3 @@ async def test_one_that_is_refused_is_somebody_else() -> None:
     worker.end()
     deployment.create(NewPrediction())
     assert not worker.end()
-
-
-async def test_calls_of_grpc_that_come_together_are_of_several_clients() -> None:
-    worker = Worker()
-
-    def open_deployment(record: VersionRecord) -> Deployment:
-        return _deployed(worker, 2, record=record)
-
-    catalogue = await catalogue_of(m=open_deployment)
-    _ask_alone(catalogue.find("m"), worker)
-    calls = InferCalls(catalogue, SharedRegions(enabled=False), CallAccess(Everybody()))
-    request = pb.ModelInferRequest(model_name="m").SerializeToString()
-    context: Any = SimpleNamespace(time_remaining=lambda: None)
-
-    def ask() -> asyncio.Task[bytes]:
-        return asyncio.ensure_future(calls.infer(request, context))
-
-    async def end() -> bool:
-        await worker.has_come.wait()
-        return worker.end()
-
-    only = ask()
-    assert await end()
-    await only
-    both = ask(), ask()
-    assert not await end()
-    assert not await end()
-    assert await both[0] == await both[1]

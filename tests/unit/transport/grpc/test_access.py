@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.transport.access.authorizer import BearerAuthorizer, Everybody
 from geartrain.transport.access.grants import EVERYTHING, Grant
 from geartrain.transport.grpc import open_inference_pb2 as pb
-from geartrain.transport.grpc.access import NEEDS, CallAccess
+from geartrain.transport.grpc.access import NEEDS, CallAccess, check_message
+from geartrain.transport.grpc.heads import CallHead, read_head
+from geartrain.transport.wire.exchange import Head
 
 ALL = frozenset({"predict", "read", "admin"})
 GRANTS = {
@@ -25,18 +25,13 @@ class Keys:
         return GRANTS.get(token)
 
 
-class Context:
-    """The context of a call with metadata; the real one has None for none."""
-
-    def __init__(self, *metadata: tuple[str, str | bytes]) -> None:
-        self._metadata = metadata or None
-
-    def invocation_metadata(self) -> Any:
-        return self._metadata
+def given(*metadata: tuple[bytes, bytes]) -> CallHead:
+    """What the head of a call with metadata says."""
+    return read_head(Head("POST", b"/s/m", b"", ((b"content-type", b"application/grpc"), *metadata)))
 
 
-def context(key: str) -> Any:
-    return Context(("user-agent", "x"), ("authorization", f"Bearer {key}"))
+def bearer(key: str) -> CallHead:
+    return given((b"user-agent", b"x"), (b"authorization", f"Bearer {key}".encode()))
 
 
 ACCESS = CallAccess(BearerAuthorizer([Keys()]))
@@ -44,7 +39,7 @@ ACCESS = CallAccess(BearerAuthorizer([Keys()]))
 
 def outcome(call: str, key: str, message: object) -> Code | None:
     try:
-        ACCESS.check(context(key), NEEDS[call], message)
+        check_message(ACCESS.grant(bearer(key), NEEDS[call].scope), NEEDS[call], message)
     except GeartrainError as error:
         return error.code
     return None
@@ -89,21 +84,21 @@ def test_every_call_has_a_need_and_names_a_field_that_there_is() -> None:
 
 
 def test_metadata_is_that_of_one_key() -> None:
-    assert ACCESS.grant(context("all"), "predict") is GRANTS["all"]
-    binary: Any = Context(("authorization", b"Bearer all"))
-    assert ACCESS.grant(binary, "predict") is GRANTS["all"]
+    assert ACCESS.grant(bearer("all"), "predict") is GRANTS["all"]
     for none in (
-        Context(),
-        Context(("authorization-bin", b"Bearer all")),
-        Context(*[("authorization", "Bearer all")] * 2),
+        given(),
+        given((b"authorization-bin", b"QmVhcmVyIGFsbA")),
+        given(*[(b"authorization", b"Bearer all")] * 2),
     ):
-        given: Any = none
         with pytest.raises(GeartrainError, match="asks for a key"):
-            ACCESS.grant(given, "predict")
+            ACCESS.grant(none, "predict")
     with pytest.raises(GeartrainError, match="does not have the scope 'predict'"):
-        ACCESS.grant(context("reader"), "predict")
+        ACCESS.grant(bearer("reader"), "predict")
 
 
 def test_server_without_keys_does_not_look_at_metadata() -> None:
-    nothing: Any = None
-    assert CallAccess(Everybody()).grant(nothing, "predict") is EVERYTHING
+    assert CallAccess(Everybody()).grant(given(), "predict") is EVERYTHING
+
+
+def test_open_call_needs_no_key() -> None:
+    assert ACCESS.grant(given(), "open") is EVERYTHING

@@ -18,7 +18,8 @@ from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.errors import GRPC_STATUS
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.contents import FIELDS, to_bytes
-from geartrain.transport.grpc.errors import STATUS, describe, shorten
+from geartrain.transport.grpc.errors import STATUS, describe
+from geartrain.transport.grpc.status import shorten
 from geartrain.transport.grpc.translate import Call, encode, parse, read_call, read_version
 
 Input = pb.ModelInferRequest.InferInputTensor

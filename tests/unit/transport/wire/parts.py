@@ -98,6 +98,7 @@ class FakeTransport(asyncio.Transport):
         self.is_closed = False
         self.is_aborted = False
         self.unsent = 0
+        self.protocol: asyncio.BaseProtocol | None = None
         self._can_eof = can_eof
 
     def write(self, data: Any) -> None:
@@ -106,6 +107,9 @@ class FakeTransport(asyncio.Transport):
             raise RuntimeError(msg)
         self.sent += bytes(data)
         self.writes += 1
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
 
     def pause_reading(self) -> None:
         self.is_reading_on = False
@@ -257,6 +261,8 @@ class NotingHandler:
             return AcceptedInParts(self._new_parts, MAX_BODY, refuse_size)
         if head.path == b"/unlimited":
             return AcceptedInParts(self._new_parts, 0, refuse_size)
+        if head.path == b"/talk":
+            return AcceptedInParts(self._new_parts, 0, refuse_size, is_conversation=True)
         if head.path == b"/fails":
             msg = "begin"
             raise ValueError(msg)
@@ -312,7 +318,8 @@ class Line:
         self.transport = FakeTransport(**peer)
         self.made = 0
         self.closed = 0
-        self.connection = Connection(context, self._note_made, self._note_closed)
+        self.switched: list[bytes] = []
+        self.connection = Connection(context, self)
         self.connection.connection_made(self.transport)
 
     @property
@@ -358,11 +365,14 @@ class Line:
         self.connection.connection_lost(None)
         self.loop.run()
 
-    def _note_made(self, _: Connection) -> None:
+    def add(self, _: Connection) -> None:
         self.made += 1
 
-    def _note_closed(self, _: Connection) -> None:
+    def remove(self, _: Connection) -> None:
         self.closed += 1
+
+    def switch(self, _: Connection, data: bytes) -> None:
+        self.switched.append(data)
 
 
 def post(path: str, body: bytes = b"", *fields: str, version: str = "1.1") -> bytes:

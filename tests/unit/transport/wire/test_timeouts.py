@@ -76,6 +76,26 @@ def test_each_limit(limit: str, sent: bytes, status: int, text: str) -> None:
     assert before == b"" or before.startswith(b"HTTP/1.1 200")
 
 
+def test_look_that_comes_late_lets_what_was_sent_be_read_first() -> None:
+    swept = Swept()
+    line = swept.line()
+    line.send(b"GET / HTTP/1.1\r\n")
+    (timer,) = swept.loop.timers
+    swept.loop.now += 60  # the loop is held up, and the rest of the head waits in the socket
+    swept.loop.timers.remove(timer)
+    timer.call()
+    line.send(b"host: h\r\n\r\n")
+    swept.loop.advance(SLACK)
+    assert [answer.status for answer in line.answers()] == [200]
+    line.send(b"GET / HTTP/1.1\r\n")
+    (timer,) = swept.loop.timers
+    swept.loop.now += 60
+    swept.loop.timers.remove(timer)
+    timer.call()
+    swept.loop.advance(SLACK)
+    assert [answer.status for answer in line.answers()] == [408]
+
+
 @pytest.mark.parametrize("limit", ["idle_timeout", "head_timeout", "body_timeout", "send_timeout"])
 def test_no_limit(limit: str) -> None:
     swept = Swept(**{limit: 0})

@@ -138,9 +138,9 @@ def test_tls_1_2_is_the_oldest(files: TlsFiles, ours: Authority) -> None:
 
 @pytest.mark.parametrize(
     ("offered", "spoken"),
-    [(["http/1.1"], "http/1.1"), (["h2", "http/1.1"], "http/1.1"), (["h2"], None), ([], None)],
+    [(["http/1.1"], "http/1.1"), (["http/1.1", "h2"], "h2"), (["h2"], "h2"), (["spdy/3"], None), ([], None)],
 )
-def test_alpn_is_http_1_1(files: TlsFiles, ours: Authority, offered: list[str], spoken: str | None) -> None:
+def test_alpn_prefers_http_2(files: TlsFiles, ours: Authority, offered: list[str], spoken: str | None) -> None:
     client = Client(ours.ca)
     if offered:
         client.context.set_alpn_protocols(offered)
@@ -224,11 +224,20 @@ def test_renewed_certificate_is_for_new_connections(files: TlsFiles, ours: Autho
     client, context = Client(ours.ca), tls.context
     before = connect(context, client)
     renew(files, make_party("renewed", ours.ca))
-    assert shown(connect(context, client)) == "server"
     assert refresh(tls)
     assert tls.context is context
     assert shown(connect(context, client)) == "renewed"
     assert before.exchange(b"still here") == b"still here"
+
+
+def test_handshake_takes_up_a_renewed_certificate_by_itself(files: TlsFiles, ours: Authority) -> None:
+    tls, client = TlsContext(files), Client(ours.ca)
+    renewed = make_party("renewed", ours.ca)
+    write_again(files.cert, renewed.cert)
+    assert shown(connect(tls.context, client)) == "server", "without its key it cannot be used"
+    write_again(files.key, renewed.key)
+    assert shown(connect(tls.context, client)) == "renewed"
+    assert not any(tls.refresh() for _ in range(3))
 
 
 def test_nothing_is_read_while_the_files_stay_as_they_are(files: TlsFiles, ours: Authority) -> None:

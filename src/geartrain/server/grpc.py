@@ -1,0 +1,111 @@
+"""gRPC on the ports of HTTP, and the port that it has beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import socket
+from typing import TYPE_CHECKING, Final
+
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.shared_memory import SharedRegions
+from geartrain.transport.access.authorizer import Authorizer
+from geartrain.transport.grpc.heads import is_grpc
+from geartrain.transport.grpc.options import GrpcOptions, GrpcOptionsError
+from geartrain.transport.routing import Decision
+from geartrain.transport.wire.exchange import Handler, Head
+from geartrain.transport.wire.tls import TlsContext
+
+if TYPE_CHECKING:
+    from geartrain.transport.grpc.handler import GrpcHandler
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 2048
+
+
+def listen_grpc(options: GrpcOptions, host: str) -> tuple[socket.socket, ...]:
+    """Bind the port of gRPC, if it has one.
+
+    A port that the operator has not asked for and that is taken, as by a second server on the machine, is no error: the
+    log says so, and gRPC is on the port of HTTP alone. Raises `GrpcOptionsError` for any other that cannot be had.
+    """
+    if options.port is None:
+        return ()
+    try:
+        return (_bind(host, options.port),)
+    except GrpcOptionsError as error:
+        if options.is_explicit:
+            raise
+        logger.warning("%s This server goes on without that port.", error)
+        return ()
+
+
+def grpc_tls(options: GrpcOptions, tls: TlsContext | None) -> TlsContext | None:
+    """Return the TLS of the port of gRPC: its own, or else that of HTTP. Raises `TlsFilesError`."""
+    return tls if options.tls is None else TlsContext(options.tls)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    is_v6 = ":" in host
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if is_v6 else socket.AF_INET, backlog=_BACKLOG)
+    except OSError as error:
+        where = f"[{host}]:{port}" if is_v6 else f"{host}:{port}"
+        msg = f"cannot listen for gRPC on {where}: {error.strerror or error}. "
+        raise GrpcOptionsError(
+            msg + "Choose another port with --grpc-port, or turn it off with --grpc-port off."
+        ) from error
+
+
+class GrpcCalls:
+    """Takes calls of gRPC. What answers them is imported in the background, or by the first of them."""
+
+    def __init__(
+        self, catalogue: Catalogue, regions: SharedRegions, options: GrpcOptions, *, authorizer: Authorizer
+    ) -> None:
+        """`authorizer` decides what the sender of a call may do."""
+        self._catalogue = catalogue
+        self._regions = regions
+        self._options = options
+        self._authorizer = authorizer
+        self._handlers: list[GrpcHandler] = []  # the one, when it has been imported
+        self._is_closed = False
+        self._importing = asyncio.get_running_loop().run_in_executor(None, _import)
+
+    def begin(self, head: Head) -> Decision:
+        """Decide what becomes of a call. See `Handler`."""
+        return self._handler().begin(head)
+
+    def close(self) -> None:
+        """Begin no further calls in open streams; those that run may go on."""
+        self._is_closed = True
+        for handler in self._handlers:
+            handler.close()
+
+    def _handler(self) -> GrpcHandler:
+        if not self._handlers:
+            module = importlib.import_module("geartrain.transport.grpc.handler")
+            self._handlers.append(
+                module.GrpcHandler(self._catalogue, self._regions, authorizer=self._authorizer, options=self._options)
+            )
+            if self._is_closed:
+                self.close()
+        return self._handlers[0]
+
+
+def _import() -> None:
+    importlib.import_module("geartrain.transport.grpc.handler")
+
+
+class ProtocolSwitch:
+    """Sends calls of gRPC where they belong, and other requests to the routes of HTTP. It is a `Handler`."""
+
+    def __init__(self, http: Handler, grpc: GrpcCalls) -> None:
+        self._http = http
+        self._grpc = grpc
+
+    def begin(self, head: Head) -> Decision:
+        """Decide what becomes of a request."""
+        return self._grpc.begin(head) if is_grpc(head) else self._http.begin(head)

@@ -1,0 +1,144 @@
+"""The answers of calls: one message in one piece, or several as they come; within the time of the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Final, cast
+
+from geartrain.domain.predictions.inference import LONGEST_TIMEOUT
+from geartrain.domain.tensors.tensor import Buffer
+from geartrain.transport.grpc.framing import frame, frame_compressed
+from geartrain.transport.grpc.heads import NO_TIMEOUT
+from geartrain.transport.grpc.status import (
+    GZIP_HEADERS,
+    HEADERS,
+    HTTP_OK,
+    OK_TRAILERS,
+    Fields,
+    Status,
+    failure,
+    trailers,
+)
+from geartrain.transport.wire.exchange import Answer, AnswerStream, MessageStream, Responder
+
+WORTHWHILE: Final = 1024  # bytes of a message that is worth compressing
+EXPIRED: Final = "Deadline Exceeded"
+_TOO_LATE: Final = failure(Status.DEADLINE_EXCEEDED, EXPIRED)
+_NOTHING_SENT: Final = Answer(HTTP_OK, (), (*HEADERS, *OK_TRAILERS))
+
+
+def whole(parts: Sequence[Buffer]) -> Answer:
+    """Return the answer that is one message; raises `TOO_LARGE` for one that gRPC cannot carry."""
+    return Answer(HTTP_OK, frame(parts), HEADERS, OK_TRAILERS)
+
+
+def whole_compressed(message: bytes) -> Answer:
+    """Return the answer that is one message, which has been compressed with gzip."""
+    return Answer(HTTP_OK, frame_compressed(message), GZIP_HEADERS, OK_TRAILERS)
+
+
+def start_timer(seconds: float, on_expiry: Callable[[], None]) -> asyncio.TimerHandle:
+    """Call `on_expiry` in so many seconds; timers take no more than some years."""
+    return asyncio.get_running_loop().call_later(min(seconds, LONGEST_TIMEOUT), on_expiry)
+
+
+class Deadline:
+    """A `Responder` that gives the answer by itself when the time of its client is up."""
+
+    __slots__ = ("_is_over", "_on_expiry", "_responder", "_timer")
+
+    def __init__(self, responder: Responder, seconds: float, on_expiry: Callable[[], None]) -> None:
+        """`on_expiry` is called before that answer; what it leads to is not sent any more."""
+        self._responder = responder
+        self._on_expiry = on_expiry
+        self._is_over = False
+        self._timer = start_timer(seconds, self._expire)
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the time is up."""
+        return max(0.0, self._timer.when() - asyncio.get_running_loop().time())
+
+    def respond(self, answer: Answer) -> None:
+        """Send the answer, unless the time is up."""
+        if not self._is_over:
+            self.close()
+            self._responder.respond(answer)
+
+    def open_stream(self, status: HTTPStatus, headers: Fields) -> AnswerStream:
+        """Let the answer begin, which makes it timely."""
+        self.close()
+        return self._responder.open_stream(status, headers)
+
+    def close(self) -> None:
+        """Watch the time no longer."""
+        self._is_over = True
+        self._timer.cancel()
+
+    def _expire(self) -> None:
+        self.close()
+        self._on_expiry()
+        self._responder.respond(_TOO_LATE)
+
+
+class MessageAnswer:
+    """The answer of a call that gives any number of messages. Its head is sent with the first of them."""
+
+    __slots__ = ("_is_open", "_responder", "_stream", "_timer", "ends_at", "is_over")
+
+    _timer: asyncio.TimerHandle
+    _stream: MessageStream
+
+    def __init__(self, responder: Responder, timeout: float, on_expiry: Callable[[], None]) -> None:
+        """`timeout`: the seconds of the call, after which `on_expiry` is called and the answer ends."""
+        self._responder = responder
+        self._is_open = False
+        self.is_over = False
+        self.ends_at = NO_TIMEOUT  # on the loop's clock
+        if timeout != NO_TIMEOUT:
+            self._timer = start_timer(timeout, lambda: self._expire(on_expiry))
+            self.ends_at = self._timer.when()
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the time of the call is up; `NO_TIMEOUT` for one without an end."""
+        if self.ends_at == NO_TIMEOUT:
+            return NO_TIMEOUT
+        return max(0.0, self.ends_at - asyncio.get_running_loop().time())
+
+    def send(self, *parts: Buffer) -> None:
+        """Send a message with its prefix, unless the answer is over."""
+        if self.is_over:
+            return
+        if not self._is_open:
+            self._is_open = True
+            # A request with `Head.has_trailers` is answered by a stream of messages.
+            self._stream = cast("MessageStream", self._responder.open_stream(HTTP_OK, HEADERS))
+        self._stream.send(*parts)
+
+    async def drained(self) -> None:
+        """Wait while the client does not read. Raises `ClientGoneError`."""
+        if self._is_open and not self.is_over:
+            await self._stream.drained()
+
+    def finish(self, status: Status, text: str = "") -> None:
+        """End the answer; do nothing if it is over."""
+        if self.is_over:
+            return
+        self.close()
+        if self._is_open:
+            self._stream.end(trailers(status, text))
+        else:
+            self._responder.respond(_NOTHING_SENT if status is Status.OK else failure(status, text))
+
+    def close(self) -> None:
+        """Send nothing more: the client has gone, or the answer has ended."""
+        self.is_over = True
+        if self.ends_at != NO_TIMEOUT:
+            self._timer.cancel()
+
+    def _expire(self, on_expiry: Callable[[], None]) -> None:
+        on_expiry()
+        self.finish(Status.DEADLINE_EXCEEDED, EXPIRED)

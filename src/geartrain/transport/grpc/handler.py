@@ -1,0 +1,119 @@
+"""gRPC as a `Handler`: the table of its methods, and what becomes of a call by its head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from geartrain.domain.rendering import clip
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.shared_memory import SharedRegions
+from geartrain.transport.access.authorizer import Authorizer
+from geartrain.transport.grpc.access import CallAccess, Need
+from geartrain.transport.grpc.context import CallContext
+from geartrain.transport.grpc.conversations import Conversation, Conversations
+from geartrain.transport.grpc.errors import CallError, refusal
+from geartrain.transport.grpc.framing import NO_LIMIT, PREFIX_SIZE, announced, too_large
+from geartrain.transport.grpc.heads import CallHead, read_head
+from geartrain.transport.grpc.health import CHECK, WATCH, HealthCalls, WatchExchange
+from geartrain.transport.grpc.health_pb2 import HealthCheckRequest
+from geartrain.transport.grpc.infer import PATH as INFER
+from geartrain.transport.grpc.infer import infer_exchange
+from geartrain.transport.grpc.options import GrpcOptions
+from geartrain.transport.grpc.reflection import REFLECTION_METHODS, new_reflection
+from geartrain.transport.grpc.request_heads import RequestReader
+from geartrain.transport.grpc.response_heads import ResponseWriter
+from geartrain.transport.grpc.servicer import SERVICE, Calls
+from geartrain.transport.grpc.status import Status
+from geartrain.transport.grpc.streams import InferStream
+from geartrain.transport.grpc.unary import LateMethod, Method, methods, unary_exchange
+from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Exchange, Head, Responder
+
+STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
+_OPEN: Final = Need("open")
+
+Decision = Accepted | AcceptedInParts | Answer
+Begin = Callable[[CallHead], Accepted | AcceptedInParts]
+
+
+class GrpcHandler:
+    """Takes the calls of gRPC. See `Handler`; a wire gives it those requests of which `heads.is_grpc` is true.
+
+    What `begin` decides depends on the head, on options that do not change, and on keys: as for `AccessGuard`, a wire
+    may remember it until the access says that it has changed.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, regions: SharedRegions, *, authorizer: Authorizer, options: GrpcOptions
+    ) -> None:
+        limit = options.max_message_bytes
+        access = CallAccess(authorizer)
+        self._context = CallContext(catalogue, regions, access, RequestReader(regions), ResponseWriter(), limit)
+        self._access = access
+        self._max_body = limit + PREFIX_SIZE if limit else NO_LIMIT
+        self._too_large = refusal(too_large(limit))
+        self._conversations = Conversations()
+        self._health = HealthCalls(catalogue)
+        self._methods: dict[bytes, Begin] = {
+            path.encode(): begin for path, begin in self._table(has_administration=options.has_administration)
+        }
+
+    def begin(self, head: Head) -> Decision:
+        """Decide what becomes of a call, before its messages are read."""
+        try:
+            begin = self._methods.get(head.path)
+            if begin is None:
+                raise CallError(Status.UNIMPLEMENTED, f"unknown method '{clip(head.path.decode('latin-1'))}'")
+            return begin(read_head(head))
+        except Exception as error:  # noqa: BLE001 - the border of a call: whatever it is becomes a status
+            return refusal(error)
+
+    def close(self) -> None:
+        """End what waits for its client, with UNAVAILABLE: the server is about to stop. What runs is answered first."""
+        self._conversations.close()
+        self._health.close()
+
+    # the table
+
+    def _table(self, *, has_administration: bool) -> Iterator[tuple[str, Begin]]:
+        yield INFER, self._begin_infer
+        yield STREAM, self._begin_stream
+        context, health = self._context, self._health
+        calls = Calls(context.catalogue, context.regions)
+        check = Method(CHECK, HealthCheckRequest, _OPEN, health.check)
+        for method in (*methods(calls, has_administration=has_administration), check):
+            yield method.path, partial(self._begin_unary, method)
+        yield WATCH, self._begin_watch
+        for path in REFLECTION_METHODS:
+            yield path, partial(self._begin_reflection, path)
+
+    def _begin_infer(self, head: CallHead) -> Accepted:
+        grant = self._access.grant(head, "predict")
+        return self._accept(infer_exchange(self._context, head, grant), is_reusable=grant.is_lasting)
+
+    def _begin_unary(self, method: Method | LateMethod, head: CallHead) -> Accepted:
+        grant = self._access.grant(head, method.need.scope)
+        return self._accept(unary_exchange(self._context, method, head, grant=grant), is_reusable=grant.is_lasting)
+
+    def _begin_watch(self, head: CallHead) -> Accepted:
+        limit = self._context.max_message
+        return self._accept(lambda responder: WatchExchange(self._health, head, responder, max_message=limit))
+
+    def _begin_stream(self, head: CallHead) -> AcceptedInParts:
+        self._access.grant(head, "predict")
+        return self._converse(partial(InferStream, self._context, head, owner=self._conversations))
+
+    def _begin_reflection(self, path: str, head: CallHead) -> AcceptedInParts:
+        limit = self._context.max_message
+        return self._converse(partial(new_reflection, self._conversations, head, path=path, max_message=limit))
+
+    def _accept(self, new_exchange: Callable[[Responder], Exchange], *, is_reusable: bool = True) -> Accepted:
+        return Accepted(new_exchange, self._max_body, self._refuse_size, is_reusable, announced)
+
+    def _converse(self, new_exchange: Callable[[Responder], Conversation]) -> AcceptedInParts:
+        # Each message is held against the limit by itself.
+        return AcceptedInParts(new_exchange, NO_LIMIT, self._refuse_size, is_conversation=True)
+
+    def _refuse_size(self, _: int) -> Answer:
+        return self._too_large

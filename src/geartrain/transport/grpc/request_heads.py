@@ -1,0 +1,158 @@
+"""Requests whose beginning has been read before: all but the id and the tensors' bytes is known then.
+
+Clients write the fields of a message by their numbers, so the raw contents come last, and what stands before them is
+the same in most requests for a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from geartrain.apis.open_inference import Place
+from geartrain.domain.predictions.inference import InferRequest, Parameters, SchedulePolicy
+from geartrain.domain.tensors.tensor import Buffer, Tensor
+from geartrain.service.shared_memory import SharedRegions
+from geartrain.transport.access.grants import EVERYTHING, Grant
+from geartrain.transport.grpc.translate import Call, Message, parse, read_call
+from geartrain.transport.grpc.wire import ID_TAG, RAW_INPUT_TAG, read_varint
+from geartrain.transport.wire.exchange import Body
+
+_MOST: Final = 256  # heads that are remembered
+_LARGEST: Final = 4096  # bytes of one
+_SMALL: Final = 4096  # bytes of contents that are cheaper to copy than to view
+_MORE: Final = 128  # the bit of a varint that says that another byte follows
+# ModelInferRequest: model_name, model_version, parameters, inputs, outputs; all of them have a length.
+_HEAD_TAGS: Final = frozenset(number << 3 | 2 for number in (1, 2, 4, 5, 6))
+_Inputs = tuple[tuple[str, str, tuple[int, ...]], ...]  # names, datatypes and shapes
+_UNKNOWN: Final = b""  # of a request whose head cannot be told from its contents
+
+
+class _Split(NamedTuple):
+    """A request cut in two: its head without the id, the id, and where the raw contents begin."""
+
+    head: bytes
+    id: str
+    contents: int
+
+
+class _Known(NamedTuple):
+    """What a head says."""
+
+    model: str
+    version: str
+    inputs: _Inputs
+    parameters: Parameters
+    outputs: tuple[str, ...] | None
+    schedule: SchedulePolicy
+    places: Mapping[str, Place]
+    empty_final: bool
+
+
+_NO_SPLIT: Final = _Split(_UNKNOWN, "", 0)
+
+
+class RequestReader:
+    """Reads messages of the type `ModelInferRequest`.
+
+    What it remembers of a head follows from the bytes of that head alone and from no model, so a reload changes
+    nothing in it. Not remembered: heads above 4 KiB, typed contents, and inputs in shared memory. When there are 256,
+    the oldest one is forgotten.
+    """
+
+    __slots__ = ("_known", "_regions")
+
+    def __init__(self, regions: SharedRegions) -> None:
+        self._regions = regions
+        self._known: dict[bytes, _Known] = {}
+
+    def read(self, data: Body, begin: int, grant: Grant) -> Call:
+        """Read the request that stands in `data` from `begin` to the end, of a client that may do what `grant` says.
+
+        Raises `UNPARSABLE`, `FORBIDDEN`, `INVALID_TENSOR` or `INVALID_INPUT`. Whether it fits the model is not looked
+        at.
+        """
+        split = _split(data, begin)
+        known = self._known.get(split.head)
+        if known is not None:
+            tensors = _read_contents(data, split.contents, known.inputs)
+            if tensors is not None:
+                if grant is not EVERYTHING:
+                    grant.check_model(known.model)
+                request = InferRequest(tensors, split.id, known.parameters, known.outputs, known.schedule)
+                return Call(known.model, known.version, request, known.places, known.empty_final)
+        message = parse(memoryview(data)[begin:])
+        grant.check_model(message.head.model_name)
+        call = read_call(message, self._regions)
+        if split.head and _is_memorable(message):
+            inputs = tuple((tensor.name, tensor.datatype, tensor.shape) for tensor in call.request.inputs)
+            if _read_contents(data, split.contents, inputs) is not None:  # nothing of the request stands behind them
+                self._remember(split.head, call, inputs)
+        return call
+
+    def _remember(self, head: bytes, call: Call, inputs: _Inputs) -> None:
+        if len(self._known) >= _MOST:
+            self._known.pop(next(iter(self._known)))
+        request = call.request
+        self._known[head] = _Known(
+            call.model,
+            call.version,
+            inputs,
+            request.parameters,
+            request.outputs,
+            request.schedule,
+            call.places,
+            call.empty_final,
+        )
+
+
+def _is_memorable(message: Message) -> bool:
+    """Whether each input has raw contents, and nothing but them."""
+    inputs = message.head.inputs
+    return len(message.raw) == len(inputs) and not any(each.parameters for each in inputs)
+
+
+def _split(data: Body, begin: int) -> _Split:
+    """Cut a request where its raw contents begin; `_NO_SPLIT` unless its fields are in the usual order."""
+    position, end = begin, len(data)
+    id_begin = id_end = text_begin = begin
+    try:
+        while position < end:
+            tag = data[position]
+            if tag == RAW_INPUT_TAG:
+                break
+            size, after = data[position + 1], position + 2
+            if size >= _MORE:
+                more, after = data[after], after + 1
+                if more >= _MORE:
+                    return _NO_SPLIT
+                size = size & 127 | more << 7
+            if tag == ID_TAG and id_begin == id_end:
+                id_begin, text_begin, id_end = position, after, after + size
+            elif tag not in _HEAD_TAGS:
+                return _NO_SPLIT
+            position = after + size
+        if position > end or position - begin > _LARGEST:
+            return _NO_SPLIT
+        if id_begin == id_end:
+            return _Split(bytes(data[begin:position]), "", position)
+        return _Split(bytes(data[begin:id_begin] + data[id_end:position]), data[text_begin:id_end].decode(), position)
+    except (IndexError, UnicodeDecodeError):
+        return _NO_SPLIT
+
+
+def _read_contents(data: Body, position: int, inputs: _Inputs) -> tuple[Tensor, ...] | None:
+    """Return the inputs, whose raw contents begin at `position`; None if anything else is there, or too little."""
+    tensors: list[Tensor] = []
+    end = len(data)
+    for name, datatype, shape in inputs:
+        if position >= end or data[position] != RAW_INPUT_TAG:
+            return None
+        size, position = read_varint(data, position + 1)
+        after = position + size
+        if position < 0 or after > end:
+            return None
+        contents: Buffer = data[position:after] if size <= _SMALL else memoryview(data)[position:after]
+        tensors.append(Tensor(name, datatype, shape, contents))
+        position = after
+    return tuple(tensors) if position == end else None

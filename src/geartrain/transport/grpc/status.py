@@ -1,0 +1,84 @@
+"""The status of a call, and the answers that are nothing but a status.
+
+Source: the document "gRPC over HTTP2" (Responses), and gRPC's table of status codes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
+
+from geartrain.transport.wire.exchange import Answer
+
+Fields = tuple[tuple[bytes, bytes], ...]
+
+
+class Status(IntEnum):
+    """How a call has ended."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+# The wire remembers the encodings of fields by these very objects.
+HEADERS: Final[Fields] = ((b"content-type", b"application/grpc"),)
+GZIP_HEADERS: Final[Fields] = (*HEADERS, (b"grpc-encoding", b"gzip"))
+OK_TRAILERS: Final[Fields] = ((b"grpc-status", b"0"),)
+
+HTTP_OK: Final = HTTPStatus.OK  # to read it from its class takes several times as long
+
+# A status travels in fields, percent-encoded, and clients take 8 KiB of them.
+_MAX_DETAILS: Final = 6_000
+_CUT: Final = " … (cut)"
+_UNCHANGED: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # besides letters and digits: what is printable but for %
+
+
+def trailers(status: Status, text: str = "") -> Fields:
+    """Return the fields of a status; a text that is too long for them is cut."""
+    if status is Status.OK:
+        return OK_TRAILERS
+    return ((b"grpc-status", b"%d" % status), (b"grpc-message", percent_encode(shorten(text))))
+
+
+def failure(status: Status, text: str, *fields: tuple[bytes, bytes]) -> Answer:
+    """Return the answer that is a status alone, in its head ("Trailers-Only")."""
+    return Answer(HTTP_OK, (), (*HEADERS, *trailers(status, text), *fields))
+
+
+def percent_encode(text: str) -> bytes:
+    """Return a text as `grpc-message` has it: UTF-8, of which only printable ASCII but `%` stays as it is.
+
+    A field begins and ends with no space (RFC 9113, section 8.2.1), so a space there is encoded, too.
+    """
+    encoded = quote(text, safe=_UNCHANGED, errors="replace")
+    if encoded[:1] == " " or encoded[-1:] == " ":
+        bare = encoded.strip(" ")
+        begin = len(encoded) - len(encoded.lstrip(" "))
+        encoded = "%20" * begin + bare + "%20" * (len(encoded) - len(bare) - begin)
+    return encoded.encode()
+
+
+def shorten(text: str) -> str:
+    """Cut a text to what a status can carry."""
+    text = text.encode(errors="replace").decode()
+    kept = text[:_MAX_DETAILS]
+    while (size := len(quote(kept))) > _MAX_DETAILS:
+        kept = kept[: len(kept) * _MAX_DETAILS // size]
+    return text if len(kept) == len(text) else kept + _CUT

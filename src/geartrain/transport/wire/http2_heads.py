@@ -1,0 +1,70 @@
+"""What has been decided on the heads of a connection of HTTP/2. See `head_cache` for those of HTTP/1.1.
+
+The codec gives a head that comes again as the same object. What the bytes of a head mean depends on those before them
+on the connection, so each connection has its own memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from geartrain.transport.http2.interface import RequestHead
+from geartrain.transport.wire.context import WireContext
+from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Head
+from geartrain.transport.wire.responses import BUG
+
+logger = logging.getLogger(__name__)
+
+HEAD: Final = "HEAD"
+_MANY: Final = 64  # heads
+
+Decision = Accepted | AcceptedInParts | Answer
+
+
+class Http2Heads:
+    """Shows heads to the handler, and remembers what it has decided where it may."""
+
+    __slots__ = ("_context", "_generation", "_known")
+
+    def __init__(self, context: WireContext) -> None:
+        self._context = context
+        self._generation = 0
+        self._known: dict[int, tuple[RequestHead, Decision]] = {}  # by the identity of the head, which is held
+
+    def find(self, head: RequestHead) -> Decision:
+        """Return what becomes of a request with this head."""
+        known = self._known.get(id(head))
+        if known is not None and known[0] is head and self._generation == self._context.heads.generation:
+            return known[1]
+        return self._decide(head)
+
+    def expects_continue(self, head: RequestHead) -> bool:
+        """Whether the client holds the body back until it is asked for it. Such a head is not remembered."""
+        if id(head) in self._known:
+            return False
+        return any(name == b"expect" and value.lower() == b"100-continue" for name, value in head.fields)
+
+    def _decide(self, head: RequestHead) -> Decision:
+        path, _, query = head.path.partition(b"?")
+        try:
+            decision = self._context.handler.begin(
+                Head(head.method, path, query, head.fields, head.length, has_trailers=True)
+            )
+        except Exception:
+            logger.exception("a handler failed")
+            return BUG
+        if isinstance(decision, Answer):
+            return decision
+        if 0 < decision.max_body < head.length:
+            return decision.refuse_size(decision.max_body)
+        if isinstance(decision, Accepted) and decision.is_reusable and not self.expects_continue(head):
+            self._learn(head, decision)
+        return decision
+
+    def _learn(self, head: RequestHead, decision: Decision) -> None:
+        generation = self._context.heads.generation
+        if generation != self._generation or len(self._known) >= _MANY:
+            self._generation = generation
+            self._known.clear()
+        self._known[id(head)] = (head, decision)

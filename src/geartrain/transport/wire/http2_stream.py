@@ -1,0 +1,368 @@
+"""A request over HTTP/2, from its head to its answer: the `Responder` of its exchange."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import msgspec
+
+from geartrain.domain.tensors.tensor import Buffer
+from geartrain.transport.http2.interface import BodyReceived, Codec, ErrorCode
+from geartrain.transport.wire.context import WireContext
+from geartrain.transport.wire.exchange import (
+    JSON,
+    Accepted,
+    AcceptedInParts,
+    Answer,
+    Body,
+    ClientGoneError,
+    Exchange,
+    PartsExchange,
+)
+from geartrain.transport.wire.heads import WireError
+from geartrain.transport.wire.http2_bodies import NO_BODY, BodyParts, GatheredBody, NoBody, PiecewiseBody
+from geartrain.transport.wire.http2_output import HELD, Http2Output
+from geartrain.transport.wire.http2_states import STREAM_STEPS, StreamState
+from geartrain.transport.wire.responses import BUG, LATER, Fields, has_body
+
+logger = logging.getLogger(__name__)
+
+_BODY: Final = StreamState.BODY
+_PARTS: Final = StreamState.PARTS
+_RUNNING: Final = StreamState.RUNNING
+_OVER: Final = StreamState.OVER
+
+
+class StreamOwner(Protocol):
+    """The connection, as its streams see it."""
+
+    context: WireContext
+    codec: Codec
+    output: Http2Output
+
+    def acknowledge(self, stream: int, size: int) -> None:
+        """Let the client send so many bytes more."""
+
+    def leave(self, stream: int) -> None:
+        """Forget a stream, which is over."""
+
+
+class _NoExchange:
+    """Stands where the exchange has not been made yet, or has nothing more to hear."""
+
+    def abandon(self) -> None:
+        """Abandon nothing."""
+
+
+_NO_EXCHANGE: Final = _NoExchange()
+
+
+class Http2Stream:
+    """One request and its answer."""
+
+    __slots__ = ("_exchange", "_is_head", "_is_streaming", "_owner", "id", "received", "since", "state")
+
+    def __init__(self, owner: StreamOwner, stream: int, *, is_head: bool) -> None:
+        """`is_head`: only the head of the answer is wanted."""
+        self.id = stream
+        self.state = _BODY
+        self.since = owner.context.now  # when its head, or the last look at its pace, was
+        self.received = 0  # bytes of the body since then
+        self._owner = owner
+        self._is_head = is_head
+        self._is_streaming = False  # a part of the answer has been written
+        self._exchange: Exchange | PartsExchange | _NoExchange = _NO_EXCHANGE
+
+    def step(self, wanted: StreamState) -> None:
+        """Go to another state; raise `RuntimeError` if there is no such step."""
+        if wanted not in STREAM_STEPS[self.state]:
+            msg = f"a stream cannot go from {self.state} to {wanted}"
+            raise RuntimeError(msg)
+        self.state = wanted
+
+    @property
+    def is_conversation(self) -> bool:
+        """Whether the client may take its time between two pieces of the body."""
+        return False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader of the body has to take something first."""
+        return False
+
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether the body cannot go on because others take all the memory that there is for bodies."""
+        return False
+
+    def take(self, body: BodyReceived | BodyParts) -> None:
+        """Take a part of the body, which nobody wants."""
+        self._acknowledge(body.credit)
+
+    def close_body(self) -> None:
+        """Hold nothing of the body."""
+
+    def _acknowledge(self, size: int) -> None:
+        self._owner.acknowledge(self.id, size)
+
+    # what its exchange says
+
+    def respond(self, answer: Answer) -> None:
+        """Send a whole answer. See `Responder`."""
+        if self.state is _OVER:
+            return
+        owner, stream, parts = self._owner, self.id, answer.parts
+        sender = owner.codec.sender
+        if answer.trailers:
+            sender.head(stream, answer.status, answer.headers)
+            sender.body(stream, parts)
+            sender.trailers(stream, answer.trailers)
+        elif not parts:
+            sender.head(stream, answer.status, answer.headers, is_last=True)
+        elif self._is_head or not has_body(answer.status):
+            sender.head(stream, answer.status, _fields(answer, owner.context.answers.date), is_last=True)
+        else:
+            sender.head(stream, answer.status, _fields(answer, owner.context.answers.date))
+            sender.body(stream, parts, is_last=True)
+        self.finish()
+
+    def open_stream(self, status: HTTPStatus, headers: Fields) -> Http2BodyStream:
+        """Send the head of an answer whose body follows in pieces. See `Responder`."""
+        owner = self._owner
+        self._is_streaming = True
+        if self.state is not _OVER:
+            date = (b"date", owner.context.answers.date)
+            owner.codec.sender.head(self.id, status, (*headers, date))
+            owner.output.schedule()
+        return Http2BodyStream(self, owner, is_silent=self._is_head)
+
+    # its end
+
+    def refuse(self, error: WireError) -> None:
+        """Answer what cannot be served."""
+        exchange, self._exchange = self._exchange, _NO_EXCHANGE
+        if self._is_streaming:  # a second answer in the first would be taken for a part of it
+            self.reset(ErrorCode.INTERNAL_ERROR)
+        else:
+            body = msgspec.json.encode({"error": str(error)})
+            headers = LATER if error.status is HTTPStatus.SERVICE_UNAVAILABLE else JSON
+            self.respond(Answer(error.status, (body,), headers))
+        _abandon(exchange)
+
+    def reset(self, code: ErrorCode) -> None:
+        """End the request without an answer, or in the middle of one."""
+        self._owner.codec.sender.reset(self.id, code)
+        self.abandon()
+
+    def finish(self) -> None:
+        """Forget the request: its answer is complete."""
+        self.step(_OVER)
+        self._exchange = _NO_EXCHANGE
+        self.close_body()
+        self._owner.leave(self.id)
+        self._owner.output.schedule()
+
+    def abandon(self) -> None:
+        """Abandon the request: its client no longer wants it."""
+        if self.state is _OVER:
+            return
+        exchange = self._exchange
+        self.finish()
+        _abandon(exchange)
+
+    def _fail(self) -> None:
+        """Answer for an exchange that has raised what it must not."""
+        if self._is_streaming:
+            self.reset(ErrorCode.INTERNAL_ERROR)
+        else:
+            self.respond(BUG)
+
+
+class WholeStream(Http2Stream):
+    """A request whose exchange takes the body whole."""
+
+    __slots__ = ("_accepted", "_body")
+
+    def __init__(self, owner: StreamOwner, stream: int, accepted: Accepted, *, is_head: bool) -> None:
+        """`is_head`: as of `Http2Stream`."""
+        super().__init__(owner, stream, is_head=is_head)
+        self._accepted = accepted
+        self._body: GatheredBody | NoBody = NO_BODY
+
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether the body cannot go on because others take all the memory that there is for bodies."""
+        return self._body.waits_for_memory
+
+    def take(self, body: BodyReceived | BodyParts) -> None:
+        """Take a part of the body, and run when it is whole."""
+        if self.state is not _BODY:
+            self._acknowledge(body.credit)
+        elif body.is_last and self._body is NO_BODY:  # most bodies come at once
+            self._acknowledge(body.credit)
+            whole = bytes(body.parts[0]) if len(body.parts) == 1 else b"".join(body.parts)
+            if 0 < self._accepted.max_body < len(whole):
+                self._refuse_size()
+            else:
+                self.run(whole)
+        else:
+            self.received += sum(map(len, body.parts))
+            self._gather(body)
+
+    def has_room_for(self, length: int) -> bool:
+        """Whether there may be memory for a body of this length; otherwise the request is refused."""
+        try:
+            self._owner.context.budget.check(length)
+        except WireError as error:
+            self.refuse(error)
+            return False
+        return True
+
+    def run(self, body: Body) -> None:
+        """Hand the request to its exchange: it is whole."""
+        self.step(_RUNNING)
+        try:
+            self._exchange = exchange = self._accepted.new_exchange(self)
+            exchange.receive(body)
+        except Exception:
+            logger.exception("a handler failed")
+            self._fail()
+
+    def close_body(self) -> None:
+        """Hold nothing of the body."""
+        self._body.close()
+
+    def _gather(self, come: BodyReceived | BodyParts) -> None:
+        body = self._body
+        if isinstance(body, NoBody):
+            budget = self._owner.context.budget
+            self._body = body = GatheredBody(self._accepted, budget, self._acknowledge, on_memory=self._go_on)
+        try:
+            body.take(come.parts, come.credit)
+        except WireError as error:
+            self.refuse(error)
+            return
+        if body.is_too_large:
+            self._refuse_size()
+        elif come.is_last:
+            self.run(body.whole())
+
+    def _refuse_size(self) -> None:
+        self.respond(self._accepted.refuse_size(self._accepted.max_body))
+
+    def _go_on(self) -> None:
+        """Measure its pace anew: it had to wait, and its client could send nothing."""
+        self.received = 0
+        self.since = self._owner.context.now
+
+
+class PartsStream(Http2Stream):
+    """A request whose exchange reads the body as it comes."""
+
+    __slots__ = ("_accepted", "_body")
+
+    def __init__(self, owner: StreamOwner, stream: int, accepted: AcceptedInParts, *, is_head: bool) -> None:
+        """`is_head`: as of `Http2Stream`."""
+        super().__init__(owner, stream, is_head=is_head)
+        self._accepted = accepted
+        self._body = PiecewiseBody(accepted, self._acknowledge)
+
+    @property
+    def is_conversation(self) -> bool:
+        """Whether the client may take its time between two pieces."""
+        return self._accepted.is_conversation
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader of the body has to take something first."""
+        return self._body.is_full
+
+    def begin(self, *, is_whole: bool) -> None:
+        """Hand the request to its exchange; `is_whole`: there is no body."""
+        if is_whole:
+            self._body.complete()
+        self.step(_RUNNING if is_whole else _PARTS)
+        context = self._owner.context
+        try:
+            self._exchange = exchange = self._accepted.new_exchange(self)
+            if self._accepted.is_conversation:
+                exchange.receive(self._body.messages(context.budget, context.limits.body_timeout))
+            else:
+                exchange.receive(self._body.reader)
+        except Exception:
+            logger.exception("a handler failed")
+            self._fail()
+
+    def take(self, body: BodyReceived | BodyParts) -> None:
+        """Hand on a part of the body."""
+        if self.state is not _PARTS:
+            self._acknowledge(body.credit)
+            return
+        self.received += sum(map(len, body.parts))
+        self._body.take(body.parts, body.credit)
+        if body.is_last:
+            self._body.complete()
+            self.step(_RUNNING)
+
+    def close_body(self) -> None:
+        """Hold nothing of the body, and tell its reader so."""
+        self._body.close()
+
+
+class Http2BodyStream:
+    """The body of an answer in pieces, and its trailers. See `MessageStream`."""
+
+    __slots__ = ("_is_silent", "_owner", "_stream")
+
+    def __init__(self, stream: Http2Stream, owner: StreamOwner, *, is_silent: bool) -> None:
+        """`is_silent`: nothing is sent, as in the answer to HEAD."""
+        self._stream = stream
+        self._owner = owner
+        self._is_silent = is_silent
+
+    def send(self, *parts: Buffer) -> None:
+        """Send a piece without waiting. See `MessageStream`."""
+        if self._stream.state is not _OVER and not self._is_silent:
+            self._owner.codec.sender.body(self._stream.id, parts)
+            self._owner.output.schedule()
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece; wait while the client does not read. Raises `ClientGoneError`."""
+        if data:
+            self.send(data)
+        await self.drained()
+
+    async def drained(self) -> None:
+        """Wait while the client does not read. Raises `ClientGoneError`."""
+        stream, owner = self._stream, self._owner
+        while stream.state is not _OVER and owner.codec.sender.unsent(stream.id) > HELD:
+            await owner.output.room(stream.id)
+        if stream.state is _OVER:
+            raise ClientGoneError
+
+    def end(self, trailers: Fields = ()) -> None:
+        """Complete the body. Does nothing if the client has disconnected."""
+        stream = self._stream
+        if stream.state is _OVER:
+            return
+        if trailers:
+            self._owner.codec.sender.trailers(stream.id, trailers)
+        else:
+            self._owner.codec.sender.body(stream.id, (), is_last=True)
+        stream.finish()
+
+
+def _fields(answer: Answer, date: bytes) -> Fields:
+    """Return the fields of an answer without trailers."""
+    if not has_body(answer.status):
+        return (*answer.headers, (b"date", date))
+    return (*answer.headers, (b"content-length", b"%d" % sum(map(len, answer.parts))), (b"date", date))
+
+
+def _abandon(exchange: Exchange | PartsExchange | _NoExchange) -> None:
+    try:
+        exchange.abandon()
+    except Exception:
+        logger.exception("a handler failed")

@@ -1,0 +1,30 @@
+"""What the system tells of a socket, and the hard end of one."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+
+
+def unsent(transport: asyncio.Transport) -> int:
+    """Return how many bytes wait for the client in the transport, and with them those that wait in the system."""
+    waiting = transport.get_write_buffer_size()
+    return waiting and waiting + _queued(transport.get_extra_info("socket").fileno())
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """End a connection now, and have the system forget what it still has for the client."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+def _queued(descriptor: int) -> int:
+    """Return how many bytes the system has for the peer of a socket, who has not taken them; 0 if it does not tell."""
+    try:
+        (size,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+    except (OSError, ValueError):  # of a system that does not tell, or a socket that is gone
+        return 0
+    return int(size)
