@@ -13,9 +13,12 @@ PARALLEL := -n auto --dist loadfile
 # The tests of the protocols, which pass inside another server too, and with TLS and keys these and those of gRPC.
 CONFORMANCE := tests/conformance
 ASGI_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_*.py sse*.py open_inference_rest.py trainings.py webhooks.py)
-SECURED_TESTS := $(ASGI_TESTS) $(addprefix $(CONFORMANCE)/test_,open_inference_grpc.py kserve_client.py)
+HTTP2_TESTS := $(addprefix $(CONFORMANCE)/test_http2_,protocol.py requests.py)
+SECURED_TESTS := $(ASGI_TESTS) $(addprefix $(CONFORMANCE)/test_,open_inference_grpc.py kserve_client.py) $(HTTP2_TESTS)
 RUNTIME := $(VENV)/.stamp-runtime
 TOOLS := $(VENV)/.stamp-tools
+JS := tests/js
+JS_CLIENT := $(JS)/node_modules/.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -32,13 +35,18 @@ serve: $(RUNTIME) ## serve examples/digits on http://127.0.0.1:5000 (PORT=… fo
 test: lint types suite ## everything that has to hold before a change lands
 
 .PHONY: suite
-suite: $(TOOLS) ## the tests, on all cores; those of the protocols with TLS and keys too, and inside uvicorn
+suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with TLS and keys too, and inside uvicorn
 	@$(BIN)/python -m pytest $(PARALLEL)
 	@$(BIN)/python -m pytest $(PARALLEL) $(SECURED_TESTS) --wire secured
 	@$(BIN)/python -m pytest $(PARALLEL) $(ASGI_TESTS) --wire asgi
 
+.PHONY: clients
+clients: ## what npm has for the tests; without npm, or without a network, those that need it are skipped
+	@command -v npm >/dev/null || { echo "No npm here: the tests with gRPC for Node.js will be skipped."; exit 0; }; \
+	  $(MAKE) -s --no-print-directory $(JS_CLIENT) || echo "npm could not install: the tests with gRPC for Node.js will be skipped."
+
 .PHONY: cover
-cover: $(TOOLS) ## the tests, with coverage: it takes half as long again
+cover: $(TOOLS) clients ## the tests, with coverage: it takes half as long again
 	@$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
 .PHONY: quick
@@ -86,7 +94,7 @@ clean: ## remove what the tools leave behind (not the environment: make distclea
 
 .PHONY: distclean
 distclean: clean ## `make clean`, and the environments too
-	@rm -rf $(VENV) .cache
+	@rm -rf $(VENV) .cache $(JS)/node_modules
 
 # --- the environment: made once, and again whenever the pins change --------------------------------------------------
 
@@ -108,4 +116,9 @@ $(RUNTIME): $(PINS) | $(BIN)/python
 $(TOOLS): $(RUNTIME)
 	@echo "Installing the developer's tools into $(VENV) …"
 	@$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[dev,examples]'
+	@touch $@
+
+$(JS_CLIENT): $(JS)/package.json $(JS)/package-lock.json
+	@echo "Installing gRPC for Node.js into $(JS)/node_modules …"
+	@cd $(JS) && npm ci --loglevel=error >/dev/null
 	@touch $@

@@ -21,6 +21,8 @@ CACHE = ROOT / ".cache/compare"
 TIMEOUT = 1800  # seconds that pip may take
 PACKAGES = ("jaxtyping",)  # that models of `models/` import, besides those of the extra `examples`
 PINS = ("pyproject.toml", "constraints.txt")
+GRPC_OFF = "off"
+GRPC_PORT = "{grpc}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +44,12 @@ class Checkout:
         """The folder with its Python and with `geartrain`."""
         return self.home / "venv/bin"
 
-    def serve(self, model: pathlib.Path, *, slots: int) -> Server:
-        """The server of this state, which must be prepared, on a model."""
+    def serve(self, model: pathlib.Path, *, slots: int, grpc: bool = False) -> Server:
+        """The server of this state, which must be prepared, on a model; `grpc`: with that port, if it has one."""
+        options = [GRPC_PORT if grpc and option == GRPC_OFF else option for option in self.options]
         command = (str(self.binaries / "geartrain"), "serve", str(model), "--host", "127.0.0.1", "--port", "{port}")
         environment = {"COG_MAX_CONCURRENCY": str(slots)}
-        return Server(name=self.name, command=(*command, *self.options), environment=environment)
+        return Server(name=self.name, command=(*command, *options), environment=environment)
 
 
 def find(name: str, *, repository: pathlib.Path = ROOT, cache: pathlib.Path = CACHE) -> Checkout:
@@ -70,7 +73,7 @@ def find(name: str, *, repository: pathlib.Path = ROOT, cache: pathlib.Path = CA
 def prepare(checkout: Checkout, *, repository: pathlib.Path = ROOT) -> Checkout:
     """Extract the source of a commit and make the environment, unless both are there already; return it with options.
 
-    Servers with gRPC run without it: it opens some time after READY, and its default port could be taken. Raises
+    Servers with gRPC run without its port, unless that is measured: its default could be taken. Raises
     LookupError with a sentence for the user if one of these steps does not work.
     """
     if checkout.commit and not checkout.source.exists():
@@ -84,7 +87,7 @@ def prepare(checkout: Checkout, *, repository: pathlib.Path = ROOT) -> Checkout:
     if not pathlib.Path(where).is_relative_to(checkout.source / "src"):
         raise LookupError(f"the environment of {checkout.name} imports geartrain from {where}; is PYTHONPATH set?")
     text = _run([str(checkout.binaries / "geartrain"), "serve", "--help"], COLUMNS="200")
-    return dataclasses.replace(checkout, options=("--grpc-port", "off") if "--grpc-port" in text else ())
+    return dataclasses.replace(checkout, options=("--grpc-port", GRPC_OFF) if "--grpc-port" in text else ())
 
 
 def extract(commit: str, folder: pathlib.Path, *, repository: pathlib.Path = ROOT) -> None:

@@ -32,9 +32,10 @@ import open_inference
 import predict
 import ratios
 import streams
+from grpc_call import wait_until_live
 from ratios import Quantity, Series, Side
 from report import machine, table
-from servers import HERE, Running, Server, running
+from servers import HERE, ROOT, TIMEOUT, Running, Server, running
 
 STARTS = 3  # of each server in a round; their median counts
 WARM_UP = 1  # seconds of load before what is measured
@@ -77,7 +78,11 @@ def inference(connections: int) -> Loading:
             body.write(request.body)
             body.flush()
             path = pathlib.Path(body.name)
-            return _good(open_inference.drive(server, request, path, connections=connections, seconds=seconds))
+            return _good(
+                open_inference.drive(
+                    server, request, path, clients=open_inference.Clients(connections), seconds=seconds
+                )
+            )
 
     return drive
 
@@ -121,6 +126,7 @@ class Measure:
     loading: Loading
     unit: str = "answers/s"
     uses_wrk: bool = True
+    grpc: bool = False  # whether the server has the port of gRPC too
 
 
 def take_load(measure: Measure, server: Server, seconds: int) -> Values:
@@ -154,6 +160,21 @@ def take_memory(measure: Measure, server: Server, seconds: int) -> Values:
     with running(server) as started:
         measure.loading(started, seconds)
         return {Quantity(name=measure.name, unit="MiB", kind="cost"): started.resident() / 2**20}
+
+
+def take_grpc(measure: Measure, server: Server, seconds: int) -> Values:  # noqa: ARG001 - as of the others
+    """The time from the start of the process to READY and an answer over gRPC behind it, and the memory then."""
+    times, memory = [], []
+    for _ in range(STARTS):
+        with running(server) as started:
+            begin = time.perf_counter()
+            wait_until_live(started.grpc_port, TIMEOUT)
+            times.append(started.seconds_to_ready + time.perf_counter() - begin)
+            memory.append(started.memory() / 2**20)
+    return {
+        Quantity(name=measure.name, unit="s", kind="cost"): statistics.median(times),
+        Quantity(name=f"{measure.name}, memory", unit="MiB", kind="cost"): statistics.median(memory),
+    }
 
 
 MEASURES = (
@@ -225,6 +246,15 @@ MEASURES = (
         take=take_memory,
         loading=predictions(1),
     ),
+    Measure(
+        name="grpc-start",
+        about=f"from the start of examples/hello to an answer over gRPC, and its memory (PSS), of {STARTS} starts",
+        model="hello",
+        take=take_grpc,
+        loading=predictions(1),
+        uses_wrk=False,
+        grpc=True,
+    ),
 )
 
 
@@ -258,7 +288,7 @@ class Contest:
         seen: dict[Side, Values] = {}
         for side in ratios.order(number):
             model = self.models / measure.model / MODEL_NAME
-            server = self.sides[side].serve(model, slots=measure.slots)
+            server = self.sides[side].serve(model, slots=measure.slots, grpc=measure.grpc)
             try:
                 seen[side] = measure.take(measure, server, seconds)
             except PROBLEMS as error:
@@ -274,7 +304,9 @@ def copy_models(measures: Sequence[Measure], folder: pathlib.Path) -> None:
     """Copy the models of this work tree, so that both sides serve the same files under the same name."""
     for name in {measure.model for measure in measures}:
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(HERE / "models" / name, folder / name / MODEL_NAME, ignore=ignored)
+        source = HERE / "models" / name
+        source = source if source.exists() else ROOT / "examples" / name
+        shutil.copytree(source, folder / name / MODEL_NAME, ignore=ignored)
 
 
 def compare(

@@ -1,41 +1,58 @@
-"""What grpc.aio costs by itself: a server that gives back the bytes of any request, unread.
+"""What gRPC costs on geartrain's own wire: a server that gives back the bytes of any call, unread.
 
-Called with the ports of HTTP, where it only says that it is there, and of gRPC.
+It has neither a model nor a worker, so no server of a model that stands on this wire can be faster. Called with the
+ports of HTTP, where it says that it is there, and of gRPC.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
+from http import HTTPStatus
 
-import grpc.aio
 import uvloop
 
-_UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+from geartrain.transport.wire.exchange import Accepted, Answer, Body, Exchange, Head, Responder
+from geartrain.transport.wire.limits import WireLimits
+from geartrain.transport.wire.server import WireServer
+
+_CONTENT_TYPE = ((b"content-type", b"application/grpc"),)
+_DONE = ((b"grpc-status", b"0"),)
+_LARGEST = 2**30
 
 
-class _Everything(grpc.GenericRpcHandler):
-    def service(self, _details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-        return grpc.unary_unary_rpc_method_handler(_echo)
+class _Echo:
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+
+    def receive(self, body: Body) -> None:
+        self._responder.respond(Answer(HTTPStatus.OK, (body,), _CONTENT_TYPE, _DONE))
+
+    def abandon(self) -> None:
+        """Nothing runs."""
 
 
-async def _echo(request: bytes, _context: object) -> bytes:
-    return request
+def _new_exchange(responder: Responder) -> Exchange:
+    return _Echo(responder)
 
 
-async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readline()
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-    writer.close()
+def _refuse(_size: int) -> Answer:
+    return Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
-async def _serve(port: int, grpc_port: int) -> None:
-    server = grpc.aio.server(options=_UNLIMITED)
-    server.add_generic_rpc_handlers((_Everything(),))
-    server.add_insecure_port(f"127.0.0.1:{grpc_port}")
-    await server.start()
-    async with await asyncio.start_server(_greet, "127.0.0.1", port):
-        await server.wait_for_termination()
+class _Everything:
+    def begin(self, head: Head) -> Accepted | Answer:
+        if head.has_trailers:
+            return Accepted(_new_exchange, _LARGEST, _refuse)
+        return Answer(HTTPStatus.OK)
+
+
+async def _serve(*ports: int) -> None:
+    server = WireServer(_Everything(), WireLimits())
+    for port in ports:
+        server.listen(socket.create_server(("127.0.0.1", port), backlog=2048))
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -23,9 +23,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import peer_servers
-from load import Load
+from load import Load, connections_text
 from load import drive as drive_by_wrk
 from report import conditions, output, peers_environment, table, version_of
 from servers import HERE, Running, Server, running
@@ -36,6 +37,8 @@ BATCHED = ("geartrain, batched", "triton, batched")  # where several clients ask
 SERVERS = ("geartrain", *PEERS, "floor", *BATCHED)
 PATH = "/v2/models/echo/infer"
 GRPC_PATH = "/inference.GRPCInferenceService/ModelInfer"
+_PREFIX = 5  # bytes in front of a message of gRPC
+_UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 _MANY = 150_000  # elements: 600 kB of FP32, and as JSON the 1.5 MB of numbers with some digits
 
 
@@ -54,12 +57,30 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True)
+class Clients:
+    """How many ask at once: so many connections, with so many calls of gRPC on each."""
+
+    connections: int
+    streams: int = 1
+
+    @property
+    def count(self) -> int:
+        """Requests that are under way at once."""
+        return self.connections * self.streams
+
+    def __str__(self) -> str:
+        """In words."""
+        text = connections_text(self.connections)
+        return text if self.streams == 1 else f"{text} with {self.streams} streams"
+
+
+@dataclasses.dataclass(frozen=True)
 class Case:
-    """One request under one load, and whom it is measured against."""
+    """One request under several loads, and whom it is measured against."""
 
     title: str
     request: Callable[[], Request]
-    connections: tuple[int, ...]
+    loads: tuple[Clients, ...]
     servers: tuple[str, ...]
 
 
@@ -128,25 +149,26 @@ def _varint(number: int) -> bytes:
 
 
 _EVERY = ("geartrain", "triton", "mlserver")
+_ONE, _MANY_CLIENTS, _STREAMS = Clients(1), Clients(16), Clients(1, streams=16)
 CASES = (
-    Case("JSON, 4 numbers", small_json, (1, 16), (*_EVERY, "kserve", *BATCHED)),
-    Case("JSON, 150,000 numbers (1.3 MB)", large_json, (1,), _EVERY),
+    Case("JSON, 4 numbers", small_json, (_ONE, _MANY_CLIENTS), (*_EVERY, "kserve", *BATCHED)),
+    Case("JSON, 150,000 numbers (1.3 MB)", large_json, (_ONE,), _EVERY),
     # MLServer 1.7.1 answers a binary request with 500: today's FastAPI takes the body for text.
-    Case("binary tensor, 600 kB both ways", large_binary, (1, 16), ("geartrain", "triton")),
-    Case("gRPC, 4 numbers", small_grpc, (1, 16), (*_EVERY, "floor", *BATCHED)),
-    Case("gRPC, 600 kB both ways", large_grpc, (1, 16), (*_EVERY, "floor")),
+    Case("binary tensor, 600 kB both ways", large_binary, (_ONE, _MANY_CLIENTS), ("geartrain", "triton")),
+    Case("gRPC, 4 numbers", small_grpc, (_ONE, _MANY_CLIENTS, _STREAMS), (*_EVERY, "floor", *BATCHED)),
+    Case("gRPC, 600 kB both ways", large_grpc, (_ONE, _MANY_CLIENTS), (*_EVERY, "floor")),
 )
 
 
 # servers
 
 
-def geartrain(folder: pathlib.Path, *, connections: int) -> Server:
+def geartrain(folder: pathlib.Path, *, clients: Clients) -> Server:
     """The server of this work tree: a plain `run()` for one client, an async one for many."""
-    return _geartrain(folder, "tensor" if connections == 1 else "tensor_async")
+    return _geartrain(folder, "tensor" if clients.count == 1 else "tensor_async")
 
 
-def geartrain_batched(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
+def geartrain_batched(folder: pathlib.Path, *, clients: Clients) -> Server:  # noqa: ARG001 - as of geartrain
     """The same with a `@batched` model."""
     return _geartrain(folder, "tensor_batched")
 
@@ -159,12 +181,12 @@ def _geartrain(folder: pathlib.Path, name: str) -> Server:
     return Server(name="geartrain", command=(str(script), "serve", str(model), *address))
 
 
-def triton(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
+def triton(folder: pathlib.Path, *, clients: Clients) -> Server:  # noqa: ARG001 - as of geartrain
     """The binary of the PyTriton package, with its Python backend."""
     return peer_servers.triton(folder, model="echo")
 
 
-def triton_batched(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
+def triton_batched(folder: pathlib.Path, *, clients: Clients) -> Server:  # noqa: ARG001 - as of geartrain
     """The same with its dynamic batcher, which does not wait."""
 
     def settle(config: str) -> str:
@@ -173,12 +195,12 @@ def triton_batched(folder: pathlib.Path, *, connections: int) -> Server:  # noqa
     return peer_servers.triton(folder, model="echo", settle=settle)
 
 
-def mlserver(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
+def mlserver(folder: pathlib.Path, *, clients: Clients) -> Server:  # noqa: ARG001 - as of geartrain
     """With its own defaults: one process for HTTP and gRPC, one for the model."""
     return peer_servers.mlserver(HERE / "peers/mlserver", model="echo")
 
 
-def kserve(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
+def kserve(folder: pathlib.Path, *, clients: Clients) -> Server:  # noqa: ARG001 - as of geartrain
     """Its Python server, which runs the model in the process that serves."""
     python = peers_environment("kserve") / "bin/python"
     return Server(
@@ -188,8 +210,8 @@ def kserve(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001
     )
 
 
-def grpc_floor(folder: pathlib.Path, *, connections: int) -> Server:  # noqa: ARG001 - as of geartrain
-    """A bare grpc.aio server that gives the bytes it gets."""
+def grpc_floor(folder: pathlib.Path, *, clients: Clients) -> Server:  # noqa: ARG001 - as of geartrain
+    """The bare wire: it gives the bytes it gets."""
     return Server(name="floor", command=(sys.executable, str(HERE / "grpc_floor.py"), "{port}", "{grpc}"), ready="/")
 
 
@@ -207,17 +229,18 @@ MAKERS = {
 # load
 
 
-def drive(server: Running, request: Request, body: pathlib.Path, *, connections: int, seconds: int) -> Load:
-    """Send one request after the other over each connection."""
+def drive(server: Running, request: Request, body: pathlib.Path, *, clients: Clients, seconds: int) -> Load:
+    """Send one request after the other, on each connection or stream."""
     if request.is_grpc:
-        return _h2load(server.grpc_port, body, connections=connections, seconds=seconds)
+        return _h2load(server.grpc_port, body, clients=clients, seconds=seconds)
     arguments = [str(body), request.content_type, *([] if request.header is None else [str(request.header)])]
-    return drive_by_wrk(server, PATH, "infer.lua", arguments, connections=connections, seconds=seconds)
+    return drive_by_wrk(server, PATH, "infer.lua", arguments, connections=clients.connections, seconds=seconds)
 
 
-def _h2load(port: int, body: pathlib.Path, *, connections: int, seconds: int) -> Load:
+def _h2load(port: int, body: pathlib.Path, *, clients: Clients, seconds: int) -> Load:
     headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-    command = ["h2load", f"-c{connections}", "-m1", "-t1", f"-D{seconds}", "-w24", "-W24", "-d", str(body), *headers]
+    load = [f"-c{clients.connections}", f"-m{clients.streams}", f"-D{seconds}"]
+    command = ["h2load", *load, "-t1", "-w24", "-W24", "-d", str(body), *headers]
     done = subprocess.run(
         [*command, f"http://127.0.0.1:{port}{GRPC_PATH}"],
         check=True,
@@ -238,26 +261,42 @@ def _h2load(port: int, body: pathlib.Path, *, connections: int, seconds: int) ->
 
 
 def check(name: str, server: Running, request: Request) -> None:
-    """Ask once, and raise RuntimeError if the answer is not the tensor that was sent.
+    """Ask once, and raise RuntimeError if the answer is not the tensor that was sent."""
+    answered, is_good = (_ask_by_grpc if request.is_grpc else _ask_by_http)(server, request)
+    if not is_good:
+        raise RuntimeError(f"{name} answered {answered}")
 
-    Of gRPC, look at JSON's endpoint.
-    """
-    asked = small_json() if request.is_grpc else request
-    headers = {"Content-Type": asked.content_type}
-    if asked.header is not None:
-        headers["Inference-Header-Content-Length"] = str(asked.header)
+
+def _ask_by_grpc(server: Running, request: Request) -> tuple[str, bool]:
+    """Return what was answered, and whether it is the tensor."""
+    import grpc  # `compare.py` runs without it
+
+    from geartrain.transport.grpc.open_inference_pb2 import ModelInferResponse
+
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options=_UNLIMITED) as channel:
+        ask: Any = channel.unary_unary(GRPC_PATH, response_deserializer=ModelInferResponse.FromString)
+        response = ask(request.body[_PREFIX:], timeout=10)
+    [tensor] = response.outputs
+    raw = b"".join(response.raw_output_contents) or array.array("f", tensor.contents.fp32_contents).tobytes()
+    return f"{tensor.name} {tensor.shape} {raw[:32]!r}", tensor.name == "y" and request.body.endswith(raw)
+
+
+def _ask_by_http(server: Running, request: Request) -> tuple[str, bool]:
+    """Return what was answered, and whether it is the tensor."""
+    headers = {"Content-Type": request.content_type}
+    if request.header is not None:
+        headers["Inference-Header-Content-Length"] = str(request.header)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    connection.request("POST", PATH, asked.body, headers)
+    connection.request("POST", PATH, request.body, headers)
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
-    if asked.header is not None:
-        is_good = body.endswith(asked.body[asked.header :])
+    if request.header is not None:
+        is_good = body.endswith(request.body[request.header :])
     else:
-        values = array.array("f", json.loads(asked.body)["inputs"][0]["data"]).tolist()
+        values = array.array("f", json.loads(request.body)["inputs"][0]["data"]).tolist()
         is_good = answer.status == http.client.OK and _flat(json.loads(body)["outputs"][0]["data"]) == values
-    if not is_good:
-        raise RuntimeError(f"{name} answered {answer.status} {body[:100]!r}")
+    return f"{answer.status} {body[:100]!r}", is_good
 
 
 def _flat(data: list[float]) -> list[float]:
@@ -266,25 +305,21 @@ def _flat(data: list[float]) -> list[float]:
 
 
 def measure(case: Case, *, names: Sequence[str], rounds: int, seconds: int) -> str:
-    """Measure one case; a markdown table for each number of connections."""
+    """Measure one case; a markdown table for each load."""
     request = case.request()
     tables = []
-    for connections in case.connections:
+    for clients in case.loads:
         with contextlib.ExitStack() as stack:
             folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
             body = folder / "body"
             body.write_bytes(request.body)
             started: dict[str, Running] = {}
             for name in case.servers:
-                if name in names and (connections > 1 or name not in BATCHED):
+                if name in names and (clients.count > 1 or name not in BATCHED):
                     own = folder / name.replace(", ", "-")  # Triton takes no blank in a path
                     own.mkdir()
-                    started[name] = stack.enter_context(running(MAKERS[name](own, connections=connections)))
-                    if name != "floor":
-                        check(name, started[name], request)
-            tables.append(
-                _turns(case, request, body, started=started, connections=connections, rounds=rounds, seconds=seconds)
-            )
+                    started[name] = stack.enter_context(running(MAKERS[name](own, clients=clients)))
+            tables.append(_turns(case, request, body, started=started, clients=clients, turns=(rounds, seconds)))
     return "\n".join(tables)
 
 
@@ -294,23 +329,25 @@ def _turns(
     body: pathlib.Path,
     *,
     started: dict[str, Running],
-    connections: int,
-    rounds: int,
-    seconds: int,
+    clients: Clients,
+    turns: tuple[int, int],
 ) -> str:
+    """Measure in rounds. `turns`: their number, and seconds for each server in each."""
+    rounds, seconds = turns
     loads: dict[str, list[Load]] = {name: [] for name in started}
     for server in started.values():
-        drive(server, request, body, connections=connections, seconds=WARM_UP)
+        drive(server, request, body, clients=clients, seconds=WARM_UP)
     for _ in range(rounds):
         for name, server in started.items():
-            loads[name].append(drive(server, request, body, connections=connections, seconds=seconds))
+            if name != "floor":  # it gives back what is no answer
+                check(name, server, request)
+            loads[name].append(drive(server, request, body, clients=clients, seconds=seconds))
     ours = [name for name in loads if name.startswith("geartrain")]
     rows = [_row(name, measured, [loads[own] for own in ours]) for name, measured in loads.items()]
     # h2load tells the mean where wrk tells the median.
     times = "mean ms" if request.is_grpc else "p50 ms"
-    many = "1 connection" if connections == 1 else f"{connections} connections"
     head = ["server", "good/s", times, "bad", *[f"{own}: good/s" for own in ours]]
-    return f"### {case.title}, {many}\n\n{table(head, rows)}"
+    return f"### {case.title}, {clients}\n\n{table(head, rows)}"
 
 
 def _row(name: str, measured: Sequence[Load], ours: Sequence[Sequence[Load]]) -> list[str]:
