@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.support.folders import files_below
 from tests.support.servers import LiveServer, Serve, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -416,7 +417,7 @@ async def test_d10_copies_of_output_files_are_gone(
         await output(server, "[file('a.txt'), io.BytesIO(b'x'), file('b.png')]")
         await output(server, "'x' * 10_000_000")
         assert own_folders(tmp_path) != []
-        await eventually(lambda: not any(path.is_file() for path in tmp_path.glob("geartrain-*/**/*")), 5)
+        await eventually(lambda: not any(files_below(own) for own in own_folders(tmp_path)), 5)
     assert own_folders(tmp_path) == []
 
 

@@ -22,6 +22,7 @@ from geartrain.service.models.replicas import ModelSetupError
 from tests.contract.conftest import LIMIT, ROOT, Bench, OpenBench, events_of, leftovers, story
 from tests.contract.model import slow_setup
 from tests.contract.model.run import wait_on_loop
+from tests.support.folders import files_below
 from tests.support.gates import Gate
 
 
@@ -296,8 +297,7 @@ async def test_d10_files_are_gone_when_the_prediction_has_ended(bench: OpenBench
     async with bench(streams=False) as b:
         for _ in range(3):
             await b.done(["give a file", str(b.folder / "out.txt"), "content"])
-        left = [path for path in b.folder.glob("geartrain-*/**/*") if path.is_file()]
-        assert not left
+        assert not [path for own in b.folder.glob("geartrain-*") for path in files_below(own)]
 
 
 async def test_delivery_that_fails_fails_the_prediction(bench: OpenBench) -> None:

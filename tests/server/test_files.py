@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.folders import paths_below
 from tests.support.gates import Gates
 from tests.support.servers import Serve, ServerProcess, eventually, write_model
 from tests.support.web_server import running_server
@@ -103,13 +104,14 @@ def gates(tmp_path: Path) -> Iterator[Gates]:
 def left_in(temporary: Path) -> list[str]:
     """Every file, and every folder that is not the server's own, which are empty when nothing runs."""
     own = [path for path in temporary.iterdir() if path.name.startswith("geartrain-")]
-    inside = [path for folder in own for path in folder.rglob("*") if not (path.is_socket() or path.name == "outputs")]
-    return sorted(str(path) for path in [*(set(temporary.iterdir()) - set(own)), *inside])
+    inside = [path for folder in own for path in paths_below(folder)]
+    left = [path for path in inside if not (path.is_socket() or path.name == "outputs")]
+    return sorted(str(path) for path in [*(set(temporary.iterdir()) - set(own)), *left])
 
 
 def names_in(temporary: Path, pattern: str = "*") -> list[str]:
     """Of files and folders, without the random part of a temporary one."""
-    return sorted(re.sub("^tmp.{8}", "", path.name) for path in temporary.rglob(pattern))
+    return sorted(re.sub("^tmp.{8}", "", path.name) for path in paths_below(temporary) if path.match(pattern))
 
 
 # Nothing is left

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.folders import paths_below
 from tests.support.gates import Gates
 from tests.support.servers import LiveServer, Serve, eventually
 
@@ -77,7 +78,7 @@ def gates(tmp_path: Path) -> Iterator[Gates]:
 
 def inputs_in(temporary: Path) -> list[Path]:
     """The folders of predictions, and what is in them."""
-    return [path for path in temporary.rglob("*") if any(part.startswith("prediction-") for part in path.parts)]
+    return [path for path in paths_below(temporary) if any(part.startswith("prediction-") for part in path.parts)]
 
 
 async def post(server: LiveServer, path: str = "/predictions", *, status: int = 200, **given: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.folders import files_below
 from tests.support.servers import LiveServer, Serve, eventually
 from tests.support.wire import connection
 
@@ -74,7 +75,7 @@ class Use:
         self.tasks = len(asyncio.all_tasks())
         self.workers_threads = entries(f"/proc/{server.pid}/task")
         self.threads = {thread.name for thread in threading.enumerate() if "asyncio" not in thread.name}
-        self.files = sorted(str(path) for path in folder.rglob("*") if not path.is_dir())
+        self.files = sorted(str(path) for path in files_below(folder))
 
     def differs_from(self, other: Use) -> list[str]:
         """What is not as it was."""

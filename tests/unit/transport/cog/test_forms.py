@@ -29,6 +29,7 @@ from geartrain.transport.cog.forms import MAX_TEXT, Form, FormExchange, admit_fo
 from geartrain.transport.wire.exchange import ClientGoneError
 from tests.support.deployments import FakeOutbound, close, deploy
 from tests.support.fakes import FakeWorker
+from tests.support.folders import paths_below
 
 TYPE = b"multipart/form-data; boundary=b0und"
 PATH, STRING = TypeSpec("path"), TypeSpec("string")
@@ -87,7 +88,7 @@ async def store(tmp_path: Path) -> AsyncIterator[AttachmentStore]:
 
 
 def left(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if not path.name.startswith("geartrain-")]
+    return [path for path in paths_below(folder) if not path.name.startswith("geartrain-")]
 
 
 async def read(
