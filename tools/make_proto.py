@@ -16,7 +16,7 @@ import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1] / "src"
 FOLDER = pathlib.Path("geartrain/transport/grpc")
-NAMES = ("health", "open_inference", "reflection", "reflection_v1alpha")
+NAMES = ("health", "open_inference", "reflection")
 PROTOS = tuple(FOLDER / f"{name}.proto" for name in NAMES)
 MODULES = tuple(FOLDER / f"{name}_pb2.py" for name in NAMES)
 

@@ -103,7 +103,7 @@ function textOf(answer) {
 
 async function main() {
   const inference = load(proto).inference.GRPCInferenceService;
-  const health = load(path.join(__dirname, "health.proto")).grpc.health.v1.Health;
+  const health = load(path.join(path.dirname(proto), "health.proto")).grpc.health.v1.Health;
   const client = new inference(address, credentials());
   const compressed = new inference(address, credentials(), { "grpc.default_compression_algorithm": GZIP });
   const healthClient = new health(address, credentials());

@@ -25,7 +25,7 @@ from geartrain.transport.wire.exchange import (
 LIMIT: Final = 20.0  # seconds
 
 
-class _Changes:
+class Changes:
     """Lets a test wait until something is so. There is one waiter at a time."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class FakeStream:
         self._is_read = asyncio.Event()
         self._is_read.set()
         self._has_left = False
-        self._changes = _Changes()
+        self._changes = Changes()
 
     async def write(self, data: bytes) -> None:
         """See `AnswerStream`."""
@@ -98,7 +98,7 @@ class FakeResponder:
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.streams: list[FakeStream] = []
-        self._changes = _Changes()
+        self._changes = Changes()
 
     def respond(self, answer: Answer) -> None:
         """See `Responder`."""

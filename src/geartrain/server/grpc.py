@@ -6,23 +6,21 @@ import asyncio
 import importlib
 import logging
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from geartrain.server.sockets import address_text, bind
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.access.authorizer import Authorizer
 from geartrain.transport.grpc.heads import is_grpc
 from geartrain.transport.grpc.options import GrpcOptions, GrpcOptionsError
-from geartrain.transport.routing import Decision
-from geartrain.transport.wire.exchange import Handler, Head
+from geartrain.transport.wire.exchange import Decision, Handler, Head
 from geartrain.transport.wire.tls import TlsContext
 
 if TYPE_CHECKING:
     from geartrain.transport.grpc.handler import GrpcHandler
 
 logger = logging.getLogger(__name__)
-
-_BACKLOG: Final = 2048
 
 
 def listen_grpc(options: GrpcOptions, host: str) -> tuple[socket.socket, ...]:
@@ -48,12 +46,10 @@ def grpc_tls(options: GrpcOptions, tls: TlsContext | None) -> TlsContext | None:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    is_v6 = ":" in host
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if is_v6 else socket.AF_INET, backlog=_BACKLOG)
+        return bind(host, port)
     except OSError as error:
-        where = f"[{host}]:{port}" if is_v6 else f"{host}:{port}"
-        msg = f"cannot listen for gRPC on {where}: {error.strerror or error}. "
+        msg = f"cannot listen for gRPC on {address_text(host, port)}: {error.strerror or error}. "
         raise GrpcOptionsError(
             msg + "Choose another port with --grpc-port, or turn it off with --grpc-port off."
         ) from error

@@ -15,6 +15,7 @@ from geartrain.server.app import App, build
 from geartrain.server.grpc import grpc_tls, listen_grpc
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.reloading import watching
+from geartrain.server.sockets import address_text, bind
 from geartrain.server.tuning import tune_collector, tune_memory
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from geartrain.server.http import HttpServer
 
 logger = logging.getLogger("geartrain.server")
-
-_BACKLOG = 2048
 
 
 class PortInUseError(Exception):
@@ -117,7 +116,7 @@ def _listen(http: HttpServer, listeners: _Listeners, options: ServeOptions) -> N
     scheme = "http" if listeners.tls is None else "https"
     for stage, listener in (("listening", listeners.http), ("listening-admin", listeners.admin)):
         if listener is not None:
-            url = f"{scheme}://{_address(options.host, listener.getsockname()[1])}"
+            url = f"{scheme}://{address_text(options.host, listener.getsockname()[1])}"
             http.listen(listener, listeners.tls, is_admin=listener is listeners.admin)
             options.on_progress(Progress(stage=stage, model=_name(options), url=url))
 
@@ -128,7 +127,7 @@ def _listen_grpc(http: HttpServer, listeners: _Listeners, app: App) -> None:
         if not app.serves_models:
             listener.close()
             continue
-        url = _address(app.options.host, listener.getsockname()[1])
+        url = address_text(app.options.host, listener.getsockname()[1])
         http.listen(listener, listeners.grpc_tls)
         app.options.on_progress(Progress(stage="listening-grpc", url=url))
 
@@ -139,17 +138,12 @@ def _name(options: ServeOptions) -> str:
 
 def listen(host: str, port: int) -> socket.socket:
     """Bind the address; raise `PortInUseError` if it cannot be had."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return bind(host, port)
     except OSError as error:
-        where = _address(host, port)
+        where = address_text(host, port)
         msg = f"cannot listen on {where}: {error.strerror or error}. Choose another with --host and --port."
         raise PortInUseError(msg) from error
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @contextlib.contextmanager

@@ -17,14 +17,13 @@ import msgspec
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.transport.errors import BUG
-from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, AnswerStream, Head, Responder
+from geartrain.transport.wire.exchange import Accepted, Answer, AnswerStream, Decision, Head, Responder
 
 logger = logging.getLogger(__name__)
 
 Params = Mapping[str, str]  # what the path names, such as `model` and `version`; missing ones are left out
 Scope = Literal["open", "predict", "read", "admin"]
 Subject = Literal["model", "all", "none"]
-Decision = Accepted | AcceptedInParts | Answer
 Begin = Callable[[Head, Params], Decision]
 
 GET: Final = ("GET", "HEAD")

@@ -11,9 +11,9 @@ import msgspec
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.transport.errors import BUG
-from geartrain.transport.routing import Api, Begin, Decision, Params
+from geartrain.transport.routing import Api, Begin, Params
 from geartrain.transport.wire.bodies import too_large
-from geartrain.transport.wire.exchange import Accepted, Answer, Body, Head, Responder
+from geartrain.transport.wire.exchange import Accepted, Answer, Body, Decision, Head, Responder
 
 logger = logging.getLogger(__name__)
 

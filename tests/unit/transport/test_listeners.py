@@ -9,8 +9,8 @@ import pytest
 from geartrain.domain.errors import GeartrainError
 from geartrain.server import listen
 from geartrain.transport.listeners import exposure_warning, is_loopback, split_routes
-from geartrain.transport.routing import GET, POST, Api, Decision, Params, Route, Router
-from geartrain.transport.wire.exchange import Answer, Head
+from geartrain.transport.routing import GET, POST, Api, Params, Route, Router
+from geartrain.transport.wire.exchange import Answer, Decision, Head
 
 
 class PlainApi:

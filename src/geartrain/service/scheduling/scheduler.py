@@ -84,16 +84,12 @@ class Scheduler:
             is_plain = schedule is NO_SCHEDULE and not level and not self.is_batching
             return NO_TICKET if is_plain else Ticket(key, schedule, level)
         self.context.counts.add_fault("REJECTED", 0.0, ran=False, at=0.0)
-        self.expect_others()
+        self._demand.end_call(alone=False)  # several clients ask at the same time
         raise capacity.refusal(size, ahead=self.pending.queue.ahead_of(level) if has_levels else self.waiting)
 
     def retry_after(self) -> int:
         """Return in how many seconds there is likely to be a slot for one more."""
         return self._capacity.retry_after(self.waiting)
-
-    def expect_others(self) -> None:
-        """Note that several clients ask at the same time."""
-        self._demand.end_call(alone=False)
 
     # the queue
 

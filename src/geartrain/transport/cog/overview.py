@@ -16,9 +16,9 @@ from geartrain.domain.cog_version import COG_VERSION
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.transport.cog.api import json_answer
 from geartrain.transport.cog.health import health_fields
-from geartrain.transport.routing import Decision, Params
+from geartrain.transport.routing import Params
 from geartrain.transport.tasks import Request
-from geartrain.transport.wire.exchange import Answer, Head
+from geartrain.transport.wire.exchange import Answer, Decision, Head
 
 if TYPE_CHECKING:
     from geartrain.service.models.catalogue import Catalogue

@@ -22,7 +22,7 @@ from geartrain.transport.cog.forms import Form, FormExchange, may_be_input, wron
 from geartrain.transport.cog.headers import PredictionHeaders, read_headers
 from geartrain.transport.cog.streams import EventStream, EventStreams
 from geartrain.transport.large_bodies import LargeBodies, is_light
-from geartrain.transport.routing import Decision, Params
+from geartrain.transport.routing import Params
 from geartrain.transport.runs import DIRECT_LIMIT, RunExchange
 from geartrain.transport.tasks import size_refusal, start
 from geartrain.transport.wire.exchange import (
@@ -32,6 +32,7 @@ from geartrain.transport.wire.exchange import (
     AcceptedInParts,
     Answer,
     Body,
+    Decision,
     Head,
     Responder,
 )

@@ -19,9 +19,9 @@ from geartrain.transport.cog.api import json_answer
 from geartrain.transport.cog.docs_page import docs_page
 from geartrain.transport.cog.health import health_fields
 from geartrain.transport.errors import error_headers
-from geartrain.transport.routing import Begin, Decision, Params
+from geartrain.transport.routing import Begin, Params
 from geartrain.transport.tasks import Endpoint, Request
-from geartrain.transport.wire.exchange import JSON, Answer, Head
+from geartrain.transport.wire.exchange import JSON, Answer, Decision, Head
 
 
 class SystemEndpoints:

@@ -14,8 +14,8 @@ from geartrain.transport.cog.api import COG, CogOptions
 from geartrain.transport.cog.headers import read_headers
 from geartrain.transport.cog.predictions import PredictionEndpoints, PredictionExchange, PredictionWish
 from geartrain.transport.large_bodies import LargeBodies
-from geartrain.transport.routing import Decision, Params
-from geartrain.transport.wire.exchange import Body, Head, Responder
+from geartrain.transport.routing import Params
+from geartrain.transport.wire.exchange import Body, Decision, Head, Responder
 
 _NO_STREAMS: Final = "Training endpoints do not support streaming responses."
 

@@ -23,7 +23,7 @@ from geartrain.transport.grpc.status import (
 )
 from geartrain.transport.wire.exchange import Answer, AnswerStream, MessageStream, Responder
 
-WORTHWHILE: Final = 1024  # bytes of a message that is worth compressing
+MIN_COMPRESSED: Final = 1024  # bytes of a message that is worth compressing
 EXPIRED: Final = "Deadline Exceeded"
 _TOO_LATE: Final = failure(Status.DEADLINE_EXCEEDED, EXPIRED)
 _NOTHING_SENT: Final = Answer(HTTP_OK, (), (*HEADERS, *OK_TRAILERS))

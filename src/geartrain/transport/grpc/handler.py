@@ -12,7 +12,6 @@ from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.access.authorizer import Authorizer
 from geartrain.transport.grpc.access import CallAccess, Need
 from geartrain.transport.grpc.context import CallContext
-from geartrain.transport.grpc.conversations import Conversation, Conversations
 from geartrain.transport.grpc.errors import CallError, refusal
 from geartrain.transport.grpc.framing import NO_LIMIT, PREFIX_SIZE, announced, too_large
 from geartrain.transport.grpc.heads import CallHead, read_head
@@ -21,19 +20,19 @@ from geartrain.transport.grpc.health_pb2 import HealthCheckRequest
 from geartrain.transport.grpc.infer import PATH as INFER
 from geartrain.transport.grpc.infer import infer_exchange
 from geartrain.transport.grpc.options import GrpcOptions
-from geartrain.transport.grpc.reflection import REFLECTION_METHODS, new_reflection
+from geartrain.transport.grpc.reflection import REFLECTION_METHODS, Reflection
 from geartrain.transport.grpc.request_heads import RequestReader
 from geartrain.transport.grpc.response_heads import ResponseWriter
 from geartrain.transport.grpc.servicer import SERVICE, Calls
 from geartrain.transport.grpc.status import Status
+from geartrain.transport.grpc.streaming import StreamingCall, StreamingCalls
 from geartrain.transport.grpc.streams import InferStream
-from geartrain.transport.grpc.unary import LateMethod, Method, methods, unary_exchange
-from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Exchange, Head, Responder
+from geartrain.transport.grpc.unary import AsyncMethod, Method, methods, unary_exchange
+from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Decision, Exchange, Head, Responder
 
 STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
 _OPEN: Final = Need("open")
 
-Decision = Accepted | AcceptedInParts | Answer
 Begin = Callable[[CallHead], Accepted | AcceptedInParts]
 
 
@@ -53,7 +52,7 @@ class GrpcHandler:
         self._access = access
         self._max_body = limit + PREFIX_SIZE if limit else NO_LIMIT
         self._too_large = refusal(too_large(limit))
-        self._conversations = Conversations()
+        self._streaming = StreamingCalls()
         self._health = HealthCalls(catalogue)
         self._methods: dict[bytes, Begin] = {
             path.encode(): begin for path, begin in self._table(has_administration=options.has_administration)
@@ -71,7 +70,7 @@ class GrpcHandler:
 
     def close(self) -> None:
         """End what waits for its client, with UNAVAILABLE: the server is about to stop. What runs is answered first."""
-        self._conversations.close()
+        self._streaming.close()
         self._health.close()
 
     # the table
@@ -86,13 +85,13 @@ class GrpcHandler:
             yield method.path, partial(self._begin_unary, method)
         yield WATCH, self._begin_watch
         for path in REFLECTION_METHODS:
-            yield path, partial(self._begin_reflection, path)
+            yield path, self._begin_reflection
 
     def _begin_infer(self, head: CallHead) -> Accepted:
         grant = self._access.grant(head, "predict")
         return self._accept(infer_exchange(self._context, head, grant), is_reusable=grant.is_lasting)
 
-    def _begin_unary(self, method: Method | LateMethod, head: CallHead) -> Accepted:
+    def _begin_unary(self, method: Method | AsyncMethod, head: CallHead) -> Accepted:
         grant = self._access.grant(head, method.need.scope)
         return self._accept(unary_exchange(self._context, method, head, grant=grant), is_reusable=grant.is_lasting)
 
@@ -102,18 +101,18 @@ class GrpcHandler:
 
     def _begin_stream(self, head: CallHead) -> AcceptedInParts:
         self._access.grant(head, "predict")
-        return self._converse(partial(InferStream, self._context, head, owner=self._conversations))
+        return self._accept_stream(partial(InferStream, self._context, head, owner=self._streaming))
 
-    def _begin_reflection(self, path: str, head: CallHead) -> AcceptedInParts:
+    def _begin_reflection(self, head: CallHead) -> AcceptedInParts:
         limit = self._context.max_message
-        return self._converse(partial(new_reflection, self._conversations, head, path=path, max_message=limit))
+        return self._accept_stream(partial(Reflection, self._streaming, head, max_message=limit))
 
     def _accept(self, new_exchange: Callable[[Responder], Exchange], *, is_reusable: bool = True) -> Accepted:
         return Accepted(new_exchange, self._max_body, self._refuse_size, is_reusable, announced)
 
-    def _converse(self, new_exchange: Callable[[Responder], Conversation]) -> AcceptedInParts:
+    def _accept_stream(self, new_exchange: Callable[[Responder], StreamingCall]) -> AcceptedInParts:
         # Each message is held against the limit by itself.
-        return AcceptedInParts(new_exchange, NO_LIMIT, self._refuse_size, is_conversation=True)
+        return AcceptedInParts(new_exchange, NO_LIMIT, self._refuse_size, is_bidirectional=True)
 
     def _refuse_size(self, _: int) -> Answer:
         return self._too_large

@@ -12,12 +12,12 @@ from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.transport.grpc import health_pb2
 from geartrain.transport.grpc.answers import MessageAnswer
-from geartrain.transport.grpc.conversations import SHUTTING_DOWN
 from geartrain.transport.grpc.errors import status_of
 from geartrain.transport.grpc.framing import frame, unpack
 from geartrain.transport.grpc.heads import CallHead
 from geartrain.transport.grpc.servicer import SERVICE
 from geartrain.transport.grpc.status import Status
+from geartrain.transport.grpc.streaming import SHUTTING_DOWN
 from geartrain.transport.grpc.unary import parse_message
 from geartrain.transport.wire.exchange import Body, ClientGoneError, Responder
 

@@ -13,7 +13,7 @@ from geartrain.service.models import inference
 from geartrain.service.models.deployment import Deployment
 from geartrain.transport import compression
 from geartrain.transport.access.grants import Grant
-from geartrain.transport.grpc.answers import WORTHWHILE, Deadline, whole, whole_compressed
+from geartrain.transport.grpc.answers import MIN_COMPRESSED, Deadline, whole, whole_compressed
 from geartrain.transport.grpc.context import CallContext
 from geartrain.transport.grpc.errors import refusal
 from geartrain.transport.grpc.framing import PREFIX_SIZE, check_whole, is_compressed, unpack
@@ -77,7 +77,7 @@ class InferExchange(RunExchange):
     def answer(self) -> Answer:
         """Return what the run gave; raises `GeartrainError`."""
         parts = self._write()
-        if self._mirrors and sum(map(len, parts)) > WORTHWHILE:
+        if self._mirrors and sum(map(len, parts)) > MIN_COMPRESSED:
             return whole_compressed(compression.deflate(parts, "gzip"))
         return whole(parts)
 

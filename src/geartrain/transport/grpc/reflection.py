@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from geartrain.domain.rendering import clip
-from geartrain.transport.grpc.conversations import Conversation, Conversations
 from geartrain.transport.grpc.framing import frame
-from geartrain.transport.grpc.heads import CallHead
 from geartrain.transport.grpc.health import HEALTH_SERVICE
 from geartrain.transport.grpc.servicer import SERVICE
 from geartrain.transport.grpc.status import Status
+from geartrain.transport.grpc.streaming import StreamingCall
 from geartrain.transport.grpc.unary import parse_message
-from geartrain.transport.wire.exchange import Body, Responder
+from geartrain.transport.wire.exchange import Body
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FileDescriptor
@@ -28,15 +26,8 @@ REFLECTION_SERVICES: Final = ("grpc.reflection.v1.ServerReflection", "grpc.refle
 REFLECTION_METHODS: Final = tuple(f"/{service}/ServerReflectionInfo" for service in REFLECTION_SERVICES)
 
 
-class Reflection(Conversation):
-    """One call. Each question is answered before the next one is read."""
-
-    def __init__(
-        self, owner: Conversations, head: CallHead, responder: Responder, *, messages: ModuleType, max_message: int
-    ) -> None:
-        """`messages`: the module of the version that the client speaks."""
-        super().__init__(owner, head, responder, max_message=max_message)
-        self._messages = messages
+class Reflection(StreamingCall):
+    """One call of either version, which have the same messages. A question is answered before the next one is read."""
 
     @property
     def is_idle(self) -> bool:
@@ -48,8 +39,10 @@ class Reflection(Conversation):
 
     async def take(self, message: Body) -> None:
         """Answer a question."""
-        asked = parse_message(self._messages.ServerReflectionRequest, message)
-        response = self._messages.ServerReflectionResponse(valid_host=asked.host, original_request=asked)
+        from geartrain.transport.grpc import reflection_pb2 as pb
+
+        asked = parse_message(pb.ServerReflectionRequest, message)
+        response = pb.ServerReflectionResponse(valid_host=asked.host, original_request=asked)
         try:
             self._answer(asked, response)
         except _UnknownError as error:
@@ -145,17 +138,22 @@ def _messages(types: Mapping[str, Descriptor]) -> Iterator[Descriptor]:
 
 @cache
 def _known() -> _Known:
-    from geartrain.transport.grpc import health_pb2, open_inference_pb2, reflection_pb2, reflection_v1alpha_pb2
+    from geartrain.transport.grpc import health_pb2, open_inference_pb2, reflection_pb2
 
-    modules = (open_inference_pb2, health_pb2, reflection_pb2, reflection_v1alpha_pb2)
-    return _Known(module.DESCRIPTOR for module in modules)
+    files = [module.DESCRIPTOR for module in (open_inference_pb2, health_pb2, reflection_pb2)]
+    return _Known([*files, _as_v1alpha(reflection_pb2.DESCRIPTOR)])
 
 
-def new_reflection(
-    owner: Conversations, head: CallHead, responder: Responder, *, path: str, max_message: int
-) -> Reflection:
-    """Return what answers a call of the method at `path`, of one version or the other."""
-    from geartrain.transport.grpc import reflection_pb2, reflection_v1alpha_pb2
+def _as_v1alpha(file: FileDescriptor) -> FileDescriptor:
+    """Return the description of the earlier version: that of the later one, but for the names of package and file."""
+    from google.protobuf import text_format
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
 
-    messages = reflection_v1alpha_pb2 if path == REFLECTION_METHODS[1] else reflection_pb2
-    return Reflection(owner, head, responder, messages=messages, max_message=max_message)
+    text = text_format.MessageToString(FileDescriptorProto.FromString(file.serialized_pb))
+    earlier = FileDescriptorProto()
+    text_format.Parse(text.replace(file.package, f"{file.package}alpha"), earlier)
+    earlier.name = file.name.replace(".proto", "_v1alpha.proto")
+    pool = DescriptorPool()
+    pool.Add(earlier)
+    return pool.FindFileByName(earlier.name)

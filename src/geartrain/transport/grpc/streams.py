@@ -17,11 +17,11 @@ from geartrain.service.models import inference
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.readers import EventReader, LaggedError
 from geartrain.transport.grpc.context import CallContext
-from geartrain.transport.grpc.conversations import BREATH, Conversation, Conversations
 from geartrain.transport.grpc.errors import as_geartrain_error, describe
 from geartrain.transport.grpc.framing import frame
 from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
 from geartrain.transport.grpc.regions import write_outputs
+from geartrain.transport.grpc.streaming import BURST, StreamingCall, StreamingCalls
 from geartrain.transport.grpc.translate import Call, encode_end, encode_error, parse, within
 from geartrain.transport.wire.exchange import Body, ClientGoneError, Responder
 
@@ -29,10 +29,10 @@ MAX_AT_ONCE: Final = 1024  # requests of one stream; further ones are left in th
 MAX_HELD: Final = 64 * 1024**2  # bytes of them, beyond which none is begun until one is answered
 
 
-class InferStream(Conversation):
+class InferStream(StreamingCall):
     """One call."""
 
-    def __init__(self, context: CallContext, head: CallHead, responder: Responder, *, owner: Conversations) -> None:
+    def __init__(self, context: CallContext, head: CallHead, responder: Responder, *, owner: StreamingCalls) -> None:
         super().__init__(owner, head, responder, max_message=context.max_message)
         self._context = context
         self._running: dict[_Run, int] = {}  # bytes of their messages
@@ -189,7 +189,7 @@ class _YieldingRun:
                 response = inference.response_of(deployment, event.chunk, call.request)
                 stream.send_response(response, call, final=False)
                 await stream.answer.drained()
-                if index % BREATH == 0:
+                if index % BURST == 0:
                     await asyncio.sleep(0)
             elif type(event) is Completed:
                 inference.check_success(deployment, self._prediction)

@@ -76,10 +76,8 @@ def read_call(message: Message, regions: SharedRegions) -> Call:
     return Call(head.model_name, read_version(head.model_version), request, places, wishes.empty_final)
 
 
-def within(request: InferRequest, seconds: float | None) -> InferRequest:
-    """Return the request with what is left until the deadline of its call as a limit; None for a call without one."""
-    if seconds is None:
-        return request
+def within(request: InferRequest, seconds: float) -> InferRequest:
+    """Return the request with what is left until the deadline of its call as a limit."""
     return msgspec.structs.replace(request, schedule=request.schedule.within(seconds))
 
 

@@ -14,7 +14,7 @@ from geartrain.transport import compression
 from geartrain.transport.access.grants import Grant
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.access import NEEDS, Need, check_message
-from geartrain.transport.grpc.answers import WORTHWHILE, Deadline, whole, whole_compressed
+from geartrain.transport.grpc.answers import MIN_COMPRESSED, Deadline, whole, whole_compressed
 from geartrain.transport.grpc.context import CallContext
 from geartrain.transport.grpc.errors import refusal
 from geartrain.transport.grpc.framing import PREFIX_SIZE, check_whole, is_compressed, unpack
@@ -51,7 +51,7 @@ class Method(msgspec.Struct, frozen=True):
     answer: Callable[[Any], Message]
 
 
-class LateMethod(msgspec.Struct, frozen=True):
+class AsyncMethod(msgspec.Struct, frozen=True):
     """A row of the table, of a method that takes its time. Attributes as those of `Method`."""
 
     path: str
@@ -60,7 +60,7 @@ class LateMethod(msgspec.Struct, frozen=True):
     answer: Callable[[Any], Awaitable[Message]]
 
 
-def methods(calls: Calls, *, has_administration: bool) -> list[Method | LateMethod]:
+def methods(calls: Calls, *, has_administration: bool) -> list[Method | AsyncMethod]:
     """Return the table of the inference service, but for inference itself."""
     at_once = (
         (pb.ServerLiveRequest, calls.server_live),
@@ -79,8 +79,8 @@ def methods(calls: Calls, *, has_administration: bool) -> list[Method | LateMeth
         (pb.RepositoryModelLoadRequest, calls.repository_model_load),
         (pb.RepositoryModelUnloadRequest, calls.repository_model_unload),
     )
-    table: list[Method | LateMethod] = [Method(*_row(request), answer) for request, answer in at_once]
-    table += [LateMethod(*_row(request), answer) for request, answer in late]
+    table: list[Method | AsyncMethod] = [Method(*_row(request), answer) for request, answer in at_once]
+    table += [AsyncMethod(*_row(request), answer) for request, answer in late]
     return [each for each in table if has_administration or each.path.rpartition("/")[2] not in ADMINISTRATION]
 
 
@@ -95,7 +95,7 @@ class _UnaryExchange:
     __slots__ = ("_context", "_grant", "_head", "_method", "_mirrors", "_responder")
 
     def __init__(
-        self, context: CallContext, method: Method | LateMethod, head: CallHead, *, grant: Grant, responder: Responder
+        self, context: CallContext, method: Method | AsyncMethod, head: CallHead, *, grant: Grant, responder: Responder
     ) -> None:
         self._context = context
         self._method = method
@@ -123,12 +123,12 @@ class _UnaryExchange:
 
     def _answer(self, message: Message) -> Answer:
         data = message.SerializeToString()
-        if self._mirrors and len(data) > WORTHWHILE:
+        if self._mirrors and len(data) > MIN_COMPRESSED:
             return whole_compressed(compression.deflate((data,), "gzip"))
         return whole((data,))
 
 
-class PromptExchange(_UnaryExchange):
+class SyncExchange(_UnaryExchange):
     """One call that is answered at once."""
 
     __slots__ = ()
@@ -154,14 +154,14 @@ class PromptExchange(_UnaryExchange):
         self._responder.respond(answer)
 
 
-class LateExchange(_UnaryExchange):
+class AsyncExchange(_UnaryExchange):
     """One call that takes its time, and goes on even when its client has gone."""
 
     __slots__ = ()
-    _method: LateMethod
+    _method: AsyncMethod
 
     def __init__(
-        self, context: CallContext, method: LateMethod, head: CallHead, *, grant: Grant, responder: Responder
+        self, context: CallContext, method: AsyncMethod, head: CallHead, *, grant: Grant, responder: Responder
     ) -> None:
         if head.timeout != NO_TIMEOUT:
             responder = Deadline(responder, head.timeout, self.abandon)
@@ -189,9 +189,9 @@ def parse_message(kind: type[Message], message: Buffer) -> Any:
 
 
 def unary_exchange(
-    context: CallContext, method: Method | LateMethod, head: CallHead, *, grant: Grant
+    context: CallContext, method: Method | AsyncMethod, head: CallHead, *, grant: Grant
 ) -> Callable[[Responder], Exchange]:
     """Return what makes the exchanges of calls with this head."""
     if isinstance(method, Method):
-        return lambda responder: PromptExchange(context, method, head, grant=grant, responder=responder)
-    return lambda responder: LateExchange(context, method, head, grant=grant, responder=responder)
+        return lambda responder: SyncExchange(context, method, head, grant=grant, responder=responder)
+    return lambda responder: AsyncExchange(context, method, head, grant=grant, responder=responder)

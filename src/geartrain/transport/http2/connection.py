@@ -52,7 +52,7 @@ class ServerConnection:
         self._begin = b""  # of the preface
         self._takers = self._takers_by_phase()
         self.sender: Sender = self._shared.sender
-        self._control.greet()
+        self._control.send_settings()
 
     @property
     def stream_count(self) -> int:
@@ -111,7 +111,7 @@ class ServerConnection:
     def shut_down(self) -> None:
         """See `Codec`."""
         if self._shared.phase is not _OVER:
-            self._control.leave()
+            self._control.shut_down()
 
     def end(self, code: ErrorCode, reason: str = "") -> None:
         """See `Codec`."""
@@ -121,7 +121,7 @@ class ServerConnection:
         shared.phase = _OVER
         shared.accepts = False
         for stream in shared.streams:
-            shared.turns.drop(stream)
+            shared.queue.drop(stream)
         shared.streams.clear()
         shared.output.write(goaway_frame(shared.last_accepted, code, reason.encode()[:_LONGEST_REASON]))
 

@@ -40,7 +40,7 @@ _PING_SIZE: Final = 8
 _WINDOW_SIZE: Final = 4
 _SMALLEST_GOAWAY: Final = 8
 _MAX_PINGS: Final = 16  # of the driver, without an answer
-_LEAVING: Final = b"shutdown"  # the ping whose answer says that the first GOAWAY has been read
+_SHUTDOWN_PING: Final = b"shutdown"  # the ping whose answer says that the first GOAWAY has been read
 _DEFAULT_TABLE: Final = 4096
 _ACKNOWLEDGED: Final = frame(SETTINGS, ACK, 0)
 
@@ -48,7 +48,7 @@ _ACKNOWLEDGED: Final = frame(SETTINGS, ACK, 0)
 class ControlReader:
     """Takes the frames of stream 0, and WINDOW_UPDATE of any."""
 
-    __slots__ = ("_has_left", "_is_acknowledged", "_is_leaving", "_pings", "_requests", "_shared", "_table_size")
+    __slots__ = ("_awaits_ping", "_is_acknowledged", "_is_shut_down", "_pings", "_requests", "_shared", "_table_size")
 
     def __init__(self, shared: Shared, requests: RequestReader) -> None:
         self._shared = shared
@@ -56,10 +56,10 @@ class ControlReader:
         self._table_size = _DEFAULT_TABLE  # of the dynamic table that the client keeps for what it receives
         self._is_acknowledged = False  # whether the client knows the server's settings
         self._pings: deque[bytes] = deque(maxlen=_MAX_PINGS)  # of the driver, without an answer
-        self._has_left = False  # whether the driver has shut down
-        self._is_leaving = False  # whether the client has still to answer the ping behind that
+        self._is_shut_down = False  # by the driver
+        self._awaits_ping = False  # whether the client has still to answer the ping of the shutdown
 
-    def greet(self) -> None:
+    def send_settings(self) -> None:
         """Send the server's settings."""
         limits = self._shared.limits
         settings = [
@@ -74,14 +74,14 @@ class ControlReader:
         if limits.connection_window > DEFAULT_WINDOW:
             output.write(window_frame(0, limits.connection_window - DEFAULT_WINDOW))
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Say that no stream will be accepted soon, and ask when the client has read it."""
-        if self._has_left:
+        if self._is_shut_down:
             return
-        self._has_left = self._is_leaving = True
+        self._is_shut_down = self._awaits_ping = True
         output = self._shared.output
         output.write(goaway_frame(MAX_STREAM, ErrorCode.NO_ERROR))
-        output.write(frame(PING, 0, 0, payload=_LEAVING))
+        output.write(frame(PING, 0, 0, payload=_SHUTDOWN_PING))
 
     def ping(self, payload: bytes) -> None:
         """Ask for an answer."""
@@ -112,7 +112,7 @@ class ControlReader:
 
     def _change(self, name: int, value: int) -> None:
         shared = self._shared
-        windows = shared.turns.windows
+        windows = shared.queue.windows
         if name == HEADER_TABLE_SIZE:
             if value < self._table_size:
                 shared.output.drop_table()
@@ -123,7 +123,7 @@ class ControlReader:
             if value > MAX_WINDOW:
                 raise ConnectionFaultError(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE is too large.")
             shared.floods.count(Flood.SETTINGS)  # once more: it is work for every stream
-            shared.turns.change_initial(value, shared.streams)
+            shared.queue.change_initial(value, shared.streams)
         elif name == MAX_FRAME_SIZE:
             if not SMALLEST_MAX_FRAME <= value <= LARGEST_MAX_FRAME:
                 raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is out of its range.")
@@ -143,8 +143,8 @@ class ControlReader:
         elif content in self._pings:
             self._pings.remove(content)
             shared.events.append(PingAnswered(content))
-        elif content == _LEAVING and self._is_leaving:
-            self._is_leaving = False
+        elif content == _SHUTDOWN_PING and self._awaits_ping:
+            self._awaits_ping = False
             shared.accepts = False
             shared.output.write(goaway_frame(shared.last_accepted, ErrorCode.NO_ERROR))
 
@@ -165,14 +165,14 @@ class ControlReader:
         shared.floods.count(Flood.WINDOWS)
         increment = read_word(payload) & MAX_WINDOW
         if not number:
-            shared.turns.windows.grow_connection(increment)
+            shared.queue.windows.grow_connection(increment)
             return
         stream = shared.streams.get(number)
         if stream is None:
             shared.streams.step_of_other(number, Step.RECEIVE_WINDOW)
         else:
             shared.streams.step(stream, Step.RECEIVE_WINDOW)
-            shared.turns.grow(stream, increment)
+            shared.queue.grow(stream, increment)
 
     def unknown(self, _flags: int, _number: int, _payload: Buffer) -> None:
         """Take a frame of a kind that is not known, which means nothing (section 5.5)."""

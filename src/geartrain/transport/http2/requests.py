@@ -112,7 +112,7 @@ class RequestReader:
             head, fault = _NO_HEAD, ErrorCode.PROTOCOL_ERROR
         except HeadTooLargeError:
             head, status = _NO_HEAD, _TOO_LARGE
-        windows = shared.turns.windows
+        windows = shared.queue.windows
         stream = Stream(number, inbound=shared.initial_window, outbound=windows.initial, expected=head.length)
         is_full = len(self._streams) >= shared.limits.max_streams
         self._streams.open(stream, _RECEIVE_WHOLE if end else _RECEIVE_HEAD)
@@ -223,7 +223,7 @@ class RequestReader:
             self._streams.step_of_other(number, Step.RECEIVE_RESET)
         else:
             self._streams.step(stream, Step.RECEIVE_RESET)
-            self._shared.turns.drop(stream)
+            self._shared.queue.drop(stream)
             self._shared.events.append(StreamAborted(number, read_word(payload)))
 
     def priority(self, _: int, number: int, payload: Buffer) -> None:

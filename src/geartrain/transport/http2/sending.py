@@ -13,8 +13,8 @@ from geartrain.transport.http2.floods import FloodGuard
 from geartrain.transport.http2.frames import END_STREAM, SMALLEST_MAX_FRAME, VIEW_FROM, data_header, rst_frame
 from geartrain.transport.http2.interface import Buffer, ErrorCode, Fields
 from geartrain.transport.http2.output import Output
+from geartrain.transport.http2.send_queue import SendQueue
 from geartrain.transport.http2.streams import Answer, Step, Stream, Streams, StreamState
-from geartrain.transport.http2.turns import Turns
 
 _DIRECT: Final = 64 * 1024  # bytes of small bodies that go out without a turn
 _FRAME: Final = 64  # bytes for which each of them counts besides
@@ -27,12 +27,12 @@ _OPEN: Final = StreamState.OPEN
 class AnswerSender:
     """The `Sender` of a connection."""
 
-    __slots__ = ("_direct", "_floods", "_output", "_ready", "_streams", "_turns", "_windows")
+    __slots__ = ("_direct", "_floods", "_output", "_queue", "_ready", "_streams", "_windows")
 
-    def __init__(self, streams: Streams, *, turns: Turns, output: Output, floods: FloodGuard) -> None:
+    def __init__(self, streams: Streams, *, queue: SendQueue, output: Output, floods: FloodGuard) -> None:
         self._streams = streams
-        self._turns = turns
-        self._windows = turns.windows
+        self._queue = queue
+        self._windows = queue.windows
         self._output = output
         self._ready = output.ready
         self._floods = floods
@@ -64,7 +64,7 @@ class AnswerSender:
         for part in parts:
             size += len(part) if type(part) is bytes else memoryview(part).nbytes
         if found.held or (size and not self._is_free(found, size)):
-            self._turns.hold(found, parts, size)
+            self._queue.hold(found, parts, size)
             if is_last:
                 found.answer = Answer.LAST
             return
@@ -99,13 +99,13 @@ class AnswerSender:
         found = self._streams.get(stream)
         if found is not None:
             self._streams.step(found, Step.SEND_RESET)
-            self._turns.drop(found)
+            self._queue.drop(found)
             self._ready.append(rst_frame(stream, code))
 
     @property
     def held(self) -> int:
         """See `Sender`."""
-        return self._turns.held
+        return self._queue.held
 
     def unsent(self, stream: int) -> int:
         """See `Sender`."""
@@ -118,7 +118,7 @@ class AnswerSender:
 
     def take_output(self, size: int) -> list[Buffer]:
         """See `Sender`."""
-        taken = self._take_turns(size) if self._turns else []
+        taken = self._take_held(size) if self._queue else []
         if self._ready:
             taken.append(b"".join(self._ready))
             self._ready.clear()
@@ -134,19 +134,19 @@ class AnswerSender:
             and size <= stream.window
             and size <= self._windows.connection
             and self._direct + size <= _DIRECT
-            and not self._turns
+            and not self._queue
         )
 
-    def _take_turns(self, size: int) -> list[Buffer]:
+    def _take_held(self, size: int) -> list[Buffer]:
         """Write about so many bytes of the bodies that are held; return the buffers that are complete."""
         taken: list[Buffer] = []
-        while size > 0 and (turn := self._turns.next(size)) is not None:
+        while size > 0 and (turn := self._queue.next(size)) is not None:
             stream, pieces, count = turn
             size -= count
             is_last = stream.answer is Answer.LAST and not stream.held
             self._write_frames(stream.id, pieces, count, taken=taken, is_last=is_last)
             if count >= _WORTH or not stream.held:
-                self._floods.work += 1 + count // self._turns.largest_frame
+                self._floods.work += 1 + count // self._queue.largest_frame
             if is_last:
                 self._finish(stream)
             elif stream.answer is Answer.TRAILERS and not stream.held:
@@ -159,7 +159,7 @@ class AnswerSender:
     ) -> None:
         """Write pieces of a body, of `count` bytes, in frames; append the buffers that are complete to `taken`."""
         ready = self._ready
-        largest = self._turns.largest_frame
+        largest = self._queue.largest_frame
         header = data_header(largest, 0, number)
         left = 0  # bytes of the frame that has been begun
         for piece in pieces:

@@ -9,9 +9,9 @@ from geartrain.transport.http2.floods import Flood, FloodGuard
 from geartrain.transport.http2.frames import rst_frame, window_frame
 from geartrain.transport.http2.interface import ErrorCode, Event, Http2Limits, StreamAborted
 from geartrain.transport.http2.output import Output
+from geartrain.transport.http2.send_queue import SendQueue
 from geartrain.transport.http2.sending import AnswerSender
 from geartrain.transport.http2.streams import Stream, Streams, StreamState
-from geartrain.transport.http2.turns import Turns
 from geartrain.transport.http2.windows import DEFAULT_WINDOW, ReceiveWindow
 
 _OPEN: Final = StreamState.OPEN
@@ -33,7 +33,7 @@ class Shared:
 
     __slots__ = (
         *("accepts", "events", "floods", "inbound", "initial_window", "last_accepted"),
-        *("limits", "output", "phase", "sender", "streams", "turns"),
+        *("limits", "output", "phase", "sender", "streams", "queue"),
     )
 
     def __init__(self, limits: Http2Limits) -> None:
@@ -42,9 +42,9 @@ class Shared:
         self.events: list[Event] = []
         self.floods = FloodGuard()
         self.streams = Streams(max(_REMEMBERED, 2 * limits.max_streams))
-        self.turns = Turns()
+        self.queue = SendQueue()
         self.output = Output()
-        self.sender = AnswerSender(self.streams, turns=self.turns, output=self.output, floods=self.floods)
+        self.sender = AnswerSender(self.streams, queue=self.queue, output=self.output, floods=self.floods)
         self.inbound = ReceiveWindow(max(limits.connection_window, DEFAULT_WINDOW))
         # A client may use the window of the protocol until it knows of ours.
         self.initial_window = max(limits.stream_window, DEFAULT_WINDOW)

@@ -9,6 +9,7 @@ from typing import Final
 
 from geartrain.transport.wire.heads import WireError
 from geartrain.transport.wire.limits import MAX_FIELDS
+from geartrain.transport.wire.states import illegal_step
 
 _LONGEST_LINE: Final = 1024  # bytes of the line before a chunk: its size and its extensions, which are ignored
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
@@ -121,8 +122,7 @@ class ChunkReader:
 
     def _step(self, wanted: ChunkState) -> None:
         if wanted not in CHUNK_STEPS[self.state]:  # pragma: no cover - a bug in this module
-            msg = f"a body in chunks cannot go from {self.state} to {wanted}"
-            raise RuntimeError(msg)
+            raise illegal_step("a body in chunks", self.state, wanted)
         self.state = wanted
 
 

@@ -12,18 +12,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from http import HTTPStatus
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 import msgspec
 
+from geartrain.transport.wire.abandoning import NO_EXCHANGE, abandon
 from geartrain.transport.wire.bodies import PartsBody
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.exchange import JSON, Accepted, AcceptedInParts, Answer, Body, Exchange, PartsExchange
+from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Body, Exchange, PartsExchange
 from geartrain.transport.wire.heads import END, WireError
 from geartrain.transport.wire.outgoing import BodyStream, Outgoing
 from geartrain.transport.wire.reading import RequestReader
-from geartrain.transport.wire.responses import BUG, CONTINUE, LATER
-from geartrain.transport.wire.states import CONNECTION_STEPS, OVER, ConnectionState
+from geartrain.transport.wire.responses import BUG, CONTINUE, refusal
+from geartrain.transport.wire.states import CONNECTION_STEPS, OVER, ConnectionState, illegal_step
 from geartrain.transport.wire.terms import PLAIN, Terms
 
 logger = logging.getLogger(__name__)
@@ -34,19 +35,6 @@ _OWED: Final = frozenset({ConnectionState.RUNNING, ConnectionState.LINGER})
 _IDLE: Final = ConnectionState.IDLE
 _RUNNING: Final = ConnectionState.RUNNING
 _PARTS: Final = ConnectionState.PARTS
-
-
-class _NoExchange:
-    """Stands where no request is at hand."""
-
-    def receive(self, body: Any) -> None:
-        """Take nothing."""
-
-    def abandon(self) -> None:
-        """Abandon nothing."""
-
-
-_NO_EXCHANGE: Final = _NoExchange()
 
 
 class Owner(Protocol):
@@ -74,7 +62,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self._context = context
         self._owner = owner
-        self._exchange: Exchange | PartsExchange = _NO_EXCHANGE
+        self._exchange: Exchange | PartsExchange = NO_EXCHANGE
         self._is_streaming = False  # a part of the answer has been written
 
     # what the loop says
@@ -116,9 +104,9 @@ class Connection(asyncio.Protocol):
         self.step(ConnectionState.CLOSED)
         self.outgoing.close()
         self.reader.close()
-        exchange, self._exchange = self._exchange, _NO_EXCHANGE
+        exchange, self._exchange = self._exchange, NO_EXCHANGE
         self._owner.remove(self)
-        _abandon(exchange)
+        abandon(exchange)
 
     # what its reading half says
 
@@ -136,8 +124,7 @@ class Connection(asyncio.Protocol):
     def step(self, wanted: ConnectionState) -> None:
         """Go to another state; raise `RuntimeError` if there is no such step."""
         if wanted not in CONNECTION_STEPS[self.state]:
-            msg = f"a connection cannot go from {self.state} to {wanted}"
-            raise RuntimeError(msg)
+            raise illegal_step("a connection", self.state, wanted)
         self.state = wanted
         self.since = self._context.now
 
@@ -203,14 +190,12 @@ class Connection(asyncio.Protocol):
         if self._is_streaming:
             self.transport.abort()  # a second answer in the first would be taken for a part of it
             return
-        exchange, self._exchange = self._exchange, _NO_EXCHANGE
+        exchange, self._exchange = self._exchange, NO_EXCHANGE
         if self.state is ConnectionState.DISCARD:  # it has its answer
             self._linger()
         else:
-            body = msgspec.json.encode({"error": str(error)})
-            headers = LATER if error.status is HTTPStatus.SERVICE_UNAVAILABLE else JSON
-            self.answer(Answer(error.status, (body,), headers), ConnectionState.LINGER)
-        _abandon(exchange)
+            self.answer(refusal(error), ConnectionState.LINGER)
+        abandon(exchange)
 
     def drain(self) -> None:
         """End the connection, unless an answer is owed: then it ends behind that."""
@@ -230,7 +215,7 @@ class Connection(asyncio.Protocol):
         if self.state is _PARTS:
             self._linger()
         elif self.state is _RUNNING:  # otherwise the client has gone
-            self._exchange = _NO_EXCHANGE
+            self._exchange = NO_EXCHANGE
             if self.terms.keeps_alive and not self._context.is_draining:
                 self.step(_IDLE)
                 if self.reader.has_read:
@@ -250,16 +235,9 @@ class Connection(asyncio.Protocol):
     def _linger(self) -> None:
         """Send what is written and the end, and read on for a moment: a reset would take the answer from the client."""
         self.step(ConnectionState.LINGER)
-        self._exchange = _NO_EXCHANGE
+        self._exchange = NO_EXCHANGE
         self.outgoing.finish()
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.reader.close()
         self.reader.read_on()
-
-
-def _abandon(exchange: Exchange | PartsExchange) -> None:
-    try:
-        exchange.abandon()
-    except Exception:
-        logger.exception("a handler failed when its client had left")

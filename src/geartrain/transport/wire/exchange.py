@@ -179,18 +179,21 @@ class AcceptedInParts(msgspec.Struct, frozen=True):
     """A request whose body is wanted in pieces. Attributes as those of `Accepted`, and one more.
 
     Attributes:
-        is_conversation: whether the client may take its time between two pieces, as it answers what it is told. Only
+        is_bidirectional: whether the client may take its time between two pieces, as it answers what it is told. Only
             for requests with `Head.has_trailers`. Its reader is a `MessageReader`, its stream a `MessageStream`.
     """
 
     new_exchange: Callable[[Responder], PartsExchange]
     max_body: int
     refuse_size: Callable[[int], Answer]
-    is_conversation: bool = False
+    is_bidirectional: bool = False
+
+
+Decision = Accepted | AcceptedInParts | Answer  # what becomes of a request
 
 
 class Handler(Protocol):
     """Takes requests by their heads."""
 
-    def begin(self, head: Head) -> Accepted | AcceptedInParts | Answer:
+    def begin(self, head: Head) -> Decision:
         """Decide what becomes of a request, before its body is read. An answer refuses it, or is all it needs."""

@@ -32,6 +32,7 @@ from geartrain.transport.wire.http2_states import ENDED, HTTP2_STEPS, Http2State
 from geartrain.transport.wire.http2_stream import Http2Stream, PartsStream, WholeStream
 from geartrain.transport.wire.http2_timeouts import Http2Watch
 from geartrain.transport.wire.limits import MAX_FIELDS, WireLimits
+from geartrain.transport.wire.states import illegal_step
 
 logger = logging.getLogger(__name__)
 
@@ -138,8 +139,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _step(self, wanted: Http2State) -> None:
         if wanted not in HTTP2_STEPS[self.state]:
-            msg = f"a connection cannot go from {self.state} to {wanted}"
-            raise RuntimeError(msg)
+            raise illegal_step("a connection", self.state, wanted)
         self.state = wanted
 
     # what the codec says

@@ -11,15 +11,13 @@ from typing import Final
 
 from geartrain.transport.http2.interface import RequestHead
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Head
+from geartrain.transport.wire.exchange import Accepted, Answer, Decision, Head
 from geartrain.transport.wire.responses import BUG
 
 logger = logging.getLogger(__name__)
 
 HEAD: Final = "HEAD"
 _MANY: Final = 64  # heads
-
-Decision = Accepted | AcceptedInParts | Answer
 
 
 class Http2Heads:

@@ -11,7 +11,7 @@ class Http2State(StrEnum):
 
     OPEN = "open"
     DRAINING = "draining"  # no stream is accepted any more, and those that are open go on
-    CLOSING = "closing"  # the last words have been written; what comes is thrown away, so that the client can read them
+    CLOSING = "closing"  # its end has been written; what comes is thrown away, so that the client can read that
     CLOSED = "closed"
 
 

@@ -6,13 +6,11 @@ import logging
 from http import HTTPStatus
 from typing import Final, Protocol
 
-import msgspec
-
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.http2.interface import BodyReceived, Codec, ErrorCode
+from geartrain.transport.wire.abandoning import NO_EXCHANGE, abandon
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.exchange import (
-    JSON,
     Accepted,
     AcceptedInParts,
     Answer,
@@ -25,7 +23,8 @@ from geartrain.transport.wire.heads import WireError
 from geartrain.transport.wire.http2_bodies import NO_BODY, BodyParts, GatheredBody, NoBody, PiecewiseBody
 from geartrain.transport.wire.http2_output import HELD, Http2Output
 from geartrain.transport.wire.http2_states import STREAM_STEPS, StreamState
-from geartrain.transport.wire.responses import BUG, LATER, Fields, has_body
+from geartrain.transport.wire.responses import BUG, Fields, has_body, refusal
+from geartrain.transport.wire.states import illegal_step
 
 logger = logging.getLogger(__name__)
 
@@ -49,16 +48,6 @@ class StreamOwner(Protocol):
         """Forget a stream, which is over."""
 
 
-class _NoExchange:
-    """Stands where the exchange has not been made yet, or has nothing more to hear."""
-
-    def abandon(self) -> None:
-        """Abandon nothing."""
-
-
-_NO_EXCHANGE: Final = _NoExchange()
-
-
 class Http2Stream:
     """One request and its answer."""
 
@@ -73,17 +62,16 @@ class Http2Stream:
         self._owner = owner
         self._is_head = is_head
         self._is_streaming = False  # a part of the answer has been written
-        self._exchange: Exchange | PartsExchange | _NoExchange = _NO_EXCHANGE
+        self._exchange: Exchange | PartsExchange = NO_EXCHANGE
 
     def step(self, wanted: StreamState) -> None:
         """Go to another state; raise `RuntimeError` if there is no such step."""
         if wanted not in STREAM_STEPS[self.state]:
-            msg = f"a stream cannot go from {self.state} to {wanted}"
-            raise RuntimeError(msg)
+            raise illegal_step("a stream", self.state, wanted)
         self.state = wanted
 
     @property
-    def is_conversation(self) -> bool:
+    def is_bidirectional(self) -> bool:
         """Whether the client may take its time between two pieces of the body."""
         return False
 
@@ -142,14 +130,12 @@ class Http2Stream:
 
     def refuse(self, error: WireError) -> None:
         """Answer what cannot be served."""
-        exchange, self._exchange = self._exchange, _NO_EXCHANGE
+        exchange, self._exchange = self._exchange, NO_EXCHANGE
         if self._is_streaming:  # a second answer in the first would be taken for a part of it
             self.reset(ErrorCode.INTERNAL_ERROR)
         else:
-            body = msgspec.json.encode({"error": str(error)})
-            headers = LATER if error.status is HTTPStatus.SERVICE_UNAVAILABLE else JSON
-            self.respond(Answer(error.status, (body,), headers))
-        _abandon(exchange)
+            self.respond(refusal(error))
+        abandon(exchange)
 
     def reset(self, code: ErrorCode) -> None:
         """End the request without an answer, or in the middle of one."""
@@ -159,7 +145,7 @@ class Http2Stream:
     def finish(self) -> None:
         """Forget the request: its answer is complete."""
         self.step(_OVER)
-        self._exchange = _NO_EXCHANGE
+        self._exchange = NO_EXCHANGE
         self.close_body()
         self._owner.leave(self.id)
         self._owner.output.schedule()
@@ -170,7 +156,7 @@ class Http2Stream:
             return
         exchange = self._exchange
         self.finish()
-        _abandon(exchange)
+        abandon(exchange)
 
     def _fail(self) -> None:
         """Answer for an exchange that has raised what it must not."""
@@ -270,9 +256,9 @@ class PartsStream(Http2Stream):
         self._body = PiecewiseBody(accepted, self._acknowledge)
 
     @property
-    def is_conversation(self) -> bool:
+    def is_bidirectional(self) -> bool:
         """Whether the client may take its time between two pieces."""
-        return self._accepted.is_conversation
+        return self._accepted.is_bidirectional
 
     @property
     def is_full(self) -> bool:
@@ -287,7 +273,7 @@ class PartsStream(Http2Stream):
         context = self._owner.context
         try:
             self._exchange = exchange = self._accepted.new_exchange(self)
-            if self._accepted.is_conversation:
+            if self._accepted.is_bidirectional:
                 exchange.receive(self._body.messages(context.budget, context.limits.body_timeout))
             else:
                 exchange.receive(self._body.reader)
@@ -359,10 +345,3 @@ def _fields(answer: Answer, date: bytes) -> Fields:
     if not has_body(answer.status):
         return (*answer.headers, (b"date", date))
     return (*answer.headers, (b"content-length", b"%d" % sum(map(len, answer.parts))), (b"date", date))
-
-
-def _abandon(exchange: Exchange | PartsExchange | _NoExchange) -> None:
-    try:
-        exchange.abandon()
-    except Exception:
-        logger.exception("a handler failed")

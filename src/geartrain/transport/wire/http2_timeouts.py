@@ -11,11 +11,10 @@ from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.http2_output import Http2Output
 from geartrain.transport.wire.http2_states import ENDED, Http2State, StreamState
 from geartrain.transport.wire.http2_stream import Http2Stream
-from geartrain.transport.wire.limits import LEAST_BODY, WireLimits
-from geartrain.transport.wire.sockets import reset, unsent
-from geartrain.transport.wire.timeout_errors import memory_error, slow_body_error
+from geartrain.transport.wire.limits import WireLimits
+from geartrain.transport.wire.pace import LINGER, check_body
+from geartrain.transport.wire.sockets import Progress, progress, reset
 
-LAST_WORDS: Final = 2.0  # seconds that a client has to read why its connection ends
 PING_TIMEOUT: Final = 20.0  # seconds in which a client that is silent has to answer a ping
 _PING: Final = b"geartrn?"
 _READING_BODY: Final = frozenset({StreamState.BODY, StreamState.PARTS})
@@ -69,12 +68,12 @@ class Http2Watch:
         self.has_received = True  # since the last look
         self.has_begun = False  # a request, since the last look
         now = connection.context.now
-        self._closing_since = _NEVER  # the last words have been written since then
+        self._closing_since = _NEVER  # all that is to be sent has been written since then
         self._head_since = _NEVER  # a head has been coming since then
         self._idle_since = now  # there has been no request since then
         self._silent_since = now  # nothing has come since then
         self._ping_since = _NEVER  # a ping has been on its way since then
-        self._mark = (0, now)  # bytes that were unsent when the client last took some, and when that was
+        self._mark = Progress(0, now)  # as of the last look
         self._sent: dict[int, tuple[int, float]] = {}  # of each answer that is held: bytes sent, and since when
 
     def on_ping_answered(self) -> None:
@@ -95,7 +94,8 @@ class Http2Watch:
         if connection.state in ENDED:
             return
         for stream in tuple(connection.streams.values()):
-            _check_body(stream, limits, now)
+            if stream.state in _READING_BODY and not stream.is_bidirectional:
+                check_body(stream, stream, limits, now=now)
         self._check_sending(limits, now)
         connection.output.flush()
         connection.check_drained()
@@ -106,14 +106,14 @@ class Http2Watch:
             self._closing_since = _NEVER
         elif self._closing_since == _NEVER:
             self._closing_since = now
-        elif now - self._closing_since > LAST_WORDS:
+        elif now - self._closing_since > LINGER:
             self._closing_since = _NEVER
             self._connection.close(ErrorCode.NO_ERROR, "The server is shutting down.")
 
     def _check_closing(self, now: float) -> None:
         if self._closing_since == _NEVER:
             self._closing_since = now
-        elif now - self._closing_since > LAST_WORDS:
+        elif now - self._closing_since > LINGER:
             self._connection.transport.abort()
 
     def _check_silence(self, limits: WireLimits, now: float) -> None:
@@ -153,11 +153,8 @@ class Http2Watch:
         if not limits.send_timeout:
             return
         connection = self._connection
-        waiting = unsent(connection.transport)
-        size, since = self._mark
-        if not waiting or waiting != size:
-            self._mark = (waiting, now)
-        elif now - since > limits.send_timeout:
+        self._mark = progress(connection.transport, self._mark, now)
+        if now - self._mark.since > limits.send_timeout:
             reset(connection.transport)
             return
         before, self._sent = self._sent, {}
@@ -175,17 +172,3 @@ class Http2Watch:
             self._connection.codec.sender.reset(stream, ErrorCode.CANCEL)
         else:
             open_stream.reset(ErrorCode.CANCEL)
-
-
-def _check_body(stream: Http2Stream, limits: WireLimits, now: float) -> None:
-    if stream.state not in _READING_BODY or stream.is_conversation:
-        return
-    if not limits.body_timeout or now - stream.since <= limits.body_timeout:
-        return
-    if stream.waits_for_memory:
-        stream.refuse(memory_error())
-    elif stream.received < LEAST_BODY and not stream.is_full:
-        stream.refuse(slow_body_error(limits))
-    else:
-        stream.received = 0
-        stream.since = now

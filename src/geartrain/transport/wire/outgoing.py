@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.wire.exchange import JSON, Answer, ClientGoneError
 from geartrain.transport.wire.responses import CHUNKED, CLOSE, KEEP, Fields, has_body
-from geartrain.transport.wire.sockets import unsent
+from geartrain.transport.wire.sockets import Progress
 from geartrain.transport.wire.terms import PLAIN, Terms
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Outgoing:
         self._waiters: list[asyncio.Future[None]] = []
         self.is_paused = False  # the client does not read as fast as it is written to
         self.is_closed = False  # nothing more is sent
-        self.mark = (0, context.now)  # bytes that were unsent when the client last took some, and when that was
+        self.mark = Progress(0, context.now)  # as of the last look
 
     def answer(self, answer: Answer, terms: Terms, *, is_last: bool = False) -> None:
         """Write a whole answer; `is_last`: the connection ends after it, whatever its request wants."""
@@ -111,10 +111,6 @@ class Outgoing:
                     self._transport.write(part)
             else:
                 self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
-
-    def unsent(self) -> int:
-        """Return how many bytes wait for the client here, and with them those that wait in the system."""
-        return unsent(self._transport)
 
     def pause(self) -> None:
         """Note that the client does not read."""

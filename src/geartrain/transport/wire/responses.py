@@ -7,11 +7,14 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
+
 from geartrain.transport.wire.exchange import JSON, Answer
+from geartrain.transport.wire.heads import WireError
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 BUG: Final = Answer(HTTPStatus.INTERNAL_SERVER_ERROR, (b'{"error":"Internal server error"}',))
-LATER: Final = (*JSON, (b"retry-after", b"1"))  # of a refusal for want of room, which others may leave soon
+_LATER: Final = (*JSON, (b"retry-after", b"1"))  # of a refusal for want of room, which others may leave soon
 CLOSE: Final = b"connection: close\r\n"
 KEEP: Final = b"connection: keep-alive\r\n"  # as HTTP/1.0 wants to hear it
 CHUNKED: Final = b"transfer-encoding: chunked\r\n"
@@ -53,3 +56,9 @@ class AnswerHeads:
 def has_body(status: HTTPStatus) -> bool:
     """Whether an answer of this status has a body, and a length (RFC 9110, section 8.6)."""
     return status not in _BODILESS
+
+
+def refusal(error: WireError) -> Answer:
+    """Return the answer to a request that is refused."""
+    headers = _LATER if error.status is HTTPStatus.SERVICE_UNAVAILABLE else JSON
+    return Answer(error.status, (msgspec.json.encode({"error": str(error)}),), headers)

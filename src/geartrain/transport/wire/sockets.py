@@ -7,12 +7,26 @@ import fcntl
 import socket
 import struct
 import termios
+from typing import NamedTuple
 
 
 def unsent(transport: asyncio.Transport) -> int:
     """Return how many bytes wait for the client in the transport, and with them those that wait in the system."""
     waiting = transport.get_write_buffer_size()
     return waiting and waiting + _queued(transport.get_extra_info("socket").fileno())
+
+
+class Progress(NamedTuple):
+    """How many bytes wait for a client, and since when it has taken none of them; the present if there are none."""
+
+    unsent: int
+    since: float
+
+
+def progress(transport: asyncio.Transport, before: Progress, now: float) -> Progress:
+    """Return the progress since the last look."""
+    waiting = unsent(transport)
+    return before if waiting and waiting == before.unsent else Progress(waiting, now)
 
 
 def reset(transport: asyncio.Transport) -> None:

@@ -39,3 +39,8 @@ CONNECTION_STEPS: Final[dict[ConnectionState, frozenset[ConnectionState]]] = {
 
 OVER: Final = frozenset({_S.LINGER, _S.CLOSING, _S.CLOSED})
 """The states in which the last answer has been written."""
+
+
+def illegal_step(what: str, state: StrEnum, wanted: StrEnum) -> RuntimeError:
+    """Return the error for a step that a table of states does not have."""
+    return RuntimeError(f"{what} cannot go from {state} to {wanted}")

@@ -7,13 +7,12 @@ from typing import Final
 
 from geartrain.transport.wire.connection import Connection
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.limits import LEAST_BODY, WireLimits
+from geartrain.transport.wire.limits import WireLimits
+from geartrain.transport.wire.pace import LINGER, check_body, slow_head_error
 from geartrain.transport.wire.registry import Served
-from geartrain.transport.wire.sockets import reset
+from geartrain.transport.wire.sockets import progress, reset
 from geartrain.transport.wire.states import ConnectionState
-from geartrain.transport.wire.timeout_errors import memory_error, slow_body_error, slow_head_error
 
-LINGER: Final = 2.0  # seconds that a client has to read the last answer while it still sends
 _SHORTEST: Final = 0.02  # seconds between two looks
 _LONGEST: Final = 1.0
 _PUT_OFF: Final = 0.001  # seconds for which a look is put off that comes late
@@ -76,31 +75,15 @@ def _check(connection: Connection, limits: WireLimits, now: float, *, is_drainin
         if 0 < limits.head_timeout < age:
             connection.refuse(slow_head_error(limits))
     elif state in _READING_BODY:
-        _check_body(connection, limits, now)
+        check_body(connection, connection.reader.intake, limits, now=now)
     elif state is ConnectionState.LINGER and age > LINGER:
         connection.close()
     _check_sending(connection, limits, now)
 
 
-def _check_body(connection: Connection, limits: WireLimits, now: float) -> None:
-    if not limits.body_timeout or now - connection.since <= limits.body_timeout:
-        return
-    intake = connection.reader.intake
-    if intake.waits_for_memory:
-        connection.refuse(memory_error())
-    elif intake.received < LEAST_BODY and not intake.is_full:
-        connection.refuse(slow_body_error(limits))
-    else:
-        intake.received = 0
-        connection.since = now
-
-
 def _check_sending(connection: Connection, limits: WireLimits, now: float) -> None:
     """Abort a connection whose client has taken nothing of what is unsent for too long."""
     outgoing = connection.outgoing
-    unsent = outgoing.unsent()
-    size, since = outgoing.mark
-    if not unsent or unsent != size:
-        outgoing.mark = (unsent, now)
-    elif 0 < limits.send_timeout < now - since:
+    outgoing.mark = progress(connection.transport, outgoing.mark, now)
+    if 0 < limits.send_timeout < now - outgoing.mark.since:
         reset(connection.transport)

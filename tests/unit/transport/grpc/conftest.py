@@ -4,23 +4,19 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
 import pytest
 from jaxtyping import Float32
 
-from geartrain import Input
 from geartrain.domain.predictions.events import Completed
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.service.models.catalogue import Catalogue
-from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.access.authorizer import Authorizer, Everybody
 from geartrain.transport.grpc import open_inference_pb2 as pb
@@ -39,9 +35,8 @@ from geartrain.transport.wire.exchange import (
     Headers,
     PartsExchange,
 )
-from tests.support.deployments import catalogue_of, deploy
-from tests.support.fakes import FakeWorker
-from tests.support.responders import LIMIT
+from tests.support.responders import Changes
+from tests.support.text_models import TextModels
 from tests.support.waiting import event_of
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -57,45 +52,6 @@ Tensor = tuple[str, str, list[int], bytes]
 # the models
 
 
-class Numbers:
-    """Counts; `times` is how many numbers it gives."""
-
-    async def run(self, times: int = 1, start: int = 0) -> list[int]:
-        if times < 0:
-            raise ValueError("there are no such numbers")
-        return list(range(start, start + times))
-
-
-class Gate:
-    """Says that it has begun, and waits to be let through."""
-
-    def __init__(self) -> None:
-        self.began = asyncio.Event()
-        self.go = asyncio.Event()
-
-    async def run(self, text: str = "") -> str:
-        self.began.set()
-        await self.go.wait()
-        return text
-
-
-class Talk:
-    """Gives `words`, each when it is let through if it holds; then fails if it is to."""
-
-    def __init__(self) -> None:
-        self.steps = asyncio.Semaphore(0)
-
-    async def run(
-        self, prompt: str, words: Annotated[int, Input(ge=0)] = 2, hold: bool = False, fail: bool = False
-    ) -> AsyncIterator[str]:
-        for word in range(words):
-            if hold:
-                await self.steps.acquire()
-            yield f"{prompt} {word}"
-        if fail:
-            raise RuntimeError("the model is lost")
-
-
 class Echo:
     """Gives its tensor back."""
 
@@ -103,7 +59,7 @@ class Echo:
         return x
 
 
-class Zoo:
+class Zoo(TextModels):
     """The server: its handler, and the runners of its models."""
 
     def __init__(
@@ -114,36 +70,14 @@ class Zoo:
         max_message: int = MAX_MESSAGE,
         slots: int = 4,
     ) -> None:
-        self.gate = Gate()
-        self.talk = Talk()
-        self.regions = SharedRegions()
-        self.catalogue: Catalogue
+        super().__init__(SharedRegions(), slots=slots, echo=Echo())
         self.handler: GrpcHandler
         self._authorizer = authorizer or Everybody()
         self._options = GrpcOptions(max_message_bytes=max_message, has_administration=has_administration)
-        self._slots = slots
 
     async def open(self) -> None:
-        def model(runner: object, record: VersionRecord) -> Deployment:
-            return deploy(functools.partial(FakeWorker, runner, slots=self._slots), record=record)
-
-        models = {"numbers": Numbers(), "gate": self.gate, "talk": self.talk, "echo": Echo()}
-        self.catalogue = await catalogue_of(
-            **{name: functools.partial(model, runner) for name, runner in models.items()}
-        )
+        await super().open()
         self.handler = GrpcHandler(self.catalogue, self.regions, authorizer=self._authorizer, options=self._options)
-
-    async def close(self) -> None:
-        self.regions.close()
-        for deployment in self.catalogue.deployments():
-            deployment.executions.cancel_all()
-        self.catalogue.loads.close()
-        async with asyncio.timeout(LIMIT):
-            await self.catalogue.loads.stop()
-
-    def live(self, name: str) -> list[Prediction]:
-        """Return what runs."""
-        return [execution.prediction for execution in self.catalogue.find(name).predictions.live.values()]
 
     # its clients
 
@@ -180,15 +114,15 @@ class Zoo:
         decision.new_exchange(responder).receive(body)
         return await responder.outcome()
 
-    def converse(self, path: str, *headers: tuple[bytes, bytes]) -> Conversation:
+    def converse(self, path: str, *headers: tuple[bytes, bytes]) -> StreamingCall:
         """Begin a call of many messages, that is accepted."""
         accepted = self.begin(path, *headers)
         assert isinstance(accepted, AcceptedInParts), accepted
-        assert accepted.is_conversation
+        assert accepted.is_bidirectional
         responder, reader = CallResponder(), FakeReader()
         exchange = accepted.new_exchange(responder)
         exchange.receive(reader)
-        return Conversation(exchange, responder, reader)
+        return StreamingCall(exchange, responder, reader)
 
 
 @pytest.fixture
@@ -282,22 +216,6 @@ def _ended(trailers: Fields, body: bytes, headers: dict[bytes, bytes]) -> Outcom
     message = fields.get(b"grpc-message", b"")
     assert all(0x20 <= byte <= 0x7E for byte in message)
     return Outcome(int(fields[b"grpc-status"]), unquote(message.decode()), body, headers)
-
-
-class Changes:
-    """Lets a test wait until something is so."""
-
-    def __init__(self) -> None:
-        self._happened = asyncio.Event()
-
-    def note(self) -> None:
-        self._happened.set()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(LIMIT):
-            while not condition():
-                self._happened.clear()
-                await self._happened.wait()
 
 
 class FakeStream:
@@ -421,7 +339,7 @@ class Sent(NamedTuple):
     responder: CallResponder
 
 
-class Conversation(NamedTuple):
+class StreamingCall(NamedTuple):
     """A call of many messages."""
 
     exchange: PartsExchange

@@ -45,10 +45,10 @@ async def test_each_request_is_answered_and_the_stream_ends_with_a_status(zoo: Z
         response = await stream.response(index)
         assert (response.infer_response.id, final(response)) == (str(index), True)
         assert list(response.infer_response.outputs[0].shape) == [index]
-    assert zoo.handler._conversations._open == {stream.exchange}
+    assert zoo.handler._streaming._open == {stream.exchange}
     stream.reader.end()
     assert (await stream.responder.outcome())[:2] == (Status.OK, "")
-    assert not zoo.handler._conversations._open
+    assert not zoo.handler._streaming._open
 
 
 async def test_plain_request_makes_no_task(zoo: Zoo) -> None:
@@ -240,7 +240,7 @@ async def test_client_that_leaves_ends_what_runs(zoo: Zoo, how: str) -> None:
         assert prediction.status is Run.CANCELED
     assert len(stream.responder.pieces) == 1
     assert not stream.responder.is_over
-    assert not zoo.handler._conversations._open
+    assert not zoo.handler._streaming._open
 
 
 async def test_time_of_the_call_ends_it(zoo: Zoo) -> None:

@@ -371,7 +371,7 @@ def test_memory_of_a_long_connection_is_bounded() -> None:
     assert len(streams) == 0
     assert len(streams._reset) <= 2048
     assert len(streams._gaps) == 0
-    assert len(client.codec._shared.turns) == 0
+    assert len(client.codec._shared.queue) == 0
     assert client.codec._shared.output.ready == []
 
 

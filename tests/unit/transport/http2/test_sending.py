@@ -161,7 +161,7 @@ def test_bodies_share_the_window_of_the_connection() -> None:
     assert len(body_of(seen, 1)) == len(body_of(seen, 3)) == 60_000
 
 
-def test_streams_take_turns() -> None:
+def test_streams_take_held() -> None:
     client = client_with(1, 3, 5, opening=settings((4, LARGE)) + grow(0, LARGE))
     for stream in (1, 3, 5):
         client.sender.head(stream, 200, ())

@@ -88,9 +88,9 @@ class FakeSocket:
 class FakeTransport(asyncio.Transport):
     """Notes what it is told. `unsent` is set by tests, as is whether it is being closed by the other side."""
 
-    def __init__(self, address: str = "192.0.2.1", *, can_eof: bool = True) -> None:
+    def __init__(self, address: str = "192.0.2.1", *, can_eof: bool = True, tls: object = None) -> None:
         self.socket = FakeSocket()
-        super().__init__({"peername": (address, 1234), "socket": self.socket})
+        super().__init__({"peername": (address, 1234), "socket": self.socket, "ssl_object": tls})
         self.sent = b""
         self.writes = 0
         self.is_reading_on = True
@@ -262,7 +262,7 @@ class NotingHandler:
         if head.path == b"/unlimited":
             return AcceptedInParts(self._new_parts, 0, refuse_size)
         if head.path == b"/talk":
-            return AcceptedInParts(self._new_parts, 0, refuse_size, is_conversation=True)
+            return AcceptedInParts(self._new_parts, 0, refuse_size, is_bidirectional=True)
         if head.path == b"/fails":
             msg = "begin"
             raise ValueError(msg)

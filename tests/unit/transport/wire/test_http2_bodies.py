@@ -98,7 +98,7 @@ async def test_client_waits_for_the_reader() -> None:
 
 async def test_memory_of_messages_is_given_back_at_the_end() -> None:
     budget = BufferBudget(0)
-    body = PiecewiseBody(AcceptedInParts(never, 0, refuse, is_conversation=True), lambda _: None)
+    body = PiecewiseBody(AcceptedInParts(never, 0, refuse, is_bidirectional=True), lambda _: None)
     reader = body.messages(budget, 0)
     body.take([b"ab"], 2)
     body.take([b"cd"], 2)

@@ -19,8 +19,9 @@ from geartrain.transport.wire.exchange import Answer, ClientGoneError
 from geartrain.transport.wire.http2_output import HELD
 from geartrain.transport.wire.http2_states import HTTP2_STEPS, STREAM_STEPS, Http2State, StreamState
 from geartrain.transport.wire.http2_stream import Http2Stream
-from geartrain.transport.wire.http2_timeouts import LAST_WORDS, PING_TIMEOUT
+from geartrain.transport.wire.http2_timeouts import PING_TIMEOUT
 from geartrain.transport.wire.limits import LEAST_BODY, WireLimits
+from geartrain.transport.wire.pace import LINGER
 from geartrain.transport.wire.registry import Connections
 from geartrain.transport.wire.timeouts import Sweep
 from tests.unit.transport.wire.parts import (
@@ -341,7 +342,7 @@ def test_handler_that_fails_within_its_answer_resets_the_stream() -> None:
     assert line.answer(line.request("/twice", b"x"))[2] == b'"first"'
 
 
-# bodies in parts, and conversations
+# bodies in parts, and in both directions
 
 
 async def test_body_in_parts_is_read_as_it_comes() -> None:
@@ -488,7 +489,7 @@ def test_broken_protocol_ends_the_connection() -> None:
     assert line.exchange.abandoned == 1
     assert line.has_ended()
     line.connection.data_received(b"more")
-    line.loop.advance(LAST_WORDS + 3 * LOOK)
+    line.loop.advance(LINGER + 3 * LOOK)
     assert line.transport.is_aborted
 
 
@@ -514,9 +515,9 @@ def test_draining_does_not_wait_for_a_client_that_says_nothing() -> None:
     line.context.is_draining = True
     line.connection.drain()  # and its ping is never answered
     line.loop.run()
-    line.loop.advance(LAST_WORDS + 3 * LOOK)
+    line.loop.advance(LINGER + 3 * LOOK)
     assert line.has_ended()
-    line.loop.advance(LAST_WORDS + 3 * LOOK)
+    line.loop.advance(LINGER + 3 * LOOK)
     assert line.transport.is_aborted
 
 
@@ -610,6 +611,27 @@ def test_connection_beyond_the_limit_is_told_so() -> None:
     refused = line.connections.expect("b")
     refused.connection_made(transport)
     assert transport.sent.startswith(b"HTTP/1.1 503")  # in clear text nobody knows what it would have spoken
+
+
+class ChosenH2:
+    """What a transport tells of TLS when ALPN has chosen HTTP/2."""
+
+    def selected_alpn_protocol(self) -> str:
+        return "h2"
+
+
+def test_connection_beyond_the_limit_that_has_chosen_h2_is_told_so_there() -> None:
+    line = Http2Line(WireLimits(max_connections=1))
+    transport = FakeTransport(tls=ChosenH2())
+    line.connections.expect("b").connection_made(transport)
+    client = h2.connection.H2Connection()
+    client.initiate_connection()
+    (goaway,) = [
+        event for event in client.receive_data(transport.sent) if isinstance(event, h2.events.ConnectionTerminated)
+    ]
+    assert goaway.error_code == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
+    assert b"--max-connections" in (goaway.additional_data or b"")
+    assert transport.has_eof
 
 
 @pytest.mark.parametrize("wanted", list(Http2State))

@@ -10,8 +10,9 @@ import pytest
 
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.limits import LEAST_BODY, WireLimits
+from geartrain.transport.wire.pace import LINGER
 from geartrain.transport.wire.states import ConnectionState
-from geartrain.transport.wire.timeouts import LINGER, Sweep
+from geartrain.transport.wire.timeouts import Sweep
 from tests.unit.transport.wire.parts import FakeLoop, Line, NotingHandler, chunked, get, post
 
 _OK = HTTPStatus.OK

@@ -14,7 +14,7 @@ from geartrain.transport.http2.windows import SendWindows, grown, shifted
 _LARGEST_FRAME: Final = 128 * 1024  # of one stream, before it is the turn of the next
 
 
-class Turns:
+class SendQueue:
     """The streams that have something to send, in the order of their turns; those without a window stand aside."""
 
     __slots__ = ("_waiting", "held", "windows")
@@ -44,12 +44,12 @@ class Turns:
                 stream.parts.append(bytes(view))
         stream.held += size
         self.held += size
-        self._queue(stream)
+        self._add(stream)
 
     def grow(self, stream: Stream, increment: int) -> None:
         """Take an increment of a stream's window; raise `StreamFaultError`."""
         stream.window = grown(stream.window, increment)
-        self._queue(stream)
+        self._add(stream)
 
     def change_initial(self, size: int, streams: Iterable[Stream]) -> None:
         """Take the size with which windows begin, and shift those that are open; raise `ConnectionFaultError`."""
@@ -59,7 +59,7 @@ class Turns:
             stream.window = shifted(stream.window, change)
             if stream.window <= 0:
                 self._waiting.pop(stream.id, None)
-            self._queue(stream)
+            self._add(stream)
 
     def drop(self, stream: Stream) -> None:
         """Forget what a stream holds."""
@@ -91,7 +91,7 @@ class Turns:
             del self._waiting[number]
         return stream, pieces, size
 
-    def _queue(self, stream: Stream) -> None:
+    def _add(self, stream: Stream) -> None:
         if stream.held and stream.window > 0:
             self._waiting.setdefault(stream.id, stream)
 

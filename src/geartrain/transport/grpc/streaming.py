@@ -14,41 +14,41 @@ from geartrain.transport.grpc.status import Status
 from geartrain.transport.wire.exchange import Body, BodyReader, ClientGoneError, MessageReader, Responder
 
 SHUTTING_DOWN: Final = "The server is shutting down."
-BREATH: Final = 64  # messages that are there already, after which others have a turn
+BURST: Final = 64  # messages that are there already, after which others have a turn
 
 
-class Conversations:
+class StreamingCalls:
     """Those that are open at one server, so that they end when it does."""
 
     def __init__(self) -> None:
-        self._open: set[Conversation] = set()
+        self._open: set[StreamingCall] = set()
         self._is_closed = False
 
-    def add(self, conversation: Conversation) -> None:
+    def add(self, call: StreamingCall) -> None:
         """Note one that begins; it ends at once if the server does."""
-        self._open.add(conversation)
+        self._open.add(call)
         if self._is_closed:
-            conversation.close()
+            call.close()
 
-    def discard(self, conversation: Conversation) -> None:
+    def discard(self, call: StreamingCall) -> None:
         """Forget one that is over."""
-        self._open.discard(conversation)
+        self._open.discard(call)
 
     def close(self) -> None:
         """Have no further messages read; what runs may end."""
         self._is_closed = True
-        for conversation in tuple(self._open):
-            conversation.close()
+        for call in tuple(self._open):
+            call.close()
 
 
-class Conversation(abc.ABC):
+class StreamingCall(abc.ABC):
     """One call. See `PartsExchange`.
 
     It ends when all messages have been read and `is_idle` says that nothing more is owed, when its client has gone,
     when its time is up, or with the status of a fault in how messages are sent.
     """
 
-    def __init__(self, owner: Conversations, head: CallHead, responder: Responder, *, max_message: int) -> None:
+    def __init__(self, owner: StreamingCalls, head: CallHead, responder: Responder, *, max_message: int) -> None:
         """`max_message`: bytes, `NO_LIMIT` for any."""
         self._owner = owner
         self._head = head
@@ -126,7 +126,7 @@ class Conversation(abc.ABC):
             await self.take(await self._read_message(reader, prefix))
             await self.answer.drained()
             count += 1
-            if count % BREATH == 0:
+            if count % BURST == 0:
                 await asyncio.sleep(0)
 
     async def _read_message(self, reader: MessageReader, prefix: Body) -> Body:
