@@ -72,6 +72,11 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         ),
         "slot_to_worker",
     ),
+    "slot/Predict prefetched": (
+        m.Predict("pred_2", 22, (m.CallItem("pred_2"),), m.Inline(b"{}"), prefetched=True),
+        "slot_to_worker",
+    ),
+    "slot/Withdraw": (m.Withdraw(22), "slot_to_worker"),
     "slot/Predict in a file": (
         m.Predict("pred_1", 18, (m.CallItem("pred_1"),), m.InFile("/run/input.json")),
         "slot_to_worker",
@@ -173,8 +178,8 @@ def test_message_comes_back_as_it_went(name: str) -> None:
 
 
 def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
-    unions = (m.ControlToWorker, m.ControlToParent, m.SlotToParent)
-    known = {kind for union in unions for kind in get_args(union)} | {m.SlotToWorker}
+    unions = (m.ControlToWorker, m.ControlToParent, m.SlotToWorker, m.SlotToParent)
+    known = {kind for union in unions for kind in get_args(union)}
     assert {type(message) for message, _ in EXAMPLES.values()} == known
     reports = {
         type(each) for message, _ in EXAMPLES.values() if isinstance(message, m.Reports) for each in message.reports
@@ -184,7 +189,7 @@ def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
 
 
 def test_version_of_the_protocol() -> None:
-    assert m.PROTOCOL_VERSION == 7
+    assert m.PROTOCOL_VERSION == 8
 
 
 def test_the_first_message_each_way_carries_the_protocol_version() -> None:

@@ -39,8 +39,9 @@ async def test_a_model_that_does_not_heed_the_end_of_its_time(bench: OpenBench, 
 
 
 async def test_a_run_that_goes_on_costs_the_worker(bench: OpenBench) -> None:
-    async with bench(limits=Limits(run_timeout=0.2, cancel_grace=0.2)) as b:
-        assert end_of(await b.done(["tidy", b.gate(), "running\n"])) == TIMED_OUT
+    async with bench(limits=Limits(run_timeout=1.0, cancel_grace=0.2)) as b:
+        timed_out = (Status.FAILED, "timed out after 1 s", Code.TIMED_OUT)
+        assert end_of(await b.done(["tidy", b.gate(), "running\n"])) == timed_out
         await b.lost()
         report = await b.deployment.report()
         assert report.health is Health.DEFUNCT

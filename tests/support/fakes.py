@@ -190,6 +190,11 @@ class FakeWorker:
         self._is_ready = True
         return info
 
+    @property
+    def may_prefetch(self) -> bool:
+        """Its runs are async: each begins at once."""
+        return False
+
     def run(self, slot: int, call: CallInput, listener: CallListener) -> None:
         """Run a call on an idle slot."""
         assert self._is_batched or len(call.items) == 1, "this model takes one at a time"

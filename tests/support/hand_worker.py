@@ -46,6 +46,7 @@ class HandCall:
         self.listener = listener
         self.open = set(range(len(call.items)))
         self.was_canceled = False
+        self.was_withdrawn = False  # canceled before it began
         self.is_over = False
         self.next: HandCall | None = None  # what was prefetched behind it
 
@@ -129,6 +130,11 @@ class HandWorker:
             assert not self._info.is_async
             running.next = new
 
+    @property
+    def may_prefetch(self) -> bool:
+        """Whether one call may wait behind another one: always."""
+        return True
+
     def _current(self, slot: int) -> HandCall | None:
         call = self.running.get(slot)
         while call is not None and call.is_over:
@@ -137,9 +143,12 @@ class HandWorker:
 
     def cancel(self, slot: int, call_id: str) -> None:
         """Note it."""
-        call = self._current(slot)
-        if call is not None and call.input.id == call_id:
-            call.was_canceled = True
+        running = call = self._current(slot)
+        while call is not None:
+            if call.input.id == call_id:
+                call.was_canceled = True
+                call.was_withdrawn = call.was_withdrawn or call is not running
+            call = call.next
 
     def discard(self, files: Sequence[FileRef]) -> None:
         """Note it."""

@@ -33,7 +33,7 @@ def predict_of(
     items = call.items
     # To map costs a call of one more than all that is done for it here.
     described = (_item(items[0]),) if len(items) == 1 else tuple(map(_item, items))
-    return Predict(call.id, serial, described, payload, output_dir, memory)
+    return Predict(call.id, serial, described, payload, output_dir, memory, call.prefetch)
 
 
 def _item(item: ItemInput) -> CallItem:

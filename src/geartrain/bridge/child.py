@@ -16,11 +16,11 @@ from geartrain.bridge.control import ControlChannel
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.healthchecks import HealthChecks, gone
 from geartrain.bridge.process import WorkerProcess, describe_exit
+from geartrain.bridge.raw_output import RawOutput
 from geartrain.bridge.slot_server import SlotServer
 from geartrain.bridge.stdio import OutputPipes
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.predictions import calls
-from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import StateMachine
 from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
@@ -95,7 +95,6 @@ class _Setup:
     def __init__(self, *, inspects: bool) -> None:
         """`inspects`: the worker only says what it is, and runs no setup."""
         self.inspects = inspects
-        self.is_served = False  # whether what is printed now is of a call
         self.infos: list[calls.WorkerInfo] = []  # what the worker has said of itself when it had loaded its model
         self._is_over = asyncio.Event()
         self._faults: list[str] = []
@@ -127,7 +126,8 @@ class ChildWorker:
         self._observer = observer
         folder = WorkerFolder()
         self._process = WorkerProcess(launch.root, launch.environment)
-        self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._on_raw_output)
+        self._raw_output = RawOutput(observer.on_setup_log)
+        self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._raw_output.give)
         self._slots = SlotServer(folder, wakeup=launch.wakeup, before_end=self._pipes.drain)
         self._control = ControlChannel(self._process.control, self._on_control)
         self._control.send(_init_of(launch, self._slots))
@@ -160,7 +160,7 @@ class ChildWorker:
             raise SetupError(self._reason or "the worker has been stopped")
         self._pipes.drain()  # what setup wrote past Python is setup's
         self._life.step(ChildState.SERVING)
-        self._setup.is_served = True
+        self._raw_output.begin_service(self._slots.channels)
         self._slots.begin_service(one_by_one=not info.is_async)
         return info
 
@@ -169,17 +169,23 @@ class ChildWorker:
         if self._life.state is _DEAD:
             listener.on_unstarted()
         else:
+            self._raw_output.count_call()
             self._slots.run(slot, call, listener)
+
+    @property
+    def may_prefetch(self) -> bool:
+        """Whether a call may be handed to a busy slot; see `RawOutput`."""
+        return self._raw_output.is_quiet
 
     def discard(self, files: Sequence[calls.FileRef]) -> None:
         """Remove the files of an output: they have been read, or are not needed."""
         self._slots.folder.discard(files)
 
     def cancel(self, slot: int, call_id: str) -> None:
-        """Ask the worker to stop the call, if the slot still runs it."""
-        call = self._slots.channels[slot].call
-        if call.call_id == call_id:
-            self._control.send(Cancel(slot, call.serial))
+        """Ask the worker to stop the call, or not to begin it, if the slot still has it."""
+        serial = self._slots.withdraw(slot, call_id)
+        if serial:
+            self._control.send(Cancel(slot, serial))  # a prefetched call may have begun just now
 
     def kill(self, reason: str) -> None:
         """End the process at once; its calls fail for that reason."""
@@ -257,17 +263,6 @@ class ChildWorker:
     def _fail_setup(self, reason: str) -> None:
         self._slots.give_up()
         self._setup.fail(reason)
-
-    def _on_raw_output(self, source: LogSource, data: str) -> None:
-        if not self._setup.is_served:
-            self._observer.on_setup_log(source, data)
-            return
-        running = self._slots.running()
-        if len(running) == 1:
-            running[0].listener.on_log(calls.ALL, source, data)
-        else:
-            for line in data.splitlines():
-                model_logger.info(line, extra={"source": source})
 
     def _on_exit(self, code: int) -> None:
         self._cleanup = asyncio.ensure_future(self._clean_up(code))

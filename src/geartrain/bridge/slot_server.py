@@ -11,10 +11,11 @@ from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.slot_memory import new_probe
 from geartrain.bridge.slot_socket import SlotSocket
 from geartrain.bridge.slot_state import SlotState
-from geartrain.bridge.slots import SlotCall, SlotChannel
+from geartrain.bridge.slots import SlotChannel
 from geartrain.bridge.wakeup import WakeupMode, effective_mode, new_policy
 from geartrain.domain.predictions import calls
-from geartrain.ipc.messages import SlotCancelled, SlotFailed
+from geartrain.ipc.framing import frame
+from geartrain.ipc.messages import SlotCancelled, SlotFailed, Withdraw, encode
 
 _FEW: Final = 4  # slots
 
@@ -85,9 +86,17 @@ class SlotServer:
             self._loading.add(loading)
             loading.add_done_callback(self._loading.discard)
 
-    def running(self) -> list[SlotCall]:
-        """Return the calls that run."""
-        return [slot.call for slot in self.channels.values() if slot.state is SlotState.RUNNING]
+    def withdraw(self, slot: int, call_id: str) -> int:
+        """Have the worker not begin a prefetched call, and return the call's serial number.
+
+        Of the call that runs only the number is returned. 0: the slot has no such call.
+        """
+        channel = self.channels[slot]
+        running, following = channel.call, channel.next_call
+        if following.call_id == call_id:
+            channel.socket.write(frame(encode(Withdraw(following.serial))))
+            return following.serial
+        return running.serial if running.call_id == call_id else 0
 
     def detach(self, message: SlotCancelled | SlotFailed) -> None:
         """End a call that the worker is still busy with, or will never end."""

@@ -46,7 +46,7 @@ class SlotCall(msgspec.Struct, frozen=True, eq=False):
     packed: bool = False  # whether it has tensors
 
 
-_NO_CALL: Final = SlotCall(0, "", NoListener())
+NO_CALL: Final = SlotCall(0, "", NoListener())
 
 
 class SlotChannel:
@@ -65,10 +65,10 @@ class SlotChannel:
         written to the descriptors comes first.
         """
         self.state = SlotState.CONNECTING
-        self.call = _NO_CALL  # that runs
+        self.call = NO_CALL  # that runs
         self.wakeup: WakeupPolicy = Blocking()
         self.is_last = False  # the worker is to end after this call
-        self._next = _NO_CALL  # that was prefetched
+        self.next_call = NO_CALL  # that was prefetched: the worker may have begun it before this end hears of it
         self._last_serial = 0
         self.socket = SlotSocket(on_reports=self._on_reports, on_attach=self._on_attached, on_garbage=self.fail)
         self._memory = SharedSlotMemory()
@@ -93,7 +93,7 @@ class SlotChannel:
         slot_call = SlotCall(self._last_serial, call.id, listener, has_tensors(call))
         payload = self._files.place(call, may_share=slot_call.packed and not call.prefetch)
         if call.prefetch:
-            self._next = slot_call
+            self.next_call = slot_call
             payload = payload or self._files.to_file(call)
             self.socket.write(self._files.message(call, slot_call.serial, payload, packed=slot_call.packed))
             return None
@@ -111,7 +111,7 @@ class SlotChannel:
         except OSError as error:
             if self.state is SlotState.LOADING:
                 self._step(_FREE)
-                self.call = _NO_CALL
+                self.call = NO_CALL
                 failure = calls.Failed(f"the input could not be handed to the worker: {error}")
                 tell_end(slot_call.listener, (calls.ItemEnd(calls.ALL, failure),), idle=True)
             return
@@ -150,8 +150,8 @@ class SlotChannel:
     def fail(self, reason: str) -> None:
         """End what the slot has, because its worker has died or cannot be understood, and close it."""
         self._files.delete_temporary_files()
-        state, call, following = self.state, self.call, self._next
-        self.call = self._next = _NO_CALL
+        state, call, following = self.state, self.call, self.next_call
+        self.call = self.next_call = NO_CALL
         self.close()
         if state is _RUNNING:
             tell_end(call.listener, (calls.ItemEnd(calls.ALL, calls.Failed(reason)),), idle=False)
@@ -215,8 +215,8 @@ class SlotChannel:
         """Begin the prefetched call, or become free. Returns the listener of the call that has ended."""
         listener = self.call.listener
         self._step(_FREE)
-        self.call, self._next = self._next, _NO_CALL
-        if self.call is not _NO_CALL:
+        self.call, self.next_call = self.next_call, NO_CALL
+        if self.call is not NO_CALL:
             self._step(_RUNNING)
             self.wakeup.before_send(alone=False)
             tell_begin(self.call.listener)

@@ -16,7 +16,7 @@ from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.predictions.events import LogSource, MetricMode
 from geartrain.domain.signature.types import Signature
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -204,7 +204,8 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
     `serial` numbers the calls of a slot, so that a cancel or a report names exactly one. The input of a call of one
     item is the item's JSON object, packed if the item is. That of several is always packed: its JSON is an array with
     an object for each item, and its tensors are those of the packed items, stacked along the first dimension. An input
-    above the inline limit is in a file, as the container runtime document has it.
+    above the inline limit is in a file, as the container runtime document has it. One that is `prefetched` was sent
+    while another call ran on the slot, and begins when that is over, unless a `Withdraw` has come by then.
     """
 
     id: str
@@ -213,6 +214,13 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
     input: Payload
     output_dir: str | None = None
     memory: SlotMemory | None = None
+    prefetched: bool = False
+
+
+class Withdraw(_Message, frozen=True, tag="Withdraw"):
+    """Do not begin call `serial`, which was prefetched. The worker reports it as canceled when its turn has come."""
+
+    serial: int
 
 
 # Slot channel, worker to parent
@@ -317,7 +325,7 @@ ControlToParent = (
     | HealthcheckResult
     | ShuttingDown
 )
-SlotToWorker = Predict
+SlotToWorker = Predict | Withdraw
 SlotToParent = Attach | Reports
 Message = ControlToWorker | ControlToParent | SlotToWorker | SlotToParent
 

@@ -23,13 +23,20 @@ class WorkerPort(Protocol):
     def run(self, slot: int, call: CallInput, listener: CallListener) -> None:
         """Run a call on an idle slot; `listener` hears of it until its end.
 
-        Only a model that takes batches (`WorkerInfo.batching`) gets calls of several items. If its run is not async,
-        one call with `prefetch` may be given to a slot that is busy; it is to be small. Nothing that the listener
-        raises reaches the caller, other listeners, or the worker.
+        Only a model that takes batches (`WorkerInfo.batching`) gets calls of several items. If its run is not async and
+        `may_prefetch` holds, one call with `prefetch` may be given to a slot that is busy; it is to be small. Nothing
+        that the listener raises reaches the caller, other listeners, or the worker.
         """
 
+    @property
+    def may_prefetch(self) -> bool:
+        """Whether a call may be given to a slot that is busy."""
+
     def cancel(self, slot: int, call_id: str) -> None:
-        """Ask for the end of a call; its listener hears of it. Nothing happens if the slot does not run that call."""
+        """Ask for the end of a call; its listener hears of it. A prefetched one that has not begun never runs.
+
+        Nothing happens if the slot does not have that call.
+        """
 
     def discard(self, files: Sequence[FileRef]) -> None:
         """Release the files of an output: they have been read, or are not needed."""

@@ -129,7 +129,9 @@ class Slot:
         while not frames:
             frames = self._reader.feed(self._peer.recv(2**20))
         (payload,) = frames
-        return m.decode_slot_to_worker(payload)
+        message = m.decode_slot_to_worker(payload)
+        assert isinstance(message, m.Predict)
+        return message
 
     def report(self, *reports: m.Report, serial: int = 1, idle: bool = False) -> None:
         self.channel.socket.data_received(frame(m.encode(m.Reports(serial, reports, idle))))

@@ -71,6 +71,7 @@ class CallState(StrEnum):
     """Where a call stands."""
 
     ASSIGNED = "assigned"  # handed to a slot, and not begun
+    WITHDRAWN = "withdrawn"  # handed to a slot, and to be left out there: no member is left
     RUNNING = "running"
     CANCELING = "canceling"  # the worker has been asked to stop it
     KILLED = "killed"  # it did not stop in time, and its worker is being killed
@@ -103,7 +104,9 @@ EXECUTION_STEPS: Final[dict[ExecutionState, frozenset[ExecutionState]]] = {
 
 CALL_STEPS: Final[dict[CallState, frozenset[CallState]]] = {
     # A call may end before it began: its input could not be handed to the worker.
-    CallState.ASSIGNED: frozenset({CallState.RUNNING, CallState.UNSTARTED, CallState.OVER}),
+    CallState.ASSIGNED: frozenset({CallState.RUNNING, CallState.WITHDRAWN, CallState.UNSTARTED, CallState.OVER}),
+    # Killed: it had begun all the same, and did not stop in time.
+    CallState.WITHDRAWN: frozenset({CallState.KILLED, CallState.ENDED, CallState.UNSTARTED, CallState.OVER}),
     CallState.RUNNING: frozenset({CallState.CANCELING, CallState.ENDED, CallState.DELIVERING, CallState.OVER}),
     CallState.CANCELING: frozenset({CallState.KILLED, CallState.ENDED, CallState.DELIVERING, CallState.OVER}),
     CallState.KILLED: frozenset({CallState.ENDED, CallState.DELIVERING, CallState.OVER}),

@@ -87,6 +87,11 @@ class OnDemandWorker:
             self._starting = asyncio.ensure_future(self._set_up_and_run(slot, call, running))
             self._starting.add_done_callback(self._on_started)
 
+    @property
+    def may_prefetch(self) -> bool:
+        """No call waits in a worker that may be on its way to its end."""
+        return False
+
     def cancel(self, slot: int, call_id: str) -> None:
         """Ask for the end of a call; a worker that is being set up for it is killed."""
         if self._child is not None:

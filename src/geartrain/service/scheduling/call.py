@@ -18,7 +18,7 @@ from geartrain.service.scheduling.permits import Permit
 SIZE_METRIC = "batch_size"
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _ASSIGNED, _RUNNING, _ENDED, _OVER = CallState.ASSIGNED, CallState.RUNNING, CallState.ENDED, CallState.OVER
-_DELIVERING = CallState.DELIVERING
+_DELIVERING, _WITHDRAWN = CallState.DELIVERING, CallState.WITHDRAWN
 _IN_RUN = frozenset({CallState.RUNNING, CallState.CANCELING, CallState.KILLED})
 
 
@@ -41,6 +41,9 @@ class CallOwner(Protocol):
     def on_call_ended(self, call: Call) -> None:
         """All members of a call have ended, and its slot is still in use, perhaps for good."""
 
+    def is_followed(self, call: Call) -> bool:
+        """Whether another call was prefetched on its slot, which the worker has begun when this one is over."""
+
     def requeue(self, call: Call, members: Sequence[Execution]) -> None:
         """A call has not begun and never will; its members wait again."""
 
@@ -49,8 +52,9 @@ class Call:
     """Hears the worker (`CallListener`), and tells each member its part.
 
     A call of a model that takes batches ends a canceled member at once, and is stopped when no member is left; its slot
-    is free when the run is over. A call of any other model has one member, which ends when its run does, and whose slot
-    is free when its output files have been delivered, so that a slow destination slows down what fills it.
+    is free when the run is over. A call of any other model has one member, which ends when its run does. If no call has
+    been prefetched behind it, its slot is free when its output files have been delivered, so that a slow destination
+    slows down what fills it.
     """
 
     __slots__ = (
@@ -114,6 +118,7 @@ class Call:
         """Take a member out of a call that has not begun."""
         self._remove(member)
         if not self._members:
+            self._step(_WITHDRAWN)
             self.permit.worker.cancel(self.permit.slot, self.call_id)
 
     def cancel(self, member: Execution) -> None:
@@ -144,6 +149,10 @@ class Call:
             return
         self._step(CallState.CANCELING)
         self.permit.worker.cancel(self.permit.slot, self.call_id)
+        self._limit_stop()
+
+    def _limit_stop(self) -> None:
+        """Kill the worker if the call does not stop in time."""
         grace = self._owner.context.cancel_grace
         if grace is not None:
             self._timer = asyncio.get_running_loop().call_later(grace, self._kill, grace)
@@ -156,7 +165,11 @@ class Call:
     # from the worker
 
     def on_begin(self) -> None:
-        """Begin the members, and stop at once if none is left."""
+        """Begin the members, unless the call has been withdrawn."""
+        if self.state is _WITHDRAWN:
+            self.permit.worker.cancel(self.permit.slot, self.call_id)
+            self._limit_stop()
+            return
         self._step(_RUNNING)
         owner = self._owner
         at = self._began_at = self._began_at or owner.context.clock()
@@ -166,8 +179,6 @@ class Call:
             size = Metric(SIZE_METRIC, self.rows, "replace")
             for member in self._members.values():
                 member.prediction.record(size)
-        if not self._members:
-            self._stop()
 
     def on_unstarted(self) -> None:
         """Give the members back to the queue."""
@@ -219,7 +230,7 @@ class Call:
         if idle:
             if self._timer is not None:
                 self._timer.cancel()
-            if self._owner.is_batching or not _has_files(over):
+            if self._owner.is_batching or not _has_files(over) or self._owner.is_followed(self):
                 self._step(_OVER)
                 self._owner.release(self)
             else:

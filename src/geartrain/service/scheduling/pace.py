@@ -7,23 +7,25 @@ from typing import Final
 
 LONGEST_WAIT: Final = 3600  # seconds that a client is told to wait, at most
 _WEIGHT: Final = 0.125  # of the latest prediction, in an average that forgets
+_FADING: Final = 0.98  # what is left of the longest time with each prediction
 
 
 class Pace:
     """The recent time of a prediction in a slot, in seconds: a moving average over calls.
 
-    Of a call with several predictions each counts for its part.
+    Of a call with several predictions each counts for its part. `longest` is the longest of late, which fades.
     """
 
-    __slots__ = ("seconds",)
+    __slots__ = ("longest", "seconds")
 
     def __init__(self) -> None:
-        self.seconds = 0.0  # until the first has ended
+        self.seconds = self.longest = 0.0  # until the first has ended
 
     def note(self, seconds: float) -> None:
         """Note that a prediction has taken so many seconds of a slot."""
         recent = self.seconds
         self.seconds = recent + (seconds - recent) * _WEIGHT if recent else seconds
+        self.longest = max(seconds, self.longest * _FADING)
 
     def retry_after(self, ahead: int, slots: int) -> int:
         """Return in how many seconds there is likely to be a slot for one that has so many predictions before it.

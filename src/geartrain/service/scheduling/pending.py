@@ -18,7 +18,8 @@ from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.levels import LevelledQueue
 from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue
 
-_LIGHT: Final = 128 * 1024  # bytes of a batch that may be prefetched into its worker's socket
+_LIGHT: Final = 128 * 1024  # bytes of a call that may be prefetched into its worker's socket
+_NEAR: Final = 1.0  # seconds before its time is up, from which on nothing is prefetched
 _ONE_BY_ONE: Final = BatchPolicy(max_size=1)
 
 Measure = Callable[[bytes, Sequence[Tensor] | None], tuple[Hashable, int]]
@@ -68,6 +69,16 @@ class Pending:
         execution.wait()
         return self._put(execution)
 
+    def put_back(self, executions: Sequence[Execution]) -> None:
+        """Have executions wait again, before all others; with levels, behind the others of their level."""
+        later = () if self.has_levels else tuple(self.queue)
+        for execution in later:
+            self.queue.remove(execution)
+        for execution in executions:
+            self.add(execution)
+        for execution in later:
+            self._put(execution)
+
     def _put(self, execution: Execution) -> bool:
         ticket, now = execution.ticket, time.monotonic()
         may_run = self.queue.add(execution, ticket.key, execution.item.rows, now=now, level=ticket.level)
@@ -101,8 +112,13 @@ class Pending:
         return self.queue.take_full(only=self._is_light)
 
     def _is_light(self, execution: Execution) -> bool:
-        """Whether a batch of its like may go through a socket. What is heavier travels in memory that is in use."""
+        """Whether a call of its like may go through a socket. What is heavier travels in memory that is in use.
+
+        One whose time is nearly up stays here, where a busy loop cannot be late to take it back.
+        """
         item = execution.item
+        if self._has_timeouts and execution.is_overdue(time.monotonic() + _NEAR):
+            return False
         size = len(item.input) + sum([len(tensor.data) for tensor in item.tensors or ()])
         return size * self.max_size <= _LIGHT * item.rows
 

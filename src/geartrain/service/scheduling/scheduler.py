@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import Final
 
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
-from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.lifecycle import CallState, Health
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.service.scheduling.call import Call
 from geartrain.service.scheduling.capacity import Capacity, ModelPort
@@ -18,6 +19,11 @@ from geartrain.service.scheduling.permits import Permit
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _READY, _STARTING = Health.READY, Health.STARTING
+_RUNNING = CallState.RUNNING
+
+# Seconds. What a prefetched call saves is a fraction of a millisecond, so it is not worth its price behind longer runs:
+# another replica may be free before.
+_SHORT: Final = 0.02
 
 
 class Scheduler:
@@ -57,10 +63,8 @@ class Scheduler:
         """Learn how the model takes its predictions, which may change when another worker follows."""
         self.is_batching = info.batching is not None
         self._capacity.configure(is_batching=self.is_batching)
-        # With replicas another worker might be free before; an async run would begin at once; and with levels, somebody
-        # who comes later might have to overtake.
-        is_alone = len(self._model.replicas) == 1 and not info.is_async
-        self._can_prefetch = self.is_batching and is_alone and not self.pending.has_levels
+        # An async run would begin at once; and with levels, somebody who comes later might have to overtake.
+        self._can_prefetch = not info.is_async and not self.pending.has_levels
         self.pending.configure(info)
 
     # admission
@@ -148,13 +152,19 @@ class Scheduler:
         call.start(single_client=single_client, at=at)
 
     def _prefetch(self) -> None:
-        """Hand a full batch to a busy worker, so that the worker need not wait for it when it is free."""
-        for permit in self._running.keys() - self._prefetched.keys():
-            members = self.pending.take_full()
-            if members:
-                call = self._prefetched[permit] = Call(self, permit, members, prefetched=True)
-                call.start()
+        """Hand a call that is full to a busy worker, so that the worker need not wait for it when it is free.
+
+        Of several workers it is the one whose call has been running longest, so the one that is likely to be free next.
+        """
+        if self.pace.longest > _SHORT:
             return
+        for permit, running in self._running.items():
+            if permit not in self._prefetched and running.state is _RUNNING and permit.worker.may_prefetch:
+                members = self.pending.take_full()
+                if members:
+                    call = self._prefetched[permit] = Call(self, permit, members, prefetched=True)
+                    call.start()
+                return
 
     # the calls
 
@@ -176,13 +186,17 @@ class Scheduler:
         """Count no longer on the slot of a call whose members have ended."""
         self._running.pop(call.permit, None)
 
+    def is_followed(self, call: Call) -> bool:
+        """Whether another call was prefetched on the slot of this one."""
+        return call.permit in self._prefetched
+
     def requeue(self, call: Call, members: Sequence[Execution]) -> None:
         """Have the members of a call that has not begun wait again."""
         self._running.pop(call.permit, None)
         self._prefetched.pop(call.permit, None)
-        for member in members:
-            if self._model.health in {_READY, _STARTING}:
-                self.pending.add(member)
-            else:
+        if self._model.health in {_READY, _STARTING}:
+            self.pending.put_back(members)
+        else:
+            for member in members:
                 member.refuse(self._model.not_ready())
         self.pending.turn.at_end()

@@ -156,14 +156,15 @@ class Channel:
         return self._frames.pop(0)
 
     def receive_ready(self) -> list[bytes] | None:
-        """Return the frames that have come, without blocking; None when the parent has closed."""
+        """Return the frames that have come, without blocking; None when the parent has closed and there are none."""
+        frames, self._frames = self._frames, []
         try:
             data = self._socket.recv(CHUNK, socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return []
+            return frames
         except ConnectionResetError:
-            return None
-        return self._reader.feed(data) if data else None
+            return frames or None
+        return frames + self._reader.feed(data) if data else frames or None
 
     def close(self) -> None:
         """Close this end."""

@@ -95,7 +95,9 @@ class AsyncEngine:
             self._stop_if_done()
             return
         for payload in payloads:
-            self._begin(number, slot, decode_slot_to_worker(payload))
+            message = decode_slot_to_worker(payload)
+            if type(message) is Predict:  # nothing is prefetched here, so nothing is withdrawn
+                self._begin(number, slot, message)
 
     def _begin(self, number: int, slot: Slot, message: Predict) -> None:
         running = _Running(Call(message, slot, self._tools))

@@ -25,7 +25,7 @@ class CancelRegion:
 
     def __init__(self) -> None:
         self._running: int | None = None
-        self._requested: int | None = None
+        self._requested: set[int] = set()  # of a call that runs, and of those that are still to begin
         self._noticed: int | None = None
         self._raised: int | None = None
         self._main = threading.main_thread().ident or 0
@@ -35,9 +35,13 @@ class CancelRegion:
         """Take the signal. Main thread only."""
         signal.signal(CANCEL_SIGNAL, self._on_signal)
 
+    def withdraw(self, serial: int) -> None:
+        """Cancel a call that has not begun. Main thread only."""
+        self._requested.add(serial)
+
     def request(self, serial: int) -> None:
         """Cancel a call, now or as soon as it begins. Any thread."""
-        self._requested = serial
+        self._requested.add(serial)
         # One that comes just before a blocking call does not interrupt it: the interpreter has looked already. So it
         # is sent again, for a while: C code that does not come back must not hold up the control channel.
         for pause in _AGAIN:
@@ -51,10 +55,15 @@ class CancelRegion:
         self.shield.pending = False
         self.shield.is_armed = True
         self._running = serial
-        if self._requested == serial:
-            self._running = None
-            return False
-        return True
+        requested = self._requested
+        if not requested:
+            return True
+        for earlier in [each for each in tuple(requested) if each < serial]:
+            requested.discard(earlier)
+        if serial not in requested:
+            return True
+        self._running = None
+        return False
 
     def leave(self) -> None:
         """Close the region: nothing is raised from here on."""
@@ -63,10 +72,10 @@ class CancelRegion:
 
     def was_requested(self, serial: int) -> bool:
         """Tell whether a cancel of this call has come."""
-        return self._requested == serial
+        return serial in self._requested
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self._running is None or self._running != self._requested:
+        if self._running is None or self._running not in self._requested:
             return
         self._noticed = self._running
         if self.shield.depth:

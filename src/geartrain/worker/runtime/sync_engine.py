@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from geartrain.authoring import CancelationException
-from geartrain.ipc.messages import Predict, decode_slot_to_worker
+from geartrain.ipc.messages import Predict, SlotToWorker, decode_slot_to_worker
 from geartrain.worker.calls.call import Call
 from geartrain.worker.calls.tools import CallTools
 from geartrain.worker.channels import forks
@@ -29,15 +30,32 @@ class SyncEngine:
         self._region = region
         self._streams = streams
         self._stopping = False
+        self._ahead: deque[SlotToWorker] = deque()  # received while the slot was looked at for a `Withdraw`
 
     def serve(self, tools: CallTools, flush_c: Callable[[], None]) -> None:
         """Run call after call until the parent closes the slot. `flush_c` empties the C library's own buffer."""
-        receive = self._slot.channel.receive
+        receive, ahead = self._slot.channel.receive, self._ahead
         while not self._stopping:
-            payload = receive()
-            if payload is None:
-                return
-            self._serve_one(decode_slot_to_worker(payload), tools, flush_c)
+            if ahead:
+                message = ahead.popleft()
+            else:
+                payload = receive()
+                if payload is None:
+                    return
+                message = decode_slot_to_worker(payload)
+            if type(message) is not Predict:
+                continue  # the withdrawal of a call that has ended
+            if message.prefetched:
+                self._look_ahead()
+            self._serve_one(message, tools, flush_c)
+
+    def _look_ahead(self) -> None:
+        """Note which of the calls that have come, or are about to begin, have been withdrawn."""
+        for payload in self._slot.channel.receive_ready() or ():
+            self._ahead.append(decode_slot_to_worker(payload))
+        for message in self._ahead:
+            if type(message) is not Predict:
+                self._region.withdraw(message.serial)
 
     def cancel(self, _slot: int, serial: int) -> None:
         """Stop the call, now or as soon as it begins."""

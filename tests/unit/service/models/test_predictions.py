@@ -194,8 +194,8 @@ async def test_each_deployment_ends_its_own_executions() -> None:
     old, new = await started(entry, slots=1), await started(entry, slots=1)
     running, waiting, other = ask(old), ask(old), ask(new)
     old.executions.cancel_all()
-    (call,) = worker_of(old).calls
-    assert (call.was_canceled, waiting.status) == (True, Status.CANCELED)
+    call, prefetched = worker_of(old).calls
+    assert (call.was_canceled, prefetched.was_canceled, waiting.status) == (True, True, Status.CANCELED)
     assert not worker_of(new).calls[0].was_canceled
     assert not await old.executions.drain(0)
     call.cancel()

@@ -45,6 +45,10 @@ class Worker:
     async def start(self) -> WorkerInfo:
         return WorkerInfo(Signature((), OutputSpec(TypeSpec("string"))), 1, is_async=False, has_healthcheck=False)
 
+    @property
+    def may_prefetch(self) -> bool:
+        return False
+
     def run(self, slot: int, call: CallInput, listener: CallListener) -> None:
         listener.on_begin()
         self.calls.append((call, listener))

@@ -229,7 +229,7 @@ async def test_what_was_prefetched_and_is_late_is_taken_back() -> None:
     bench = await Bench(batch=2).start()
     for text in "ab":
         bench.ask(text)
-    late, patient = bench.ask("late", SHORT), bench.ask("patient")
+    patient, late = bench.ask("patient"), bench.ask("late", SHORT)
     await asyncio.sleep(0)
     assert bench.calls[1].input.prefetch
     assert (await end_of(late))[2] is Code.TIMED_OUT

@@ -1,0 +1,62 @@
+"""What a worker writes to its descriptors past Python: whether it is of setup, of a call, or of no one call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from geartrain.bridge.slot_state import SlotState
+from geartrain.bridge.slots import NO_CALL, SlotChannel
+from geartrain.domain.predictions.calls import ALL
+from geartrain.domain.predictions.events import LogSource
+
+model_logger = logging.getLogger("geartrain.model")
+
+_FIRST: Final = 16  # calls without such output, before a call is prefetched behind another one
+_AFTER: Final = 256  # calls without such output, once there has been some
+
+
+class RawOutput:
+    """Gives raw output to the call that it is of. What could be of several calls goes to the server's log.
+
+    The pipes carry no mark between two calls. While a call is prefetched, the worker may have begun it without the
+    parent's knowing, and what comes could be of either. So a worker that writes past Python gets no prefetched calls
+    for a while, and its output finds its calls again.
+    """
+
+    __slots__ = ("_calls", "_is_served", "_on_setup_log", "_quiet_from", "_slots")
+
+    def __init__(self, on_setup_log: Callable[[LogSource, str], None]) -> None:
+        self._slots: Mapping[int, SlotChannel] = {}
+        self._on_setup_log = on_setup_log
+        self._is_served = False
+        self._calls = 0
+        self._quiet_from = _FIRST  # the number of calls from which on the worker is taken to write nothing
+
+    def begin_service(self, slots: Mapping[int, SlotChannel]) -> None:
+        """Note that setup is over, and which slots there are."""
+        self._slots = slots
+        self._is_served = True
+
+    def count_call(self) -> None:
+        """Note that a call begins."""
+        self._calls += 1
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether none of the last calls has written anything."""
+        return self._calls >= self._quiet_from
+
+    def give(self, source: LogSource, data: str) -> None:
+        """Take whole lines, or a last line that has no end."""
+        if not self._is_served:
+            self._on_setup_log(source, data)
+            return
+        self._quiet_from = self._calls + _AFTER
+        running = [slot for slot in self._slots.values() if slot.state is SlotState.RUNNING]
+        if len(running) == 1 and running[0].next_call is NO_CALL:
+            running[0].call.listener.on_log(ALL, source, data)
+            return
+        for line in data.splitlines():
+            model_logger.info(line, extra={"source": source})
