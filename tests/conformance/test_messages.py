@@ -94,7 +94,11 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         m.Predict(
             "pred_1",
             20,
-            (m.CallItem("pred_1", packed=True),),
+            (
+                m.CallItem(
+                    "pred_1", packed=True, request_id="r-1", traceparent=f"00-{7:032x}-{7:016x}-01", tracestate="v=1"
+                ),
+            ),
             m.InMemory(600_000),
             memory=m.SlotMemory("/proc/1/fd/5", "/proc/1/fd/6"),
         ),

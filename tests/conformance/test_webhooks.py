@@ -368,7 +368,8 @@ async def test_headers_are_exactly_those_observed(server: LiveServer, receiver: 
         "tracestate": "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7",
     }
     body = {"input": {"steps": ["give a"]}, "webhook": receiver.url("/a/b?c=d%20e")}
-    headers = {**trace, "x-secret": "s", "cookie": "a=b", "authorization": "Basic eDp5", **modes.current().headers}
+    own = {**trace, "x-request-id": "r-1"}
+    headers = {**own, "x-secret": "s", "cookie": "a=b", "authorization": "Basic eDp5", **modes.current().headers}
     await server.client.post("/predictions", json=body, headers=headers)
     for call in await receiver.ended():
         assert (call.method, call.path) == ("POST", "/a/b?c=d%20e")
@@ -379,16 +380,20 @@ async def test_headers_are_exactly_those_observed(server: LiveServer, receiver: 
             "user-agent": f"geartrain/{__version__}",
             "authorization": "Bearer t0ken",
             "content-length": str(len(call.body)),
-            **trace,
+            **own,
         }
 
 
-async def test_without_token_and_trace_there_is_no_header_of_theirs(scalar: LiveServer, receiver: Receiver) -> None:
+async def test_without_token_and_trace_there_is_a_new_trace_alone(scalar: LiveServer, receiver: Receiver) -> None:
     odd = [(b"traceparent", b"x" * 5000), (b"tracestate", "é=1".encode("latin-1"))]
+    answers = []
     for headers in ([], odd):
-        await scalar.client.post("/predictions", json={"input": {}, "webhook": receiver.url()}, headers=headers)
-    for call in await receiver.ended(2):
-        assert not {"authorization", "traceparent", "tracestate"} & set(call.headers)
+        body = {"input": {}, "webhook": receiver.url(), "webhook_events_filter": ["completed"]}
+        answers.append(await scalar.client.post("/predictions", json=body, headers=headers))
+    for answer, call in zip(answers, await receiver.ended(2), strict=True):
+        assert not {"authorization", "tracestate"} & set(call.headers)
+        for name in ("x-request-id", "traceparent"):
+            assert call.headers[name] == answer.headers[name]
 
 
 async def test_user_and_password_of_the_url_come_before_the_token(server: LiveServer, receiver: Receiver) -> None:

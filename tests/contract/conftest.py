@@ -25,6 +25,7 @@ from geartrain.domain.predictions.events import Completed, Event, Log, Output, S
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.outbound.workspace import Workspace
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits
@@ -54,7 +55,7 @@ class Deliveries:
         """See `OutputsPort`."""
         return None
 
-    def of(self, prediction_id: str, prefix: str | None) -> Deliveries:
+    def of(self, prediction_id: str, prefix: str | None, request: RequestContext) -> Deliveries:
         """See `OutputsPort`."""
         return self
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from geartrain.domain.predictions.calls import WorkerObserver
+from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, VersionRecord
@@ -31,7 +32,7 @@ class NoOutputs:
         """See `OutputsPort`."""
         raise NotImplementedError
 
-    def of(self, prediction_id: str, prefix: str | None) -> OutputFilesPort:
+    def of(self, prediction_id: str, prefix: str | None, request: RequestContext) -> OutputFilesPort:
         """See `OutputsPort`."""
         raise NotImplementedError
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from geartrain.domain.tensors.tensor import Buffer
+from geartrain.transport.records import NOBODY, RequestRecord, RequestRecords
 from geartrain.transport.wire.exchange import (
     Accepted,
     Answer,
@@ -20,7 +21,9 @@ from geartrain.transport.wire.exchange import (
     Handler,
     Head,
     Headers,
+    Record,
 )
+from geartrain.transport.wire.responses import UNREADABLE
 
 LIMIT: Final = 20.0  # seconds
 
@@ -96,6 +99,7 @@ class FakeResponder:
     """A `Responder` that keeps the one answer to its request."""
 
     def __init__(self) -> None:
+        self.record: Record = new_record()
         self.answers: list[Answer] = []
         self.streams: list[FakeStream] = []
         self._changes = Changes()
@@ -131,6 +135,11 @@ class Sent(msgspec.Struct):
 
     exchange: Exchange
     responder: FakeResponder
+
+
+def new_record(head: Head = UNREADABLE) -> RequestRecord:
+    """Return the record of a request, of which nobody hears."""
+    return cast("RequestRecord", RequestRecords(NOBODY).of(head)("192.0.2.1:999"))
 
 
 def head_of(method: str, path: str, body: Body = b"", *, headers: Headers = ()) -> Head:

@@ -11,7 +11,7 @@ import pytest
 TESTS = pathlib.Path(__file__).parents[1]
 MARKED = 0
 """How many tests have the mark. Make a test robust if you can, before you count one more."""
-OWN_WIRE = 5
+OWN_WIRE = 7
 """How many tests have the other mark: the rest pass inside other servers too."""
 
 

@@ -109,7 +109,17 @@ class Metrics(MutableMapping[str, Any]):
 class Scope:
     """One prediction as its `run()` sees it. Without `emit` it stands for no prediction and ignores every metric."""
 
-    __slots__ = ("_emit", "_metrics", "context", "open_item", "parameters", "prediction_id")
+    __slots__ = (
+        "_emit",
+        "_metrics",
+        "context",
+        "open_item",
+        "parameters",
+        "prediction_id",
+        "request_id",
+        "traceparent",
+        "tracestate",
+    )
 
     def __init__(
         self,
@@ -123,11 +133,18 @@ class Scope:
         """`parameters` are those of a request of the Open Inference Protocol; any other has none.
 
         `open_item` is of a batch: what `batch_item` gives.
+
+        `request_id`, `traceparent` and `tracestate` are the ids of the request that the prediction comes from: a log
+        line or a request to another service that has them belongs to the same trace (W3C Trace Context). They are empty
+        where there is no request, and in a batch, whose requests have their own: see `batch_item`.
         """
         self.prediction_id = prediction_id
         self.context: dict[str, str] = dict(context) if context else {}
         self.parameters: dict[str, Parameter] = dict(parameters) if parameters else {}
         self.open_item = open_item
+        self.request_id = ""
+        self.traceparent = ""
+        self.tracestate = ""
         self._emit = emit
         self._metrics: Metrics | None = None
 

@@ -37,4 +37,14 @@ def predict_of(
 
 
 def _item(item: ItemInput) -> CallItem:
-    return CallItem(item.id, item.rows, item.tensors is not None, item.context, item.parameters)
+    request = item.request
+    return CallItem(
+        item.id,
+        item.rows,
+        item.tensors is not None,
+        item.context,
+        item.parameters,
+        request.request_id,
+        request.traceparent,
+        request.tracestate,
+    )

@@ -188,7 +188,8 @@ class CallItem(msgspec.Struct, frozen=True, array_like=True):
     """What one prediction of a call has of its own, besides its input.
 
     `rows`: its size in a batch (`domain.predictions.batching`). `packed`: it has tensors, which are packed with the
-    JSON (`domain.tensors.tensor.pack`), and its outputs that hold tensors shall be packed too.
+    JSON (`domain.tensors.tensor.pack`), and its outputs that hold tensors shall be packed too. The last three are the
+    ids of its request (`domain.predictions.request_context`), empty where there is none.
     """
 
     id: str
@@ -196,6 +197,9 @@ class CallItem(msgspec.Struct, frozen=True, array_like=True):
     packed: bool = False
     context: dict[str, str] | None = None
     parameters: dict[str, str | int | float | bool] | None = None
+    request_id: str = ""
+    traceparent: str = ""
+    tracestate: str = ""
 
 
 class Predict(_Message, frozen=True, tag="Predict", gc=True):

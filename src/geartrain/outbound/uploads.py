@@ -16,6 +16,7 @@ import string
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, quote_from_bytes, urlsplit
 
+from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.outbound.concurrency import off_loop
 from geartrain.outbound.outputs import OutputFiles, media_type
 from geartrain.outbound.urls import target_fault
@@ -55,12 +56,12 @@ class OutputDestinations:
             return _SYNCHRONOUS
         return target_fault(prefix, self._policy)
 
-    def of(self, prediction_id: str, prefix: str | None) -> OutputFiles:
+    def of(self, prediction_id: str, prefix: str | None, request: RequestContext = NO_REQUEST) -> OutputFiles:
         """What takes the files of one prediction; `prefix` has been found without a fault."""
         if prefix is not None:
-            return OutputFiles(PrefixSink(self._guarded, prefix))
+            return OutputFiles(PrefixSink(self._guarded, prefix, request))
         if self._upload_url is not None:
-            return OutputFiles(UploadSink(self._own, self._upload_url, prediction_id))
+            return OutputFiles(UploadSink(self._own, self._upload_url, prediction_id, request=request))
         return OutputFiles()
 
     async def close(self) -> None:
@@ -81,15 +82,27 @@ class UploadSink:
 
     at_once = 4
 
-    def __init__(self, source: UploadClientSource, upload_url: str, prediction_id: str) -> None:
+    def __init__(
+        self,
+        source: UploadClientSource,
+        upload_url: str,
+        prediction_id: str,
+        *,
+        request: RequestContext = NO_REQUEST,
+    ) -> None:
         self._source = source
+        self._request = request
         self._url = upload_url
         self._prediction_id = quote(prediction_id, safe=string.punctuation)
 
     async def deliver(self, file: FileRef, name: str) -> bytes:
         """Upload a file; see `OutputSink`. Its URL is what the receiver says, or where it was taken in the end."""
         client = await self._source.client()
-        headers = {"Content-Type": media_type(file), "X-Prediction-Id": self._prediction_id}
+        headers = {
+            "Content-Type": media_type(file),
+            "X-Prediction-Id": self._prediction_id,
+            **dict(self._request.headers()),
+        }
         answer = await client.put(file, url_below(self._url, name), headers=headers)
         return _as_text(_stripped(answer.location or answer.url))
 
@@ -99,8 +112,9 @@ class PrefixSink:
 
     at_once = 4
 
-    def __init__(self, source: UploadClientSource, prefix: str) -> None:
+    def __init__(self, source: UploadClientSource, prefix: str, request: RequestContext = NO_REQUEST) -> None:
         self._source = source
+        self._request = request
         self._prefix = prefix
 
     async def deliver(self, file: FileRef, name: str) -> bytes:
@@ -114,7 +128,7 @@ class PrefixSink:
             media_type(file).encode(),
         )
         tail = b"\r\n--%b--\r\n" % boundary.encode()
-        headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+        headers = {"Content-Type": f"multipart/form-data; boundary={boundary}", **dict(self._request.headers())}
         answer = await client.put(file, self._prefix, headers=headers, around=(head, tail))
         return _as_text(_stripped(answer.location or _anonymous(url_below(self._prefix, name))))
 

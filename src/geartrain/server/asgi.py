@@ -19,6 +19,7 @@ from geartrain.server.reloading import watching
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.transport.asgi import AsgiApplication
+from geartrain.transport.records import NOBODY, RequestRecords
 from geartrain.transport.wire.exchange import Handler
 
 
@@ -65,7 +66,7 @@ _ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout")  # as `geartrain serv
 def make_application(model: str | os.PathLike[str] | None, **options: Unpack[AsgiOptions]) -> AsgiApplication:
     """Return the application that serves a model or a folder of models; raises `ProjectError`."""
     hosted = _Hosted(read_options(model, options), wait_ready=options.get("wait_ready", False))
-    return AsgiApplication(hosted.start, hosted.stop)
+    return AsgiApplication(hosted.start, hosted.stop, RequestRecords(NOBODY).of)
 
 
 def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> ServeOptions:

@@ -17,6 +17,7 @@ from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.listeners import split_routes
 from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
 from geartrain.transport.open_inference.routes import open_inference_routes
+from geartrain.transport.records import NOBODY, RequestObserver, RequestRecords
 from geartrain.transport.routing import Route, Router
 from geartrain.transport.system.metrics import metrics_route
 from geartrain.transport.system.probes import probe_routes
@@ -73,11 +74,17 @@ class HttpServer:
     """Serves an app until it is told to stop, and lets no client keep it from ending."""
 
     def __init__(
-        self, app: App, access: Access, *, quiet: float = QUIET, on_tick: Callable[[], None] = lambda: None
+        self,
+        app: App,
+        access: Access,
+        *,
+        observer: RequestObserver = NOBODY,
+        quiet: float = QUIET,
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         """`quiet`: the seconds after which a stream without events is kept alive. Needs a running loop.
 
-        `on_tick` is called about once a second.
+        `observer` hears of the requests that are over. `on_tick` is called about once a second.
         """
         options = app.options
         self._cancel_all = app.cancel_all
@@ -93,8 +100,9 @@ class HttpServer:
         public, admin = split_routes(routes, has_admin_port=has_admin_port)
         guard = _guard(app, access)
         self._grpc = _grpc_calls(app, access)
-        self._public = WireServer(_with_grpc(Router(public, COG, guard), self._grpc), options.wire, on_tick=on_tick)
-        self._admin = WireServer(Router(admin, COG, guard), options.wire)
+        handler, records = _with_grpc(Router(public, COG, guard), self._grpc), RequestRecords(observer).of
+        self._public = WireServer(handler, options.wire, records=records, on_tick=on_tick)
+        self._admin = WireServer(Router(admin, COG, guard), options.wire, records=records)
         self._wires = (self._public, self._admin)
         access.on_change(self._forget_heads)
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from geartrain.domain.errors import FieldError
 from geartrain.domain.predictions.calls import CallInput, CallListener, FileRef, HealthVerdict, WorkerInfo
+from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.predictions.webhook import Webhook
 
 
@@ -128,5 +129,8 @@ class OutputsPort(Protocol):
         `background`: nobody waits for the prediction's answer.
         """
 
-    def of(self, prediction_id: str, prefix: str | None) -> OutputFilesPort:
-        """What takes the files of one prediction; `prefix` is the URL that its client wants them at."""
+    def of(self, prediction_id: str, prefix: str | None, request: RequestContext) -> OutputFilesPort:
+        """What takes the files of one prediction; `prefix` is the URL that its client wants them at.
+
+        `request` is the one that asks for it: receivers are told its ids.
+        """

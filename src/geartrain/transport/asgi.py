@@ -28,8 +28,13 @@ from geartrain.transport.wire.exchange import (
     Body,
     ClientGoneError,
     Exchange,
+    Fields,
     PartsExchange,
+    Record,
+    Records,
+    keep_nothing,
 )
+from geartrain.transport.wire.responses import UNREADABLE
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -49,9 +54,10 @@ class AsgiApplication:
     not told of a lifespan by most frameworks; without any it starts with the first request and ends with the process.
     """
 
-    def __init__(self, start: Start, stop: Stop) -> None:
+    def __init__(self, start: Start, stop: Stop, records: Records = keep_nothing) -> None:
         """`start` cleans up after itself when it fails; `stop` follows a start that succeeded, once."""
         self._lifecycle = Lifecycle(start, stop)
+        self._records = records
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request or one lifespan, as ASGI 3 wants it."""
@@ -95,6 +101,7 @@ class AsgiApplication:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_head = scope["method"] == "HEAD"
+        head = UNREADABLE
         try:
             handler = await self._lifecycle.handler()
             head = read_head(scope)
@@ -106,7 +113,7 @@ class AsgiApplication:
             decision = handler.begin(head)
             if not isinstance(decision, Answer) and head.length > decision.max_body:
                 decision = decision.refuse_size(decision.max_body)
-        responder = _Responder(is_head=is_head)
+        responder = _Responder(self._records(head)(_peer(scope)), is_head=is_head)
         if isinstance(decision, Answer):
             responder.respond(decision)
             await responder.deliver(send)
@@ -123,7 +130,9 @@ def _refusal(status: HTTPStatus, reason: str) -> Answer:
 async def _exchange(accepted: Accepted, responder: _Responder, *, receive: Receive, send: Send) -> None:
     body = await _read_body(receive, accepted.max_body)
     if body is None:
+        responder.record.leave()
         return
+    responder.record.received = len(body)
     if len(body) > accepted.max_body:
         responder.respond(accepted.refuse_size(accepted.max_body))
         await responder.deliver(send)
@@ -139,7 +148,7 @@ async def _exchange(accepted: Accepted, responder: _Responder, *, receive: Recei
 
 
 async def _exchange_in_parts(accepted: AcceptedInParts, responder: _Responder, *, receive: Receive, send: Send) -> None:
-    reader = _BodyReader(accepted.max_body)
+    reader = _BodyReader(accepted.max_body, responder.record)
     exchange = accepted.new_exchange(responder)
     exchange.receive(reader)
     try:
@@ -204,9 +213,10 @@ async def _run(
 class _Responder:
     """The messages of one answer. All of them are sent by the task of the request, in `deliver`."""
 
-    __slots__ = ("_changed", "_has_left", "_is_complete", "_is_head", "_messages", "has_whole_answer")
+    __slots__ = ("_changed", "_has_left", "_is_complete", "_is_head", "_messages", "has_whole_answer", "record")
 
-    def __init__(self, *, is_head: bool) -> None:
+    def __init__(self, record: Record, *, is_head: bool) -> None:
+        self.record = record
         self._is_head = is_head  # of a request with the method HEAD
         self._messages: deque[tuple[Message, asyncio.Future[None] | None]] = deque()  # and who waits for its end
         self._changed = asyncio.Event()
@@ -218,19 +228,29 @@ class _Responder:
 
     def respond(self, answer: Answer) -> None:
         """Send a whole answer. See `Responder`."""
-        for message in _messages_of(answer, is_head=self._is_head):
+        for message in _messages_of(answer, self.record.fields(), is_head=self._is_head):
             self.put(message)
+        self._end(answer.status)
 
     def open_stream(self, status: HTTPStatus, headers: tuple[tuple[bytes, bytes], ...]) -> AnswerStream:
         """Send a head, and return what sends the body. See `Responder`."""
-        self.put(_start(status, headers))
-        return _Stream(self, is_head=self._is_head)
+        self.put(_start(status, (*headers, *self.record.fields())))
+        return _Stream(self, status, is_head=self._is_head)
 
     # what a stream says
 
     def put(self, message: Message) -> None:
         """Have a message sent."""
         self._put(message, None)
+
+    def end(self, status: HTTPStatus) -> None:
+        """Complete the body."""
+        self.put(_body(b"", more=False))
+        self._end(status)
+
+    def _end(self, status: HTTPStatus) -> None:
+        if not self._has_left:
+            self.record.end(status)
 
     async def put_and_wait(self, message: Message) -> None:
         """Have a message sent, and wait for that; raises `ClientGoneError`."""
@@ -244,6 +264,7 @@ class _Responder:
         if self._has_left or self.has_whole_answer:
             return
         self.has_whole_answer = _is_last(message)
+        self.record.sent += len(message.get("body", b""))
         self._messages.append((message, sent))
         self._changed.set()
 
@@ -274,6 +295,7 @@ class _Responder:
         if self._is_complete or self._has_left:
             return False
         self._has_left = True
+        self.record.leave()
         for _, sent in self._messages:
             if sent is not None and not sent.done():
                 sent.set_exception(ClientGoneError())
@@ -285,10 +307,11 @@ class _Responder:
 class _Stream:
     """The body of an answer in pieces. See `AnswerStream`."""
 
-    __slots__ = ("_is_head", "_responder")
+    __slots__ = ("_is_head", "_responder", "_status")
 
-    def __init__(self, responder: _Responder, *, is_head: bool) -> None:
+    def __init__(self, responder: _Responder, status: HTTPStatus, *, is_head: bool) -> None:
         self._responder = responder
+        self._status = status
         self._is_head = is_head
 
     async def write(self, data: bytes) -> None:
@@ -297,16 +320,17 @@ class _Stream:
 
     def end(self) -> None:
         """Complete the body."""
-        self._responder.put(_body(b"", more=False))
+        self._responder.end(self._status)
 
 
 class _BodyReader:
     """The body of a request in pieces, of which at most one waits to be taken. See `BodyReader`."""
 
-    __slots__ = ("_changed", "_count", "_has_left", "_is_whole", "_limit", "_piece", "_taken")
+    __slots__ = ("_changed", "_count", "_has_left", "_is_whole", "_limit", "_piece", "_record", "_taken")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, record: Record) -> None:
         self._limit = limit
+        self._record = record
         self._piece = b""
         self._count = 0  # bytes that have been taken
         self._is_whole = False
@@ -340,6 +364,7 @@ class _BodyReader:
             if self._is_whole:
                 return False
             self._piece = message.get("body", b"")
+            self._record.received += len(self._piece)
             self._is_whole = not message.get("more_body", False)
             self._changed.set()
             while self._piece and not self._is_whole:
@@ -352,11 +377,17 @@ class _BodyReader:
         self._changed.set()
 
 
-def _messages_of(answer: Answer, *, is_head: bool) -> Iterator[Message]:
+def _peer(scope: Scope) -> str:
+    """Return the address of the client, as its host tells it."""
+    host, port = scope.get("client") or ("", 0)
+    return f"{host}:{port}" if host else ""
+
+
+def _messages_of(answer: Answer, own: Fields, *, is_head: bool) -> Iterator[Message]:
     parts = [bytes(part) for part in answer.parts]  # ASGI has no views, and they may count other things than bytes
     is_bodiless = answer.status in _BODILESS
     length = () if is_bodiless else ((b"content-length", b"%d" % sum(map(len, parts))),)
-    yield _start(answer.status, (*answer.headers, *length))
+    yield _start(answer.status, (*answer.headers, *length, *own))
     *others, last = [b""] if is_bodiless or is_head or not parts else parts
     for part in others:
         yield _body(part, more=True)

@@ -16,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from geartrain.domain.errors import GeartrainError
+from geartrain.domain.predictions.request_context import ProtocolName
 from geartrain.transport.errors import BUG
 from geartrain.transport.wire.exchange import Accepted, Answer, AnswerStream, Decision, Head, Responder
 
@@ -30,6 +31,7 @@ GET: Final = ("GET", "HEAD")
 POST: Final = ("POST",)
 
 _DIGITS: Final = ":digits}"
+ROUTINE: Final = frozenset({"open", "read"})  # scopes of requests that look after a server
 
 
 class Api(Protocol):
@@ -58,6 +60,7 @@ class Route(msgspec.Struct, frozen=True):
         subject: what the request is about, for keys that are for some models only: `model`, the one that the path names
             or else the default model; `all` models, or the server as a whole; `none` of them.
         outline: takes the request of a client whose key does not allow it, and tells less. None: it is refused.
+        protocol: by which a model is asked; `system` for what asks none.
     """
 
     methods: tuple[str, ...]
@@ -67,13 +70,17 @@ class Route(msgspec.Struct, frozen=True):
     scope: Scope = "read"
     subject: Subject = "model"
     outline: Begin | None = None
+    protocol: ProtocolName = "system"
 
 
 class Guard(Protocol):
     """Decides who may come in."""
 
     def check(self, head: Head, route: Route, params: Params) -> bool:
-        """Let a request pass, or raise `GeartrainError`. False if the next one with this head must be checked again."""
+        """Let a request pass, or raise `GeartrainError`. False if the next one with this head must be checked again.
+
+        The name of the key goes to `Head.notes`.
+        """
 
     def intercept(self, head: Head) -> Answer | None:
         """Answer a request that never reaches a route, such as a preflight of CORS.
@@ -172,8 +179,10 @@ class Router:
         if route is None:
             allowed = ", ".join(sorted(node.routes))
             return next(iter(node.routes.values())).api.wrong_method(allowed)
+        head.notes.protocol = route.protocol
         try:
             begin, is_reusable = self._admit(head, route, params)
+            head.notes.is_routine = route.scope in ROUTINE
             decision = begin(head, params)
         except GeartrainError as error:
             return route.api.refuse(error)
@@ -216,9 +225,10 @@ class Router:
 class _DressedResponder:
     """Gives every answer to one request the headers that its browser needs."""
 
-    __slots__ = ("_dress", "_responder")
+    __slots__ = ("_dress", "_responder", "record")
 
     def __init__(self, responder: Responder, dress: Callable[[Answer], Answer]) -> None:
+        self.record = responder.record
         self._responder = responder
         self._dress = dress
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.transport.errors import BUG
+from geartrain.transport.records import record_of
 from geartrain.transport.tasks import start
 from geartrain.transport.wire.exchange import Answer, Body, Responder
 
@@ -76,9 +77,10 @@ class RunSteps(abc.ABC):
 class RunExchange(RunSteps):
     """One request that runs a model. See `Exchange`."""
 
-    __slots__ = ("_has_left", "_on_leave", "_prediction", "_responder")
+    __slots__ = ("_has_left", "_on_leave", "_prediction", "_responder", "record")
 
     def __init__(self, responder: Responder) -> None:
+        self.record = record_of(responder)
         self._responder = responder
         self._has_left = False
         self._on_leave: Callable[[], None] = _do_nothing
@@ -92,7 +94,8 @@ class RunExchange(RunSteps):
             start(self._receive_large(body))
             return
         try:
-            self.follow(self.admit(self.read(body)))
+            self.record.prediction = prediction = self.admit(self.read(body))
+            self.follow(prediction)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
             self._responder.respond(self._refusal(error))
 
@@ -124,7 +127,8 @@ class RunExchange(RunSteps):
             prepared = await self.prepare(body)
             del body
             if not self._has_left:
-                self.follow(self.admit(prepared))
+                self.record.prediction = prediction = self.admit(prepared)
+                self.follow(prediction)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
             self._responder.respond(self._refusal(error))
 

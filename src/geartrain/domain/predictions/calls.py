@@ -13,6 +13,7 @@ import msgspec
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.domain.predictions.inference import Parameters
+from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Tensor
 
@@ -29,7 +30,7 @@ class ItemInput(msgspec.Struct, frozen=True):
 
     With `tensors`, which may be an empty tuple, these are inputs beside it, and outputs that hold tensors come packed
     (`domain.tensors.tensor.pack`) instead of as JSON. `rows` is its size in a batch (`domain.predictions.batching`).
-    `parameters` are those of the Open Inference Protocol.
+    `parameters` are those of the Open Inference Protocol. `request` is the one that asks for the prediction.
     """
 
     id: str
@@ -38,6 +39,7 @@ class ItemInput(msgspec.Struct, frozen=True):
     context: dict[str, str] | None = None
     tensors: tuple[Tensor, ...] | None = None
     parameters: Parameters | None = None
+    request: RequestContext = NO_REQUEST
 
 
 class CallInput(msgspec.Struct, frozen=True):

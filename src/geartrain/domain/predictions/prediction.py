@@ -21,6 +21,7 @@ from geartrain.domain.predictions.events import (
 )
 from geartrain.domain.predictions.lifecycle import Status, next_status
 from geartrain.domain.predictions.metrics import apply_metric
+from geartrain.domain.predictions.request_context import NO_REQUEST
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _STARTING, _PROCESSING, _SUCCEEDED = Status.STARTING, Status.PROCESSING, Status.SUCCEEDED
@@ -33,10 +34,11 @@ class Prediction:
     """The state of one prediction and the log of how it came about.
 
     `input` is the JSON text to echo, with secrets masked. `chunks` are the outputs given so far, each JSON text;
-    `output` is the JSON text of the whole, once it is known.
+    `output` is the JSON text of the whole, once it is known. `model` and `version` say what runs it.
     """
 
     __slots__ = (
+        "admitted_at",
         "chunks",
         "completed_at",
         "created_at",
@@ -47,16 +49,23 @@ class Prediction:
         "log",
         "log_parts",
         "metrics",
+        "model",
         "output",
         "predict_time",
+        "request",
         "started_at",
         "status",
+        "version",
     )
 
     def __init__(self, prediction_id: str, echo: bytes, created_at: float) -> None:
         self.id = prediction_id
         self.input = echo
-        self.created_at = created_at
+        self.created_at = created_at  # a client may say it
+        self.admitted_at = created_at
+        self.request = NO_REQUEST
+        self.model = ""
+        self.version = ""
         self.started_at: float | None = None
         self.completed_at: float | None = None
         self.predict_time: float | None = None

@@ -12,7 +12,7 @@ EVERY_EVENT: Final[frozenset[WebhookEvent]] = frozenset({"start", "output", "log
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """A receiver: its URL, the events it is told of, and the headers that continue the trace of the request."""
+    """A receiver: its URL, the events it is told of, and the headers with the ids of the request."""
 
     url: str
     events: frozenset[WebhookEvent] = EVERY_EVENT

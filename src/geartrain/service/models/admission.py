@@ -10,6 +10,7 @@ import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.inference import NO_SCHEDULE, Parameters, SchedulePolicy
+from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.predictions.webhook import Webhook
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.models.interface import Interface
@@ -47,6 +48,7 @@ class NewPrediction(msgspec.Struct, frozen=True):
     parameters: Parameters | None = None
     queue: int | None = None  # how many may wait before it, where that is not the operator's `Limits.queue`
     schedule: SchedulePolicy = NO_SCHEDULE
+    request: RequestContext = NO_REQUEST  # that asks for it
     attachments: Attachments = NO_ATTACHMENTS  # files that came with the request
     checked: CheckedInput | None = None  # of a large input; without it, or for another interface, it is checked here
 

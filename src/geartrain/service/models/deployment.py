@@ -208,9 +208,12 @@ class Deployment:
         created_at = now if new.created_at is None else new.created_at
         prediction_id = predictions.new_id() if new.id is None else new.id
         prediction = Prediction(prediction_id, echo, created_at)
+        prediction.admitted_at = now
+        prediction.request = new.request
+        prediction.model, prediction.version = self.name, self.version
         if history != DEFAULT_CAPACITY:
             prediction.log.keep(history)
-        item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters)
+        item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request)
         execution = Execution(scheduler, prediction, item, ticket=ticket, at=now)
         execution.is_kept = new.keep
         if not new.background:

@@ -6,6 +6,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest, InferResponse, Parameters
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.signature.tensor_view import Bound
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.models.admission import CheckedInput, NewPrediction
@@ -15,25 +16,31 @@ from geartrain.service.models.deployment import Deployment
 _CANCELED, _FAILED = Status.CANCELED, Status.FAILED
 
 
-def create(deployment: Deployment, request: InferRequest) -> Prediction:
+def create(deployment: Deployment, request: InferRequest, origin: RequestContext = NO_REQUEST) -> Prediction:
     """Check a request, admit it and start it. Returns at once; `response` reads the prediction when it is over.
 
-    The server makes its id: clients of this protocol give the same one to many requests. Raises `GeartrainError`:
+    `origin`: the request that it comes in. The server makes the prediction's id: clients of this protocol give the same
+    one to many requests. Raises `GeartrainError`:
     `INVALID_TENSOR`, `INVALID_INPUT`, `NOT_READY`, `QUEUE_FULL`, `SHUTTING_DOWN`.
     """
     deployment.workers.check_ready()
-    return create_bound(deployment, request, deployment.interface.view.bind(request.inputs))
+    return create_bound(deployment, request, deployment.interface.view.bind(request.inputs), origin=origin)
 
 
 def create_bound(
-    deployment: Deployment, request: InferRequest, bound: Bound, *, checked: CheckedInput | None = None
+    deployment: Deployment,
+    request: InferRequest,
+    bound: Bound,
+    *,
+    origin: RequestContext = NO_REQUEST,
+    checked: CheckedInput | None = None,
 ) -> Prediction:
     """As `create`, of a request whose input has been made by the model's view, and perhaps checked, before."""
     view = deployment.interface.view
     if request.outputs is not None:
         view.check_requested(request.outputs)
     tensors = bound.tensors if view.has_tensors else None
-    return create_from_json(deployment, bound.json, request, tensors=tensors, checked=checked)
+    return create_from_json(deployment, bound.json, request, origin=origin, tensors=tensors, checked=checked)
 
 
 def create_from_json(
@@ -41,6 +48,7 @@ def create_from_json(
     values: bytes,
     request: InferRequest,
     *,
+    origin: RequestContext = NO_REQUEST,
     tensors: tuple[Tensor, ...] | None = None,
     checked: CheckedInput | None = None,
 ) -> Prediction:
@@ -51,6 +59,7 @@ def create_from_json(
         parameters=request.parameters or None,
         queue=deployment.settings.inference_queue,
         schedule=request.schedule,
+        request=origin,
         checked=checked,
     )
     return deployment.create(new)

@@ -325,7 +325,8 @@ class Execution:
     def _begin_delivery(self) -> Delivery:
         if isinstance(self._delivery, NoDelivery):
             outputs = self._scheduler.context.outputs()
-            files = functools.partial(outputs.of, self.prediction.id, self.output_prefix)
+            prediction = self.prediction
+            files = functools.partial(outputs.of, prediction.id, self.output_prefix, prediction.request)
             self._delivery = Delivery(files, self._call.discard, packed=self._is_packed(), on_error=self.cancel)
         return self._delivery
 

@@ -24,12 +24,14 @@ class Grant(msgspec.Struct, frozen=True):
         scopes: those that it has.
         models: patterns as of a shell, in which case matters.
         is_lasting: whether it holds until its source says that it has changed; otherwise each request has to ask anew.
+        name: of the key, or the subject of the token, for the log.
     """
 
     holder: str
     scopes: frozenset[str]
     models: tuple[str, ...] = (ANY_MODEL,)
     is_lasting: bool = True
+    name: str = ""
 
     def check_scope(self, scope: Scope) -> None:
         """Raise `FORBIDDEN` without this scope; `open` needs none."""

@@ -42,6 +42,7 @@ class AccessGuard:
         grant = self._authorizer.authorize(
             [value.decode("latin-1") for name, value in head.headers if name == b"authorization"]
         )
+        head.notes.key = grant.name
         grant.check_scope(route.scope)
         model = params.get("model")
         subject = "all" if route.scope == "admin" and model is None else route.subject

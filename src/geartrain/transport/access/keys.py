@@ -43,7 +43,7 @@ class Key(msgspec.Struct, frozen=True):
 
     def grant(self) -> Grant:
         """Return what the key allows."""
-        return Grant(f"key '{self.name}'", frozenset(self.scopes), self.models)
+        return Grant(f"key '{self.name}'", frozenset(self.scopes), self.models, name=self.name)
 
 
 def new_key() -> str:

@@ -26,9 +26,11 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _ALLOWED_METHODS: Final = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _ALLOWED_HEADERS: Final = (
     b"Authorization, Content-Type, Content-Encoding, Prefer, Accept, Inference-Header-Content-Length, Last-Event-ID, "
-    b"Traceparent, Tracestate"
+    b"Traceparent, Tracestate, X-Request-Id"
 )
-_EXPOSED_HEADERS: Final = b"Inference-Header-Content-Length, Retry-After, WWW-Authenticate"
+_EXPOSED_HEADERS: Final = (
+    b"Inference-Header-Content-Length, Retry-After, WWW-Authenticate, X-Request-Id, X-Prediction-Id, Traceparent"
+)
 _MAX_AGE: Final = b"7200"  # seconds; no browser remembers longer
 
 

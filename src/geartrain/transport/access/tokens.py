@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 import jwt
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.rendering import clip
 from geartrain.transport.access.grants import ANY_MODEL, SCOPES, Grant
 from geartrain.transport.access.options import JwtOptions
 
@@ -82,7 +83,9 @@ class TokenVerifier:
         options = self._options
         words = {word.removeprefix(_PREFIX) for word in _words(claims.get(options.scope_claim))}
         models = _words(claims.get(options.models_claim)) if options.models_claim else [ANY_MODEL]
-        return Grant("token", frozenset(words.intersection(SCOPES)), tuple(models), is_lasting=False)
+        subject = claims.get("sub")
+        name = clip(subject) if isinstance(subject, str) else ""
+        return Grant("token", frozenset(words.intersection(SCOPES)), tuple(models), is_lasting=False, name=name)
 
 
 def _words(claim: object) -> list[str]:

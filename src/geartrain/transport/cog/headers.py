@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from geartrain.transport.wire.exchange import Headers
-
-_TRACE: Final = frozenset({b"traceparent", b"tracestate"})
-_LONGEST_TRACE: Final = 4096  # bytes of a field; W3C asks for 512
 
 
 class PredictionHeaders(msgspec.Struct, frozen=True):
@@ -20,21 +15,18 @@ class PredictionHeaders(msgspec.Struct, frozen=True):
         has_json: whether that is JSON.
         respond_async: whether the answer shall not wait for the run.
         event_stream: whether server-sent events are accepted.
-        trace: fields of W3C Trace Context, which webhooks pass on.
     """
 
     media_type: bytes
     has_json: bool
     respond_async: bool
     event_stream: bool
-    trace: tuple[tuple[str, str], ...]
 
 
 def read_headers(headers: Headers) -> PredictionHeaders:
     """Read the fields of a request."""
     media_type = b""
     respond_async = event_stream = False
-    trace: dict[str, str] = {}
     for name, value in headers:
         if name == b"content-type":
             media_type = value
@@ -42,11 +34,7 @@ def read_headers(headers: Headers) -> PredictionHeaders:
             respond_async = value == b"respond-async"
         elif name == b"accept":
             event_stream = any(part.partition(b";")[0].strip() == b"text/event-stream" for part in value.split(b","))
-        elif name in _TRACE and len(value) <= _LONGEST_TRACE and value.isascii():
-            key, text = name.decode(), value.decode().strip()
-            if text and text.isprintable():
-                trace[key] = f"{trace[key]},{text}" if key in trace else text  # a list may come in several fields
-    return PredictionHeaders(media_type, _is_json(media_type), respond_async, event_stream, tuple(trace.items()))
+    return PredictionHeaders(media_type, _is_json(media_type), respond_async, event_stream)
 
 
 def _is_json(content_type: bytes) -> bool:

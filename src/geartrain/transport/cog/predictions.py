@@ -12,6 +12,7 @@ import msgspec
 from geartrain.apis import cog
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.predictions.webhook import Webhook
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
@@ -82,28 +83,31 @@ class PredictionEndpoints:
         wish = PredictionWish(model, headers, params.get("id", _NO_URL_ID))
         if not headers.has_json:
             if may_be_input(headers.media_type):
-                return self._create_from_form(wish)
+                return self._create_from_form(head, wish)
             if head.length not in {NO_BODY, UNKNOWN_LENGTH} or headers.media_type:
                 return COG.refuse(wrong_type(headers.media_type))
         return Accepted(self._exchange(wish), self._options.max_body, self._refuse_size)
 
-    def cancel(self, _head: Head, params: Params) -> Decision:
+    def cancel(self, head: Head, params: Params) -> Decision:
         """Ask for the end of a live prediction: 200 at once, 404 if there is none."""
+        head.notes.prediction_id = params["id"]
         found = any(predictions.cancel(params["id"]) for predictions in self._tables(params))
         return json_answer(b"{}", HTTPStatus.OK if found else HTTPStatus.NOT_FOUND)
 
-    def show(self, _head: Head, params: Params) -> Decision:
+    def show(self, head: Head, params: Params) -> Decision:
         """Tell how a prediction stands, live or recently over; 404 if there is none."""
+        head.notes.prediction_id = params["id"]
         for predictions in self._tables(params):
             prediction = predictions.look_up(params["id"])
             if prediction is not None:
                 return Answer(_OK, cog.encode_in_parts(prediction))
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
 
-    def _create_from_form(self, wish: PredictionWish) -> Decision:
+    def _create_from_form(self, head: Head, wish: PredictionWish) -> Decision:
         """Read inputs that are a form or a file; of a prediction that is live already, tell how it stands."""
         live = wish.model.predictions.find(wish.url_id) if wish.url_id else None
         if live is not None:
+            head.notes.prediction_id = wish.url_id
             return Answer(HTTPStatus.ACCEPTED, cog.encode_in_parts(live))
 
         def new_exchange(responder: Responder) -> FormExchange:
@@ -153,14 +157,16 @@ class PredictionExchange(RunExchange):
             raise wrong_type(headers.media_type)
         else:
             request = cog.NO_REQUEST
-        return self._complete(request) if self._wish.url_id else _new(request, "", self._wish.headers)
+        if self._wish.url_id:
+            return self._complete(request)
+        return _new(request, "", self._wish.headers, origin=self.record.context)
 
     def _complete(self, request: cog.PredictionRequest) -> NewPrediction:
         """Add what the head says to a request."""
         url_id = self._wish.url_id
         if url_id and request.id is not None and request.id != url_id:
             raise cog.id_mismatch(self._endpoints.noun)
-        return _new(request, url_id, self._wish.headers)
+        return _new(request, url_id, self._wish.headers, origin=self.record.context)
 
     def is_large(self, body: Body) -> bool:
         """Whether the body has to be read aside."""
@@ -209,10 +215,12 @@ class PredictionExchange(RunExchange):
             id=url_id or None,
             keep=bool(url_id) or headers.respond_async,
             background=headers.respond_async or headers.event_stream,
+            request=self.record.context,
         )
 
     def go_on(self, prediction: Prediction) -> None:
         """Answer for a prediction that has been admitted elsewhere."""
+        self.record.prediction = prediction
         try:
             self.follow(prediction)
         except GeartrainError as error:
@@ -250,7 +258,9 @@ class PredictionExchange(RunExchange):
         self._predictions.abandon(prediction)
 
 
-def _new(request: cog.PredictionRequest, url_id: str, headers: PredictionHeaders) -> NewPrediction:
+def _new(
+    request: cog.PredictionRequest, url_id: str, headers: PredictionHeaders, *, origin: RequestContext
+) -> NewPrediction:
     """Return what a request asks for."""
     prediction_id = url_id or request.id
     created_at: Any = request.created_at
@@ -260,12 +270,13 @@ def _new(request: cog.PredictionRequest, url_id: str, headers: PredictionHeaders
         keep=prediction_id is not None or headers.respond_async,  # a client that knows the id may ask for it
         context=request.context or None,
         created_at=None if created_at is None else created_at.timestamp(),
-        webhook=None if request.webhook is None else _webhook(request.webhook, request, headers),
+        webhook=None if request.webhook is None else _webhook(request.webhook, request, origin),
         output_prefix=request.output_file_prefix,
         background=headers.respond_async or headers.event_stream,
+        request=origin,
     )
 
 
-def _webhook(url: str, request: cog.PredictionRequest, headers: PredictionHeaders) -> Webhook:
+def _webhook(url: str, request: cog.PredictionRequest, origin: RequestContext) -> Webhook:
     """Return the receiver that a request names; what it is told belongs to the request's trace."""
-    return Webhook(url, frozenset(request.webhook_events_filter), headers.trace)
+    return Webhook(url, frozenset(request.webhook_events_filter), tuple(origin.headers()))

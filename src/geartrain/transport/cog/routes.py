@@ -59,7 +59,7 @@ def cog_routes(
 
 
 def _route(methods: tuple[str, ...], path: str, begin: Begin, *, scope: Scope) -> Route:
-    return Route(methods, path, begin, COG, scope)
+    return Route(methods, path, begin, COG, scope, protocol="cog" if scope == "predict" else "system")
 
 
 def _runs(path: str, endpoints: PredictionEndpoints) -> list[Route]:

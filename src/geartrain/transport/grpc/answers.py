@@ -47,10 +47,11 @@ def start_timer(seconds: float, on_expiry: Callable[[], None]) -> asyncio.TimerH
 class Deadline:
     """A `Responder` that gives the answer by itself when the time of its client is up."""
 
-    __slots__ = ("_is_over", "_on_expiry", "_responder", "_timer")
+    __slots__ = ("_is_over", "_on_expiry", "_responder", "_timer", "record")
 
     def __init__(self, responder: Responder, seconds: float, on_expiry: Callable[[], None]) -> None:
         """`on_expiry` is called before that answer; what it leads to is not sent any more."""
+        self.record = responder.record
         self._responder = responder
         self._on_expiry = on_expiry
         self._is_over = False

@@ -10,6 +10,7 @@ from geartrain.domain.rendering import clip
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.access.authorizer import Authorizer
+from geartrain.transport.access.grants import Grant
 from geartrain.transport.grpc.access import CallAccess, Need
 from geartrain.transport.grpc.context import CallContext
 from geartrain.transport.grpc.errors import CallError, refusal
@@ -28,12 +29,22 @@ from geartrain.transport.grpc.status import Status
 from geartrain.transport.grpc.streaming import StreamingCall, StreamingCalls
 from geartrain.transport.grpc.streams import InferStream
 from geartrain.transport.grpc.unary import AsyncMethod, Method, methods, unary_exchange
-from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Decision, Exchange, Head, Responder
+from geartrain.transport.routing import ROUTINE, Scope
+from geartrain.transport.wire.exchange import (
+    Accepted,
+    AcceptedInParts,
+    Answer,
+    Decision,
+    Exchange,
+    Head,
+    RequestNotes,
+    Responder,
+)
 
 STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
 _OPEN: Final = Need("open")
 
-Begin = Callable[[CallHead], Accepted | AcceptedInParts]
+Begin = Callable[[CallHead, RequestNotes], Accepted | AcceptedInParts]
 
 
 class GrpcHandler:
@@ -60,11 +71,12 @@ class GrpcHandler:
 
     def begin(self, head: Head) -> Decision:
         """Decide what becomes of a call, before its messages are read."""
+        head.notes.protocol = "grpc"
         try:
             begin = self._methods.get(head.path)
             if begin is None:
                 raise CallError(Status.UNIMPLEMENTED, f"unknown method '{clip(head.path.decode('latin-1'))}'")
-            return begin(read_head(head))
+            return begin(read_head(head), head.notes)
         except Exception as error:  # noqa: BLE001 - the border of a call: whatever it is becomes a status
             return refusal(error)
 
@@ -87,25 +99,33 @@ class GrpcHandler:
         for path in REFLECTION_METHODS:
             yield path, self._begin_reflection
 
-    def _begin_infer(self, head: CallHead) -> Accepted:
-        grant = self._access.grant(head, "predict")
+    def _begin_infer(self, head: CallHead, notes: RequestNotes) -> Accepted:
+        grant = self._grant(head, notes, "predict")
         return self._accept(infer_exchange(self._context, head, grant), is_reusable=grant.is_lasting)
 
-    def _begin_unary(self, method: Method | AsyncMethod, head: CallHead) -> Accepted:
-        grant = self._access.grant(head, method.need.scope)
+    def _begin_unary(self, method: Method | AsyncMethod, head: CallHead, notes: RequestNotes) -> Accepted:
+        grant = self._grant(head, notes, method.need.scope)
+        notes.is_routine = method.need.scope in ROUTINE
         return self._accept(unary_exchange(self._context, method, head, grant=grant), is_reusable=grant.is_lasting)
 
-    def _begin_watch(self, head: CallHead) -> Accepted:
+    def _begin_watch(self, head: CallHead, notes: RequestNotes) -> Accepted:
+        notes.is_routine = True
         limit = self._context.max_message
         return self._accept(lambda responder: WatchExchange(self._health, head, responder, max_message=limit))
 
-    def _begin_stream(self, head: CallHead) -> AcceptedInParts:
-        self._access.grant(head, "predict")
+    def _begin_stream(self, head: CallHead, notes: RequestNotes) -> AcceptedInParts:
+        self._grant(head, notes, "predict")
         return self._accept_stream(partial(InferStream, self._context, head, owner=self._streaming))
 
-    def _begin_reflection(self, head: CallHead) -> AcceptedInParts:
+    def _begin_reflection(self, head: CallHead, notes: RequestNotes) -> AcceptedInParts:
+        notes.is_routine = True
         limit = self._context.max_message
         return self._accept_stream(partial(Reflection, self._streaming, head, max_message=limit))
+
+    def _grant(self, head: CallHead, notes: RequestNotes, scope: Scope) -> Grant:
+        grant = self._access.grant(head, scope)
+        notes.key = grant.name
+        return grant
 
     def _accept(self, new_exchange: Callable[[Responder], Exchange], *, is_reusable: bool = True) -> Accepted:
         return Accepted(new_exchange, self._max_body, self._refuse_size, is_reusable, announced)

@@ -68,7 +68,7 @@ class InferExchange(RunExchange):
         """Start the prediction; raises `GeartrainError`."""
         self._call = call
         self._deployment = deployment = self._context.catalogue.find(call.model, call.version)
-        return inference.create(deployment, call.request)
+        return inference.create(deployment, call.request, self.record.context)
 
     def forsake(self, prediction: Prediction) -> None:
         """Cancel the prediction: its client has gone, or its time is up."""

@@ -23,6 +23,7 @@ from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
 from geartrain.transport.grpc.regions import write_outputs
 from geartrain.transport.grpc.streaming import BURST, StreamingCall, StreamingCalls
 from geartrain.transport.grpc.translate import Call, encode_end, encode_error, parse, within
+from geartrain.transport.records import record_of
 from geartrain.transport.wire.exchange import Body, ClientGoneError, Responder
 
 MAX_AT_ONCE: Final = 1024  # requests of one stream; further ones are left in the connection until one is answered
@@ -34,6 +35,7 @@ class InferStream(StreamingCall):
 
     def __init__(self, context: CallContext, head: CallHead, responder: Responder, *, owner: StreamingCalls) -> None:
         super().__init__(owner, head, responder, max_message=context.max_message)
+        self._record = record_of(responder)
         self._context = context
         self._running: dict[_Run, int] = {}  # bytes of their messages
         self._held = 0  # bytes of all of them
@@ -56,6 +58,7 @@ class InferStream(StreamingCall):
         while len(self._running) >= MAX_AT_ONCE or self._held > MAX_HELD:
             self._room.clear()
             await self._room.wait()
+        self._record.requests += 1
         try:
             self._begin(message)
         except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
@@ -68,7 +71,7 @@ class InferStream(StreamingCall):
         deployment = context.catalogue.find(call.model, call.version)
         seconds = self.answer.seconds_left
         request = call.request if seconds == NO_TIMEOUT else within(call.request, seconds)
-        prediction = inference.create(deployment, request)
+        prediction = inference.create(deployment, request, self._record.context)
         if deployment.interface.view.streams:
             self._add(_YieldingRun(self, deployment, prediction, call=call), len(message))
             return
@@ -107,6 +110,7 @@ class InferStream(StreamingCall):
 
     def send_error(self, error: Exception, request_id: str, model: str | None = None) -> None:
         """Send an error as a response; `model` when it has run."""
+        self._record.failures += 1
         text = describe(as_geartrain_error(error))
         self.answer.send(*frame((encode_error(text, request_id, model),)))
 

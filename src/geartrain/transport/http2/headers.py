@@ -34,6 +34,8 @@ _PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
 _CONNECTION_FIELDS: Final = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
 )
+_LONG: Final = 127  # bytes of a value whose length takes more than one byte
+_SIZES: Final = tuple(bytes((size,)) for size in range(_LONG))
 _UPDATE: Final = rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]{0,4}[\x00-\x7f])"
 _MANY_UPDATES: Final = re.compile(_UPDATE + rb"{3}")  # of the table's size: two are what a block can need
 
@@ -230,6 +232,21 @@ def encode(status: int, fields: Fields) -> bytes:
     pieces = [_field(b":status", b"%d" % status)] if status else []
     pieces += [_field(name, value) for name, value in fields]
     return b"".join(pieces)
+
+
+def encode_once(fields: Fields) -> bytes:
+    """As `encode`, of fields whose names are few, and whose values are different each time."""
+    block = b""
+    for name, value in fields:
+        size = len(value)
+        block += _name(name) + (_SIZES[size] if size < _LONG else encode_integer(size, 7)) + value
+    return block
+
+
+@lru_cache(maxsize=64)
+def _name(name: bytes) -> bytes:
+    """Return how a field without an index begins (RFC 7541, section 6.2.2)."""
+    return b"\x00" + encode_integer(len(name), 7) + name
 
 
 def _field(name: bytes, value: bytes) -> bytes:

@@ -146,8 +146,11 @@ Event = RequestReceived | BodyReceived | StreamAborted | PingAnswered | Connecti
 class Sender(Protocol):
     """The answers on one connection. The methods raise nothing and do nothing for a stream that is over."""
 
-    def head(self, stream: int, status: int, fields: Fields, *, is_last: bool = False) -> None:
-        """Begin an answer; `is_last`: it has neither a body nor trailers. Below status 200 another head follows."""
+    def head(self, stream: int, status: int, fields: Fields, *, own: Fields = (), is_last: bool = False) -> None:
+        """Begin an answer; `is_last`: it has neither a body nor trailers. Below status 200 another head follows.
+
+        `own`: further fields, which no other answer has: their encoding is not remembered.
+        """
 
     def body(self, stream: int, parts: Sequence[Buffer], *, is_last: bool = False) -> None:
         """Append to the body of an answer. It is held until the client's windows let it go."""

@@ -13,7 +13,7 @@ from geartrain.transport.http2.frames import (
     SMALLEST_MAX_FRAME,
     frame,
 )
-from geartrain.transport.http2.headers import encode, framed, head_frame
+from geartrain.transport.http2.headers import encode, encode_once, framed, head_frame
 from geartrain.transport.http2.interface import Buffer, ErrorCode, Fields
 from geartrain.transport.http2.streams import Stream
 
@@ -58,11 +58,16 @@ class Output:
         """Tell the client with the next field block that its dynamic table is not used (RFC 7541, section 4.2)."""
         self._resizes_table = True
 
-    def write_fields(self, stream: Stream, status: int, fields: Fields, *, is_last: bool) -> None:
-        """Append a head or, where `status` is 0, trailers."""
+    def write_fields(
+        self, stream: Stream, status: int, fields: Fields, *, own: Fields = (), is_last: bool = False
+    ) -> None:
+        """Append a head or, where `status` is 0, trailers; `own`: as of `Sender.head`."""
         if self._resizes_table:
             self._resizes_table = False
-            prefix, block = framed(_NO_TABLE + encode(status, fields), is_last=is_last)
+            prefix, block = framed(_NO_TABLE + encode(status, (*fields, *own)), is_last=is_last)
+        elif own:
+            known = head_frame(status, fields if type(fields) is tuple else tuple(fields), is_last)[1]
+            prefix, block = framed(known + encode_once(own), is_last=is_last)
         else:
             prefix, block = head_frame(status, fields if type(fields) is tuple else tuple(fields), is_last)
         if len(block) <= SMALLEST_MAX_FRAME:

@@ -38,7 +38,7 @@ class AnswerSender:
         self._floods = floods
         self._direct = 0  # bytes of bodies in the output, and of their frames
 
-    def head(self, stream: int, status: int, fields: Fields, *, is_last: bool = False) -> None:
+    def head(self, stream: int, status: int, fields: Fields, *, own: Fields = (), is_last: bool = False) -> None:
         """See `Sender`. A status below 200 begins no answer: another head follows."""
         found = self._streams.get(stream)
         if found is None:
@@ -46,7 +46,7 @@ class AnswerSender:
         if found.answer:
             self._misused(found)
             return
-        self._output.write_fields(found, status, fields, is_last=is_last)
+        self._output.write_fields(found, status, fields, own=own, is_last=is_last)
         if is_last:
             self._finish(found)
         elif status > _LAST_INFORMATIONAL:

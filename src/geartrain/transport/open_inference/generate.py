@@ -10,6 +10,7 @@ from geartrain.apis import generate
 from geartrain.apis.generate import GenerateView
 from geartrain.domain.predictions.events import Completed, Event, Output
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.service.models import inference
 from geartrain.service.models.admission import CheckedInput
 from geartrain.service.models.deployment import Deployment
@@ -24,7 +25,7 @@ _OK: Final = HTTPStatus.OK  # to read it from its class takes several times as l
 class Generation:
     """A prediction for a client that wants text, whole or as it comes."""
 
-    def __init__(self, deployment: Deployment, body: Body | GenerateBody) -> None:
+    def __init__(self, deployment: Deployment, body: Body | GenerateBody, origin: RequestContext) -> None:
         """Start the prediction that a request's body asks for; raises `GeartrainError`."""
         deployment.workers.check_ready()
         signature, view = deployment.interface.signature, deployment.interface.view
@@ -38,7 +39,7 @@ class Generation:
         self._model = (deployment.name, deployment.version)
         self._id = asked.request.id
         self.prediction: Prediction = inference.create_from_json(
-            deployment, asked.values, asked.request, tensors=asked.tensors, checked=checked
+            deployment, asked.values, asked.request, origin=origin, tensors=asked.tensors, checked=checked
         )
 
     def whole(self) -> bytes:
@@ -78,7 +79,8 @@ class GenerateExchange(ModelExchange):
 
     def admit(self, body: Any) -> Prediction:
         """Start the prediction; raises `GeartrainError`."""
-        self._generation = Generation(self._context.catalogue.find(self._head.name, self._head.version), body)
+        deployment = self._context.catalogue.find(self._head.name, self._head.version)
+        self._generation = Generation(deployment, body, self.record.context)
         return self._generation.prediction
 
     def answer(self) -> Answer:

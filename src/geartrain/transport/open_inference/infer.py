@@ -55,7 +55,8 @@ class InferExchange(ModelExchange):
             context.arrays.begin()
         view = deployment.interface.view
         self._request, self._reply = open_inference.read_request(body, head.json_size, view, fetch=context.regions.read)
-        return inference.create_bound(deployment, self._request, view.bind(self._request.inputs))
+        bound = view.bind(self._request.inputs)
+        return inference.create_bound(deployment, self._request, bound, origin=self.record.context)
 
     def _find(self) -> Deployment:
         """Return what runs the request; raises `GeartrainError`."""
@@ -69,8 +70,9 @@ class InferExchange(ModelExchange):
         deployment = self._find()
         self._request, self._reply = body.request, body.reply
         if deployment.interface is not before:
-            return inference.create(deployment, body.request)
-        return inference.create_bound(deployment, body.request, body.bound, checked=body.checked)
+            return inference.create(deployment, body.request, self.record.context)
+        origin = self.record.context
+        return inference.create_bound(deployment, body.request, body.bound, origin=origin, checked=body.checked)
 
     def forsake(self, prediction: Prediction) -> None:
         """Cancel the prediction: its client has disconnected."""

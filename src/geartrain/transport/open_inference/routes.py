@@ -57,9 +57,9 @@ def _runs(context: ServerContext) -> Iterator[Route]:
     generate = by_exchange(partial(GenerateExchange, context), context.max_body_bytes)
     generate_stream = by_exchange(partial(GenerateStreamExchange, context), context.max_body_bytes)
     for path in (_MODEL, _VERSION):
-        yield Route(POST, f"{path}/infer", infer, API, "predict")
-        yield Route(POST, f"{path}/generate", generate, API, "predict")
-        yield Route(POST, f"{path}/generate_stream", generate_stream, API, "predict")
+        yield Route(POST, f"{path}/infer", infer, API, "predict", protocol="rest")
+        yield Route(POST, f"{path}/generate", generate, API, "predict", protocol="generate")
+        yield Route(POST, f"{path}/generate_stream", generate_stream, API, "predict", protocol="generate")
 
 
 def _repository(repository: RepositoryEndpoints, max_body_bytes: int) -> Iterator[Route]:

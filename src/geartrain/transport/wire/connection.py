@@ -10,6 +10,7 @@ exchange and `respond`: no task, no timer, no copy of the body.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from http import HTTPStatus
 from typing import Final, Protocol, cast
@@ -19,11 +20,21 @@ import msgspec
 from geartrain.transport.wire.abandoning import NO_EXCHANGE, abandon
 from geartrain.transport.wire.bodies import PartsBody
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Answer, Body, Exchange, PartsExchange
+from geartrain.transport.wire.exchange import (
+    NO_RECORD,
+    Accepted,
+    AcceptedInParts,
+    Answer,
+    Body,
+    Exchange,
+    PartsExchange,
+    Record,
+)
 from geartrain.transport.wire.heads import END, WireError
 from geartrain.transport.wire.outgoing import BodyStream, Outgoing
 from geartrain.transport.wire.reading import RequestReader
-from geartrain.transport.wire.responses import BUG, CONTINUE, refusal
+from geartrain.transport.wire.responses import BUG, CONTINUE, UNREADABLE, refusal
+from geartrain.transport.wire.sockets import peer_of
 from geartrain.transport.wire.states import CONNECTION_STEPS, OVER, ConnectionState, illegal_step
 from geartrain.transport.wire.terms import PLAIN, Terms
 
@@ -56,7 +67,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, context: WireContext, owner: Owner) -> None:
         self.state = _IDLE
         self.since = context.now  # when this state began, or the body last brought enough
-        self.terms: Terms = PLAIN  # of the request at hand
+        self.terms: Terms = PLAIN  # of the request at hand, as is the record
+        self.record: Record = NO_RECORD
+        self.peer = ""
         self.reader = RequestReader(self, context)
         self.outgoing: Outgoing
         self.transport: asyncio.Transport
@@ -70,6 +83,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = cast("asyncio.Transport", transport)
+        self.peer = peer_of(transport)
         self.outgoing = Outgoing(self.transport, self._context)
         self.reader.begin(self.transport)
         self._owner.add(self)
@@ -84,6 +98,8 @@ class Connection(asyncio.Protocol):
             known = self._context.heads.find(data[:end])
             if known is not None and len(data) - end == known.length:
                 self.terms = known.terms
+                self.record = record = known.new_record(self.peer)
+                record.received = known.length
                 self.reader.is_first = False
                 self.run(known.accepted, data[end:])
                 return
@@ -105,8 +121,10 @@ class Connection(asyncio.Protocol):
         self.outgoing.close()
         self.reader.close()
         exchange, self._exchange = self._exchange, NO_EXCHANGE
+        record, self.record = self.record, NO_RECORD
         self._owner.remove(self)
         abandon(exchange)
+        record.leave()
 
     # what its reading half says
 
@@ -154,7 +172,9 @@ class Connection(asyncio.Protocol):
         `then` is DISCARD if the rest of it is short, so that the connection can go on, or LINGER.
         """
         is_last = then is ConnectionState.LINGER
-        self.outgoing.answer(answer, self.terms, is_last=is_last)
+        record, self.record = self.record, NO_RECORD
+        self.outgoing.answer(answer, self.terms, record, is_last=is_last)
+        record.end(answer.status)
         if is_last:
             self._linger()
         else:
@@ -169,8 +189,8 @@ class Connection(asyncio.Protocol):
     def respond(self, answer: Answer) -> None:
         """Send a whole answer. See `Responder`."""
         if self.state is _RUNNING:
-            self.outgoing.answer(answer, self.terms)
-            self._finish()
+            self.outgoing.answer(answer, self.terms, self.record)
+            self._finish(answer.status)
         elif self.state is _PARTS:  # the rest of the body is not wanted
             self.answer(answer, ConnectionState.LINGER)
 
@@ -179,7 +199,8 @@ class Connection(asyncio.Protocol):
         if not self.terms.is_modern or self.state is _PARTS:
             self.terms = msgspec.structs.replace(self.terms, keeps_alive=False)
         self._is_streaming = True
-        return self.outgoing.stream(status, headers, self.terms, on_end=self._finish)
+        on_end = functools.partial(self._finish, status)
+        return self.outgoing.stream(status, headers, self.terms, record=self.record, on_end=on_end)
 
     # its end
 
@@ -194,6 +215,8 @@ class Connection(asyncio.Protocol):
         if self.state is ConnectionState.DISCARD:  # it has its answer
             self._linger()
         else:
+            if self.record is NO_RECORD:  # its head is not valid, or has not come
+                self.record = self._context.records(UNREADABLE)(self.peer)
             self.answer(refusal(error), ConnectionState.LINGER)
         abandon(exchange)
 
@@ -209,8 +232,10 @@ class Connection(asyncio.Protocol):
             self.outgoing.finish()
             self.transport.close()
 
-    def _finish(self) -> None:
+    def _finish(self, status: HTTPStatus) -> None:
         """Go on to the next request: this one has its answer."""
+        record, self.record = self.record, NO_RECORD
+        record.end(status)
         self._is_streaming = False
         if self.state is _PARTS:
             self._linger()

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from geartrain.transport.wire.bodies import BufferBudget
+from geartrain.transport.wire.exchange import Records, keep_nothing
 from geartrain.transport.wire.head_cache import HeadCache
 from geartrain.transport.wire.responses import AnswerHeads
 
@@ -17,8 +18,16 @@ if TYPE_CHECKING:
 class WireContext:
     """The handler, the limits, and what is remembered for all connections."""
 
-    def __init__(self, handler: Handler, limits: WireLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        limits: WireLimits,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        records: Records = keep_nothing,
+    ) -> None:
         self.handler = handler
+        self.records = records
         self.limits = limits
         self.loop = loop
         self.heads = HeadCache()

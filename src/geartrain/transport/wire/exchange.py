@@ -21,14 +21,34 @@ from geartrain.domain.tensors.tensor import Buffer
 
 Body = bytes | bytearray
 Headers = Sequence[tuple[bytes, bytes]]  # names in lower case, in the order in which they came
+Fields = tuple[tuple[bytes, bytes], ...]
 
 JSON: Final = ((b"content-type", b"application/json"),)
 NO_BODY: Final = 0
 UNKNOWN_LENGTH: Final = -1
+_IDS: Final = frozenset({b"x-request-id", b"traceparent"})
 
 
 class ClientGoneError(Exception):
     """The client has disconnected; nobody reads what would be written."""
+
+
+class RequestNotes(msgspec.Struct, gc=False):
+    """What a handler notes of a request by its head, for those who read of it later.
+
+    Requests with the same head share them.
+
+    Attributes:
+        protocol: by which a model is asked, or `system`.
+        key: the name of the key that the client has shown; empty for none.
+        is_routine: whether it is one of the many that look after a server, such as a probe.
+        prediction_id: of the prediction that the request is about, where it runs none.
+    """
+
+    protocol: str = "system"
+    key: str = ""
+    is_routine: bool = False
+    prediction_id: str = ""
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -43,6 +63,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
         has_trailers: whether the answer may have trailers, as gRPC needs them: over HTTP/2.
         root: what stands before `path` for a client, percent-encoded, where this server is mounted in another one. What
             links to a path of this server begins with it.
+        notes: for the handler to fill in.
     """
 
     method: str
@@ -52,6 +73,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     length: int = NO_BODY
     root: str = ""
     has_trailers: bool = False
+    notes: RequestNotes = msgspec.field(default_factory=RequestNotes)
 
     def header(self, name: bytes) -> bytes | None:
         """Return the value of the first header of this name (in lower case), None without one."""
@@ -59,6 +81,11 @@ class Head(msgspec.Struct, frozen=True, gc=False):
             if each == name:
                 return value
         return None
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether it has an id of its request, so that no other request is likely to have the same head."""
+        return any(name in _IDS for name, _ in self.headers)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -100,8 +127,68 @@ class MessageStream(AnswerStream, Protocol):
         """Complete the body; the request may still be coming, and nobody reads it any more."""
 
 
+class Record(Protocol):
+    """What is kept of one request, from its head to the end of its answer: a wire makes it, and fills it in.
+
+    Attributes:
+        received: bytes of the body so far.
+        sent: bytes of the body of the answer so far.
+    """
+
+    received: int
+    sent: int
+
+    def fields(self) -> Fields:
+        """Return the header fields that the answer has besides its own, such as the id of the request."""
+
+    def lines(self) -> bytes:
+        """As `fields`, as the lines of a head of HTTP/1.1."""
+
+    def end(self, status: int, trailers: Fields = ()) -> None:
+        """Note that the answer is complete; `trailers` are those of gRPC, wherever they stand."""
+
+    def leave(self) -> None:
+        """Note that the client has left before the answer was complete."""
+
+
+class NoRecord:
+    """Keeps nothing of a request."""
+
+    received = 0
+    sent = 0
+
+    def fields(self) -> Fields:
+        """Return none."""
+        return ()
+
+    def lines(self) -> bytes:
+        """Return none."""
+        return b""
+
+    def end(self, status: int, trailers: Fields = ()) -> None:
+        """Do nothing."""
+
+    def leave(self) -> None:
+        """Do nothing."""
+
+
+NO_RECORD: Final[Record] = NoRecord()
+NewRecord = Callable[[str], Record]  # of a client's address
+Records = Callable[[Head], NewRecord]
+"""Gives, of a head about which the handler has decided, what makes the records of the requests that have it."""
+
+
+def keep_nothing(_: Head) -> NewRecord:
+    """Keep no records. See `Records`."""
+    return lambda _peer: NO_RECORD
+
+
 class Responder(Protocol):
     """Where the answer to one request goes. What comes after the client has left is dropped."""
+
+    @property
+    def record(self) -> Record:
+        """The record of the request, made by the `Records` of the wire."""
 
     def respond(self, answer: Answer) -> None:
         """Send a whole answer."""

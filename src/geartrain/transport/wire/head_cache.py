@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from geartrain.transport.wire.exchange import Accepted
+from geartrain.transport.wire.exchange import Accepted, NewRecord
 from geartrain.transport.wire.heads import END
 from geartrain.transport.wire.terms import Terms
 
@@ -25,11 +25,13 @@ class KnownHead(msgspec.Struct, frozen=True, gc=False):
         accepted: what its handler has decided.
         length: bytes of the body.
         terms: how its requests want to be answered.
+        new_record: makes the records of its requests.
     """
 
     accepted: Accepted
     length: int
     terms: Terms
+    new_record: NewRecord
 
 
 class HeadCache:

@@ -32,6 +32,7 @@ from geartrain.transport.wire.http2_states import ENDED, HTTP2_STEPS, Http2State
 from geartrain.transport.wire.http2_stream import Http2Stream, PartsStream, WholeStream
 from geartrain.transport.wire.http2_timeouts import Http2Watch
 from geartrain.transport.wire.limits import MAX_FIELDS, WireLimits
+from geartrain.transport.wire.sockets import peer_of
 from geartrain.transport.wire.states import illegal_step
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Http2Connection(asyncio.Protocol):
         self.output = Http2Output(self.codec.sender, transport, context.loop)
         self.watch = Http2Watch(self)
         self._on_closed = on_closed
+        self._peer = peer_of(transport)
         self._heads = Http2Heads(context)
 
     # what the loop says
@@ -167,20 +169,22 @@ class Http2Connection(asyncio.Protocol):
         """Take a request by its head."""
         self.watch.has_begun = True
         head, number, sender = event.head, event.stream, self.codec.sender
-        decision = self._heads.find(head)
+        decision, new_record = self._heads.find(head)
         if sender.held > _MAX_HELD:
             sender.reset(number, ErrorCode.REFUSED_STREAM)
-        elif isinstance(decision, Accepted):
-            self.streams[number] = stream = WholeStream(self, number, decision, is_head=head.method == HEAD)
+            return
+        record, is_head = new_record(self._peer), head.method == HEAD
+        if isinstance(decision, Accepted):
+            self.streams[number] = stream = WholeStream(self, number, decision, record=record, is_head=is_head)
             if event.is_whole:
                 stream.run(b"")
             elif stream.has_room_for(head.length) and self._heads.expects_continue(head):
                 sender.head(number, HTTPStatus.CONTINUE, ())
         elif isinstance(decision, AcceptedInParts):
-            self.streams[number] = parts = PartsStream(self, number, decision, is_head=head.method == HEAD)
+            self.streams[number] = parts = PartsStream(self, number, decision, record=record, is_head=is_head)
             parts.begin(is_whole=event.is_whole)
         else:
-            self.streams[number] = refused = Http2Stream(self, number, is_head=head.method == HEAD)
+            self.streams[number] = refused = Http2Stream(self, number, record=record, is_head=is_head)
             refused.respond(decision)
 
     def _abandon_all(self) -> None:

@@ -7,17 +7,24 @@ on the connection, so each connection has its own memory.
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Final, NamedTuple
 
 from geartrain.transport.http2.interface import RequestHead
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.exchange import Accepted, Answer, Decision, Head
+from geartrain.transport.wire.exchange import Accepted, Answer, Decision, Head, NewRecord
 from geartrain.transport.wire.responses import BUG
 
 logger = logging.getLogger(__name__)
 
 HEAD: Final = "HEAD"
 _MANY: Final = 64  # heads
+
+
+class DecidedHead(NamedTuple):
+    """What becomes of the requests with one head, and what makes their records."""
+
+    decision: Decision
+    new_record: NewRecord
 
 
 class Http2Heads:
@@ -28,9 +35,9 @@ class Http2Heads:
     def __init__(self, context: WireContext) -> None:
         self._context = context
         self._generation = 0
-        self._known: dict[int, tuple[RequestHead, Decision]] = {}  # by the identity of the head, which is held
+        self._known: dict[int, tuple[RequestHead, DecidedHead]] = {}  # by the identity of the head, which is held
 
-    def find(self, head: RequestHead) -> Decision:
+    def find(self, head: RequestHead) -> DecidedHead:
         """Return what becomes of a request with this head."""
         known = self._known.get(id(head))
         if known is not None and known[0] is head and self._generation == self._context.heads.generation:
@@ -43,26 +50,27 @@ class Http2Heads:
             return False
         return any(name == b"expect" and value.lower() == b"100-continue" for name, value in head.fields)
 
-    def _decide(self, head: RequestHead) -> Decision:
+    def _decide(self, head: RequestHead) -> DecidedHead:
         path, _, query = head.path.partition(b"?")
+        shown = Head(head.method, path, query, head.fields, head.length, has_trailers=True)
         try:
-            decision = self._context.handler.begin(
-                Head(head.method, path, query, head.fields, head.length, has_trailers=True)
-            )
+            decision = self._context.handler.begin(shown)
         except Exception:
             logger.exception("a handler failed")
-            return BUG
+            decision = BUG
+        decided = DecidedHead(decision, self._context.records(shown))
         if isinstance(decision, Answer):
-            return decision
+            return decided
         if 0 < decision.max_body < head.length:
-            return decision.refuse_size(decision.max_body)
-        if isinstance(decision, Accepted) and decision.is_reusable and not self.expects_continue(head):
-            self._learn(head, decision)
-        return decision
+            return DecidedHead(decision.refuse_size(decision.max_body), decided.new_record)
+        is_reusable = isinstance(decision, Accepted) and decision.is_reusable and not shown.is_unique
+        if is_reusable and not self.expects_continue(head):
+            self._learn(head, decided)
+        return decided
 
-    def _learn(self, head: RequestHead, decision: Decision) -> None:
+    def _learn(self, head: RequestHead, decided: DecidedHead) -> None:
         generation = self._context.heads.generation
         if generation != self._generation or len(self._known) >= _MANY:
             self._generation = generation
             self._known.clear()
-        self._known[id(head)] = (head, decision)
+        self._known[id(head)] = (head, decided)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -17,13 +18,15 @@ from geartrain.transport.wire.exchange import (
     Body,
     ClientGoneError,
     Exchange,
+    Fields,
     PartsExchange,
+    Record,
 )
 from geartrain.transport.wire.heads import WireError
 from geartrain.transport.wire.http2_bodies import NO_BODY, BodyParts, GatheredBody, NoBody, PiecewiseBody
 from geartrain.transport.wire.http2_output import HELD, Http2Output
 from geartrain.transport.wire.http2_states import STREAM_STEPS, StreamState
-from geartrain.transport.wire.responses import BUG, Fields, has_body, refusal
+from geartrain.transport.wire.responses import BUG, has_body, refusal
 from geartrain.transport.wire.states import illegal_step
 
 logger = logging.getLogger(__name__)
@@ -51,11 +54,12 @@ class StreamOwner(Protocol):
 class Http2Stream:
     """One request and its answer."""
 
-    __slots__ = ("_exchange", "_is_head", "_is_streaming", "_owner", "id", "received", "since", "state")
+    __slots__ = ("_exchange", "_is_head", "_is_streaming", "_owner", "id", "received", "record", "since", "state")
 
-    def __init__(self, owner: StreamOwner, stream: int, *, is_head: bool) -> None:
+    def __init__(self, owner: StreamOwner, stream: int, *, record: Record, is_head: bool) -> None:
         """`is_head`: only the head of the answer is wanted."""
         self.id = stream
+        self.record = record
         self.state = _BODY
         self.since = owner.context.now  # when its head, or the last look at its pace, was
         self.received = 0  # bytes of the body since then
@@ -101,20 +105,25 @@ class Http2Stream:
         """Send a whole answer. See `Responder`."""
         if self.state is _OVER:
             return
-        owner, stream, parts = self._owner, self.id, answer.parts
-        sender = owner.codec.sender
-        if answer.trailers:
-            sender.head(stream, answer.status, answer.headers)
+        owner, stream, parts, record = self._owner, self.id, answer.parts, self.record
+        sender, own = owner.codec.sender, record.fields()
+        trailers = answer.trailers
+        if trailers:
+            sender.head(stream, answer.status, answer.headers, own=own)
             sender.body(stream, parts)
-            sender.trailers(stream, answer.trailers)
+            sender.trailers(stream, trailers)
+            record.sent = _size(parts)
         elif not parts:
-            sender.head(stream, answer.status, answer.headers, is_last=True)
+            trailers = answer.headers
+            sender.head(stream, answer.status, trailers, own=own, is_last=True)
         elif self._is_head or not has_body(answer.status):
-            sender.head(stream, answer.status, _fields(answer, owner.context.answers.date), is_last=True)
+            sender.head(stream, answer.status, _fields(answer, owner.context.answers.date), own=own, is_last=True)
         else:
-            sender.head(stream, answer.status, _fields(answer, owner.context.answers.date))
+            sender.head(stream, answer.status, _fields(answer, owner.context.answers.date), own=own)
             sender.body(stream, parts, is_last=True)
+            record.sent = _size(parts)
         self.finish()
+        record.end(answer.status, trailers)
 
     def open_stream(self, status: HTTPStatus, headers: Fields) -> Http2BodyStream:
         """Send the head of an answer whose body follows in pieces. See `Responder`."""
@@ -122,9 +131,9 @@ class Http2Stream:
         self._is_streaming = True
         if self.state is not _OVER:
             date = (b"date", owner.context.answers.date)
-            owner.codec.sender.head(self.id, status, (*headers, date))
+            owner.codec.sender.head(self.id, status, (*headers, date), own=self.record.fields())
             owner.output.schedule()
-        return Http2BodyStream(self, owner, is_silent=self._is_head)
+        return Http2BodyStream(self, owner, status, is_silent=self._is_head)
 
     # its end
 
@@ -157,6 +166,7 @@ class Http2Stream:
         exchange = self._exchange
         self.finish()
         abandon(exchange)
+        self.record.leave()
 
     def _fail(self) -> None:
         """Answer for an exchange that has raised what it must not."""
@@ -171,9 +181,9 @@ class WholeStream(Http2Stream):
 
     __slots__ = ("_accepted", "_body")
 
-    def __init__(self, owner: StreamOwner, stream: int, accepted: Accepted, *, is_head: bool) -> None:
+    def __init__(self, owner: StreamOwner, stream: int, accepted: Accepted, *, record: Record, is_head: bool) -> None:
         """`is_head`: as of `Http2Stream`."""
-        super().__init__(owner, stream, is_head=is_head)
+        super().__init__(owner, stream, record=record, is_head=is_head)
         self._accepted = accepted
         self._body: GatheredBody | NoBody = NO_BODY
 
@@ -189,12 +199,15 @@ class WholeStream(Http2Stream):
         elif body.is_last and self._body is NO_BODY:  # most bodies come at once
             self._acknowledge(body.credit)
             whole = bytes(body.parts[0]) if len(body.parts) == 1 else b"".join(body.parts)
+            self.record.received = len(whole)
             if 0 < self._accepted.max_body < len(whole):
                 self._refuse_size()
             else:
                 self.run(whole)
         else:
-            self.received += sum(map(len, body.parts))
+            size = sum(map(len, body.parts))
+            self.received += size
+            self.record.received += size
             self._gather(body)
 
     def has_room_for(self, length: int) -> bool:
@@ -249,9 +262,11 @@ class PartsStream(Http2Stream):
 
     __slots__ = ("_accepted", "_body")
 
-    def __init__(self, owner: StreamOwner, stream: int, accepted: AcceptedInParts, *, is_head: bool) -> None:
+    def __init__(
+        self, owner: StreamOwner, stream: int, accepted: AcceptedInParts, *, record: Record, is_head: bool
+    ) -> None:
         """`is_head`: as of `Http2Stream`."""
-        super().__init__(owner, stream, is_head=is_head)
+        super().__init__(owner, stream, record=record, is_head=is_head)
         self._accepted = accepted
         self._body = PiecewiseBody(accepted, self._acknowledge)
 
@@ -286,7 +301,9 @@ class PartsStream(Http2Stream):
         if self.state is not _PARTS:
             self._acknowledge(body.credit)
             return
-        self.received += sum(map(len, body.parts))
+        size = sum(map(len, body.parts))
+        self.received += size
+        self.record.received += size
         self._body.take(body.parts, body.credit)
         if body.is_last:
             self._body.complete()
@@ -300,18 +317,20 @@ class PartsStream(Http2Stream):
 class Http2BodyStream:
     """The body of an answer in pieces, and its trailers. See `MessageStream`."""
 
-    __slots__ = ("_is_silent", "_owner", "_stream")
+    __slots__ = ("_is_silent", "_owner", "_status", "_stream")
 
-    def __init__(self, stream: Http2Stream, owner: StreamOwner, *, is_silent: bool) -> None:
+    def __init__(self, stream: Http2Stream, owner: StreamOwner, status: HTTPStatus, *, is_silent: bool) -> None:
         """`is_silent`: nothing is sent, as in the answer to HEAD."""
         self._stream = stream
         self._owner = owner
+        self._status = status
         self._is_silent = is_silent
 
     def send(self, *parts: Buffer) -> None:
         """Send a piece without waiting. See `MessageStream`."""
         if self._stream.state is not _OVER and not self._is_silent:
             self._owner.codec.sender.body(self._stream.id, parts)
+            self._stream.record.sent += _size(parts)
             self._owner.output.schedule()
 
     async def write(self, data: bytes) -> None:
@@ -338,10 +357,15 @@ class Http2BodyStream:
         else:
             self._owner.codec.sender.body(stream.id, (), is_last=True)
         stream.finish()
+        stream.record.end(self._status, trailers)
+
+
+def _size(parts: Sequence[Buffer]) -> int:
+    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
 
 
 def _fields(answer: Answer, date: bytes) -> Fields:
     """Return the fields of an answer without trailers."""
     if not has_body(answer.status):
         return (*answer.headers, (b"date", date))
-    return (*answer.headers, (b"content-length", b"%d" % sum(map(len, answer.parts))), (b"date", date))
+    return (*answer.headers, (b"content-length", b"%d" % _size(answer.parts)), (b"date", date))

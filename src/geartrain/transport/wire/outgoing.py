@@ -8,8 +8,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.transport.wire.exchange import JSON, Answer, ClientGoneError
-from geartrain.transport.wire.responses import CHUNKED, CLOSE, KEEP, Fields, has_body
+from geartrain.transport.wire.exchange import JSON, Answer, ClientGoneError, Fields, Record
+from geartrain.transport.wire.responses import CHUNKED, CLOSE, KEEP, has_body
 from geartrain.transport.wire.sockets import Progress
 from geartrain.transport.wire.terms import PLAIN, Terms
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 GATHERED: Final = 65_536  # bytes up to which it is cheaper to copy what is written than to send it by itself
 _OK: Final = HTTPStatus.OK
-_PLAIN: Final = b"%bcontent-length: %d\r\n\r\n%b"
-_WHOLE: Final = b"%bcontent-length: %d\r\n%b\r\n%b"
+_PLAIN: Final = b"%b%bcontent-length: %d\r\n\r\n%b"
+_WHOLE: Final = b"%b%bcontent-length: %d\r\n%b\r\n%b"
 
 
 class Outgoing:
@@ -42,7 +42,7 @@ class Outgoing:
         self.is_closed = False  # nothing more is sent
         self.mark = Progress(0, context.now)  # as of the last look
 
-    def answer(self, answer: Answer, terms: Terms, *, is_last: bool = False) -> None:
+    def answer(self, answer: Answer, terms: Terms, record: Record, *, is_last: bool = False) -> None:
         """Write a whole answer; `is_last`: the connection ends after it, whatever its request wants."""
         context, status, parts = self._context, answer.status, answer.parts
         is_json = answer.headers is JSON
@@ -50,29 +50,33 @@ class Outgoing:
             body = parts[0]  # nearly all of them
             size = len(body)
             if size <= GATHERED and not self._gathered and not self.is_closed:
-                self._transport.write(_PLAIN % (context.answers.json_ok, size, body))
+                self._transport.write(_PLAIN % (context.answers.json_ok, record.lines(), size, body))
+                record.sent = size
                 return
         head = context.answers.of_json(status) if is_json else context.answers.of(status, answer.headers)
         closing = CLOSE if is_last else self._connection_field(terms)
         if not has_body(status):
-            self.write_now(b"%b%b\r\n" % (head, closing))
+            self.write_now(b"%b%b%b\r\n" % (head, record.lines(), closing))
             return
         first, *more = parts
         size = len(first) + sum(map(len, more)) if more else len(first)
+        record.sent = 0 if terms.is_head else size
         if terms.is_head:
             first, more = b"", []
         elif size > GATHERED:
             first, more = b"", list(parts)
         elif more:
             first, more = b"".join(parts), []
-        self.write_now(_WHOLE % (head, size, closing, first), more)
+        self.write_now(_WHOLE % (head, record.lines(), size, closing, first), more)
 
-    def stream(self, status: HTTPStatus, headers: Fields, terms: Terms, *, on_end: Callable[[], None]) -> BodyStream:
+    def stream(
+        self, status: HTTPStatus, headers: Fields, terms: Terms, *, record: Record, on_end: Callable[[], None]
+    ) -> BodyStream:
         """Write the head of an answer, and return its body, which is in chunks if the client knows them."""
         closing = self._connection_field(terms)
         framing = CHUNKED if terms.is_modern else b""
-        self.write(b"%b%b%b\r\n" % (self._context.answers.of(status, headers), framing, closing))
-        return BodyStream(self, on_end, is_chunked=terms.is_modern, is_silent=terms.is_head)
+        self.write(b"%b%b%b%b\r\n" % (self._context.answers.of(status, headers), record.lines(), framing, closing))
+        return BodyStream(self, record, on_end, is_chunked=terms.is_modern, is_silent=terms.is_head)
 
     def _connection_field(self, terms: Terms) -> bytes:
         """Return what is said of the connection after the answer."""
@@ -153,11 +157,14 @@ class Outgoing:
 class BodyStream:
     """The body of an answer in pieces: in chunks, or up to the end of the connection. See `AnswerStream`."""
 
-    __slots__ = ("_is_chunked", "_is_over", "_is_silent", "_on_end", "_outgoing")
+    __slots__ = ("_is_chunked", "_is_over", "_is_silent", "_on_end", "_outgoing", "_record")
 
-    def __init__(self, outgoing: Outgoing, on_end: Callable[[], None], *, is_chunked: bool, is_silent: bool) -> None:
+    def __init__(
+        self, outgoing: Outgoing, record: Record, on_end: Callable[[], None], *, is_chunked: bool, is_silent: bool
+    ) -> None:
         """`on_end` is called when the body is complete. `is_silent`: nothing is sent, as in the answer to HEAD."""
         self._outgoing = outgoing
+        self._record = record
         self._on_end = on_end
         self._is_chunked = is_chunked
         self._is_silent = is_silent
@@ -167,6 +174,7 @@ class BodyStream:
         """Send a piece; wait while the client does not read. Raises `ClientGoneError`."""
         outgoing = self._outgoing
         if data and not self._is_silent:
+            self._record.sent += len(data)
             if not self._is_chunked:
                 outgoing.write(data)
             elif len(data) <= GATHERED:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from geartrain.transport.http2.interface import PREFACE
 from geartrain.transport.wire.bodies import PartsBody
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.exchange import NO_BODY, Accepted, AcceptedInParts, Answer, Body, Head
+from geartrain.transport.wire.exchange import NO_BODY, Accepted, AcceptedInParts, Answer, Body, Head, Record
 from geartrain.transport.wire.head_cache import KnownHead
 from geartrain.transport.wire.heads import END, HeadReader, RequestHead, WireError
 from geartrain.transport.wire.intake import Intake
@@ -41,6 +41,8 @@ class Served(Protocol):
     state: ConnectionState
     since: float
     terms: Terms
+    record: Record
+    peer: str
 
     @property
     def is_paused(self) -> bool:
@@ -183,6 +185,7 @@ class RequestReader:
             if known is not None:
                 self.held = data[end:]
                 connection.terms = known.terms
+                connection.record = known.new_record(connection.peer)
                 self._accept(known.accepted, known.length)
                 return
             connection.step(_HEAD)
@@ -205,6 +208,8 @@ class RequestReader:
         except Exception:
             logger.exception("a handler failed")
             decision = BUG
+        new_record = context.records(head)
+        connection.record = new_record(connection.peer)
         if not isinstance(decision, Answer) and 0 < decision.max_body < head.length:
             decision = decision.refuse_size(decision.max_body)
         if isinstance(decision, Answer):
@@ -215,7 +220,7 @@ class RequestReader:
             if head.length != NO_BODY and not self.held:
                 connection.proceed()
         elif isinstance(decision, Accepted) and decision.is_reusable and _is_plain(terms, head):
-            context.heads.learn(raw, KnownHead(decision, head.length, terms))
+            context.heads.learn(raw, KnownHead(decision, head.length, terms, new_record))
         self._accept(decision, head.length)
 
     def _accept(self, decision: Accepted | AcceptedInParts, length: int) -> None:
@@ -230,7 +235,9 @@ class RequestReader:
 
     def _read_body(self) -> None:
         intake, connection = self.intake, self._connection
-        self.held = self.held[intake.feed(self.held) :]
+        taken = intake.feed(self.held)
+        self.held = self.held[taken:]
+        connection.record.received += taken
         if connection.state is _BODY and intake.is_too_large:
             accepted = intake.accepted
             connection.answer(accepted.refuse_size(accepted.max_body), ConnectionState.LINGER)
@@ -255,4 +262,4 @@ class RequestReader:
 
 def _is_plain(terms: Terms, head: Head) -> bool:
     """Whether a request is one whose head may be remembered."""
-    return terms.keeps_alive and terms.is_modern and head.length >= NO_BODY
+    return terms.keeps_alive and terms.is_modern and head.length >= NO_BODY and not head.is_unique

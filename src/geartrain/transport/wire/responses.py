@@ -9,19 +9,19 @@ from typing import Final
 
 import msgspec
 
-from geartrain.transport.wire.exchange import JSON, Answer
+from geartrain.transport.wire.exchange import JSON, Answer, Fields, Head
 from geartrain.transport.wire.heads import WireError
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 BUG: Final = Answer(HTTPStatus.INTERNAL_SERVER_ERROR, (b'{"error":"Internal server error"}',))
+UNREADABLE: Final = Head("", b"", b"", ())
+"""In place of the head of a request that has none, or one that is not valid."""
 _LATER: Final = (*JSON, (b"retry-after", b"1"))  # of a refusal for want of room, which others may leave soon
 CLOSE: Final = b"connection: close\r\n"
 KEEP: Final = b"connection: keep-alive\r\n"  # as HTTP/1.0 wants to hear it
 CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 _BODILESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
-
-Fields = tuple[tuple[bytes, bytes], ...]
 
 
 class AnswerHeads:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from geartrain.transport.wire.acceptor import Acceptor
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.exchange import Handler
+from geartrain.transport.wire.exchange import Handler, Records, keep_nothing
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.registry import Connections
 from geartrain.transport.wire.timeouts import Sweep
@@ -18,9 +18,16 @@ from geartrain.transport.wire.timeouts import Sweep
 class WireServer:
     """Serves a handler on sockets, on the running loop."""
 
-    def __init__(self, handler: Handler, limits: WireLimits, *, on_tick: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        limits: WireLimits,
+        *,
+        records: Records = keep_nothing,
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> None:
         """`on_tick` is called at least once a second while the server runs."""
-        self._context = WireContext(handler, limits, asyncio.get_running_loop())
+        self._context = WireContext(handler, limits, asyncio.get_running_loop(), records=records)
         self._connections = Connections(self._context)
         self._acceptors: list[Acceptor] = []
         self._sweep = Sweep(self._context, self._connections, on_tick)

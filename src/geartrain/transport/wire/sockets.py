@@ -35,6 +35,15 @@ def reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """Return the address of the client and its port; empty where there is none, as of a Unix socket."""
+    name = transport.get_extra_info("peername")
+    if not isinstance(name, tuple):
+        return ""
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _queued(descriptor: int) -> int:
     """Return how many bytes the system has for the peer of a socket, who has not taken them; 0 if it does not tell."""
     try:

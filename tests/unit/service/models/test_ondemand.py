@@ -18,6 +18,7 @@ from geartrain.domain.predictions.calls import FileRef, WorkerObserver
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health, Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
 from geartrain.service.models.entry import ModelEntry, ModelRef
@@ -153,7 +154,7 @@ class Bench:
         """See `OutputsPort`."""
         return None
 
-    def of(self, prediction_id: str, prefix: str | None) -> Bench:
+    def of(self, prediction_id: str, prefix: str | None, request: RequestContext) -> Bench:
         """See `OutputsPort`."""
         return self
 

@@ -15,7 +15,7 @@ from geartrain.transport.access.access import Access
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.errors import HTTP_STATUS, OPEN_INFERENCE_HTTP_STATUS, error_headers
 from geartrain.transport.routing import POST, Params, Route, Router
-from geartrain.transport.wire.exchange import JSON, Accepted, Answer, AnswerStream, Exchange, Head, Responder
+from geartrain.transport.wire.exchange import JSON, NO_RECORD, Accepted, Answer, AnswerStream, Exchange, Head, Responder
 from tests.unit.transport.access.parts import head, line, write_keys
 
 APP = "https://app.example.com"
@@ -72,6 +72,7 @@ class Client:
     """Takes what a responder is told."""
 
     def __init__(self) -> None:
+        self.record = NO_RECORD
         self.answers: list[Answer] = []
 
     def respond(self, answer: Answer) -> None:

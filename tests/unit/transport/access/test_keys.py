@@ -106,4 +106,4 @@ def test_pattern_that_a_line_cannot_hold_is_refused(pattern: str) -> None:
 
 def test_grant_is_what_the_line_says() -> None:
     grant = Key("ada", ("read",), b"", ("ec*",), NEVER).grant()
-    assert grant == Grant("key 'ada'", frozenset({"read"}), ("ec*",), is_lasting=True)
+    assert grant == Grant("key 'ada'", frozenset({"read"}), ("ec*",), is_lasting=True, name="ada")

@@ -133,7 +133,8 @@ def test_answers_have_headers_for_allowed_pages_alone() -> None:
         b"access-control-allow-origin": APP.encode(),
         b"access-control-allow-credentials": b"true",
         b"vary": b"Origin",
-        b"access-control-expose-headers": b"Inference-Header-Content-Length, Retry-After, WWW-Authenticate",
+        b"access-control-expose-headers": b"Inference-Header-Content-Length, Retry-After, WWW-Authenticate, "
+        b"X-Request-Id, X-Prediction-Id, Traceparent",
     }
     assert SOME.headers(EVIL.encode()) == SOME.headers(None) == NONE.headers(APP.encode()) == ()
     assert dict(ANY.headers(EVIL.encode()))[b"access-control-allow-origin"] == b"*"

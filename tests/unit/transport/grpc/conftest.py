@@ -34,8 +34,9 @@ from geartrain.transport.wire.exchange import (
     Head,
     Headers,
     PartsExchange,
+    Record,
 )
-from tests.support.responders import Changes
+from tests.support.responders import Changes, new_record
 from tests.support.text_models import TextModels
 from tests.support.waiting import event_of
 
@@ -256,6 +257,7 @@ class CallResponder:
     """A `Responder` that keeps the one answer to its call."""
 
     def __init__(self) -> None:
+        self.record: Record = new_record()
         self.answers: list[Answer] = []
         self.streams: list[FakeStream] = []
         self.changes = Changes()

@@ -127,7 +127,7 @@ async def test_model_that_is_not_ready(zoo: Zoo) -> None:
 
 
 async def test_bug_is_a_500(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("geartrain.service.models.inference.create_bound", lambda *_: 1 // 0)
+    monkeypatch.setattr("geartrain.service.models.inference.create_bound", lambda *_, **__: 1 // 0)
     assert error_of(await infer(zoo, counting(1))) == (500, "Internal server error")
     assert "ZeroDivisionError" in caplog.text
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from geartrain.transport.wire.exchange import Accepted, Answer
+from geartrain.transport.wire.exchange import Accepted, Answer, keep_nothing
 from geartrain.transport.wire.head_cache import HeadCache, KnownHead
+from geartrain.transport.wire.responses import UNREADABLE
 from geartrain.transport.wire.terms import Terms
 from tests.unit.transport.wire.parts import NotedExchange
 
-KNOWN = KnownHead(Accepted(NotedExchange, 10, lambda _: Answer(HTTPStatus.OK)), 2, Terms())
+KNOWN = KnownHead(Accepted(NotedExchange, 10, lambda _: Answer(HTTPStatus.OK)), 2, Terms(), keep_nothing(UNREADABLE))
 HEAD = b"POST /%d HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from geartrain.transport.http2.interface import PREFACE
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.exchange import Answer, ClientGoneError
+from geartrain.transport.wire.exchange import NO_RECORD, Answer, ClientGoneError
 from geartrain.transport.wire.http2_output import HELD
 from geartrain.transport.wire.http2_states import HTTP2_STEPS, STREAM_STEPS, Http2State, StreamState
 from geartrain.transport.wire.http2_stream import Http2Stream
@@ -650,7 +650,7 @@ def test_every_pair_of_states_of_a_connection(state: Http2State, wanted: Http2St
 @pytest.mark.parametrize("wanted", list(StreamState))
 @pytest.mark.parametrize("state", list(StreamState))
 def test_every_pair_of_states_of_a_stream(state: StreamState, wanted: StreamState) -> None:
-    stream = Http2Stream(Http2Line().connection, 1, is_head=False)
+    stream = Http2Stream(Http2Line().connection, 1, record=NO_RECORD, is_head=False)
     stream.state = state
     if wanted in STREAM_STEPS[state]:
         stream.step(wanted)

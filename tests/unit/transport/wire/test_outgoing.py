@@ -10,7 +10,7 @@ import pytest
 
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.exchange import Answer, ClientGoneError
+from geartrain.transport.wire.exchange import NO_RECORD, Answer, ClientGoneError
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.outgoing import GATHERED, BodyStream, Outgoing
 from geartrain.transport.wire.terms import Terms
@@ -35,7 +35,7 @@ class Wire:
         self.ended += 1
 
     def stream(self, terms: Terms) -> BodyStream:
-        return self.outgoing.stream(HTTPStatus.OK, ((b"x", b"y"),), terms, on_end=self.end)
+        return self.outgoing.stream(HTTPStatus.OK, ((b"x", b"y"),), terms, record=NO_RECORD, on_end=self.end)
 
     def take(self) -> bytes:
         self.loop.run()
@@ -56,7 +56,7 @@ def test_a_whole_answer(size: int, count: int) -> None:
     wire = Wire()
     all_parts: tuple[Buffer, ...] = (b"a" * size, memoryview(b"b" * size), bytearray(b"c" * size))
     parts = all_parts[:count]
-    wire.outgoing.answer(answer(*parts), Terms())
+    wire.outgoing.answer(answer(*parts), Terms(), NO_RECORD)
     (received,) = read_answers(wire.transport.sent)
     assert received.body == b"".join(parts)
     assert received.headers["content-length"] == str(size * count)
@@ -67,14 +67,14 @@ def test_a_whole_answer(size: int, count: int) -> None:
 @pytest.mark.parametrize(("terms", "is_last"), [(LAST, False), (OLD, False), (Terms(), True)])
 def test_the_last_answer_says_so(terms: Terms, *, is_last: bool) -> None:
     wire = Wire()
-    wire.outgoing.answer(answer(b"a"), terms, is_last=is_last)
+    wire.outgoing.answer(answer(b"a"), terms, NO_RECORD, is_last=is_last)
     assert read_answers(wire.transport.sent)[0].headers["connection"] == "close"
 
 
 def test_while_the_server_ends_every_answer_is_the_last() -> None:
     wire = Wire()
     wire.context.is_draining = True
-    wire.outgoing.answer(answer(b"a"), Terms())
+    wire.outgoing.answer(answer(b"a"), Terms(), NO_RECORD)
     assert read_answers(wire.take())[0].headers["connection"] == "close"
     wire.stream(Terms())
     assert b"connection: close" in wire.take()
@@ -82,11 +82,11 @@ def test_while_the_server_ends_every_answer_is_the_last() -> None:
 
 def test_answers_without_a_body() -> None:
     wire = Wire()
-    wire.outgoing.answer(answer(b"abc", b"de"), TO_HEAD)
+    wire.outgoing.answer(answer(b"abc", b"de"), TO_HEAD, NO_RECORD)
     (received,) = read_answers(wire.take(), to_head=True)
     assert received.headers["content-length"] == "5"
     for status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-        wire.outgoing.answer(answer(b"", status=status), Terms())
+        wire.outgoing.answer(answer(b"", status=status), Terms(), NO_RECORD)
         (received,) = read_answers(wire.take())
         assert (received.status, "content-length" in received.headers) == (status, False)
 
@@ -190,5 +190,5 @@ def test_nothing_is_written_after_the_end() -> None:
     wire.outgoing.finish()
     wire.outgoing.write(b"two")
     wire.outgoing.write_now(b"three")
-    wire.outgoing.answer(answer(b"four"), Terms())
+    wire.outgoing.answer(answer(b"four"), Terms(), NO_RECORD)
     assert wire.take() == b"one"

@@ -1,0 +1,112 @@
+"""The request that a prediction comes from: the ids by which its traces are found in the tools of others.
+
+`X-Request-Id` is a custom of proxies and servers. `traceparent` and `tracestate` are those of W3C Trace Context
+(https://www.w3.org/TR/trace-context/).
+"""
+
+from __future__ import annotations
+
+import re
+from random import getrandbits
+from typing import Final, Literal
+
+import msgspec
+
+ProtocolName = Literal["cog", "rest", "grpc", "generate", "system", "none"]
+"""How a model was asked: by Cog's API, the Open Inference Protocol over REST or gRPC, or its generate extension.
+
+`system` is every request that runs no model; `none` is no request at all.
+"""
+
+MAX_REQUEST_ID: Final = 128  # characters
+_MAX_TRACESTATE: Final = 512  # characters; W3C asks for as many at least
+_REQUEST_ID: Final = re.compile(rb"[!-~]{1,%d}" % MAX_REQUEST_ID)
+_TRACEPARENT: Final = re.compile(
+    rb"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2})(-.*)?", re.DOTALL
+)
+_TRACESTATE: Final = re.compile(rb"[ -~\t]{1,%d}" % _MAX_TRACESTATE)
+_FIRST_VERSION: Final = b"00"
+
+
+class RequestContext(msgspec.Struct, frozen=True, gc=False):
+    """The ids of one request, and its protocol.
+
+    Attributes:
+        request_id: printable ASCII without spaces, at most `MAX_REQUEST_ID` characters.
+        traceparent: a valid one, of version 00.
+        tracestate: empty if the client has sent none.
+        protocol: by which the client asks.
+    """
+
+    request_id: str
+    traceparent: str
+    tracestate: str = ""
+    protocol: ProtocolName = "none"
+
+    @property
+    def trace_id(self) -> str:
+        """The id of the trace in `traceparent`: 32 hexadecimal digits, empty without a request."""
+        return self.traceparent[3:35]
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Return the header fields that carry the ids to somebody else; none without a request."""
+        if not self.request_id:
+            return []
+        fields = [("X-Request-Id", self.request_id), ("traceparent", self.traceparent)]
+        return [*fields, ("tracestate", self.tracestate)] if self.tracestate else fields
+
+
+NO_REQUEST: Final = RequestContext("", "")
+"""Of a prediction that no request asks for, such as one of the command line."""
+
+
+class SentIds(msgspec.Struct, frozen=True, gc=False):
+    """The ids that a client has sent and that are valid; the others are empty."""
+
+    request_id: str = ""
+    traceparent: str = ""
+    tracestate: str = ""
+
+
+NOTHING_SENT: Final = SentIds()
+
+
+def read_ids(request_ids: list[bytes], traceparents: list[bytes], tracestates: list[bytes]) -> SentIds:
+    """Return the ids in the values of the header fields of a request.
+
+    An id that is too long, has other characters or comes twice is left out, and so is a `tracestate` without a valid
+    `traceparent`.
+    """
+    if not request_ids and not traceparents:
+        return NOTHING_SENT
+    request_id = traceparent = tracestate = ""
+    if len(request_ids) == 1 and _REQUEST_ID.fullmatch(request_ids[0]) is not None:
+        request_id = request_ids[0].decode()
+    if len(traceparents) == 1:
+        traceparent = _read_traceparent(traceparents[0])
+    joined = b",".join(tracestates)  # a list may come in several fields
+    if traceparent and _TRACESTATE.fullmatch(joined) is not None:
+        tracestate = joined.decode().strip()
+    return SentIds(request_id, traceparent, tracestate)
+
+
+def _read_traceparent(value: bytes) -> str:
+    """Return a `traceparent` as version 00 writes it, empty for one that is not valid."""
+    match = _TRACEPARENT.fullmatch(value)
+    if match is None or (match[1] == _FIRST_VERSION and match[3] is not None):
+        return ""
+    return f"00-{match[2].decode()}"
+
+
+def new_context(sent: SentIds, protocol: ProtocolName) -> RequestContext:
+    """Return the context of a request: what its client has sent, and new ids in place of what is missing.
+
+    A new trace is marked as sampled: nobody before has decided about it, and a receiver that keeps to a decision would
+    drop it otherwise.
+    """
+    made = getrandbits(128).to_bytes(16, "big").hex()  # a third of the price of a format
+    if sent is NOTHING_SENT:
+        return RequestContext(made, f"00-{made}-{made[16:]}-01", "", protocol)
+    return RequestContext(
+        sent.request_id or made, sent.traceparent or f"00-{made}-{made[16:]}-01", sent.tracestate, protocol
+    )

@@ -1,0 +1,228 @@
+"""The record of each request: its ids, the prediction that it runs, and what the access log tells of it.
+
+A wire makes it when the head of a request has been decided about, and ends it with the answer. The exchange notes its
+prediction in between.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from time import time
+from typing import Final, Protocol, cast
+from urllib.parse import quote
+
+import msgspec
+
+from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.request_context import (
+    ProtocolName,
+    RequestContext,
+    SentIds,
+    new_context,
+    read_ids,
+)
+from geartrain.transport.wire.exchange import Fields, Head, NewRecord, Responder
+
+NO_PREDICTION: Final = Prediction("", b"", 0.0)
+"""Of a request that has started none."""
+LEFT: Final = 499
+"""In place of a status, where the client has left before its answer was complete. Other servers say so, too."""
+_LONGEST_PATH: Final = 1024  # bytes of a path that are kept
+_GRPC_STATUS: Final = b"grpc-status"
+NO_GRPC: Final = -1
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What is known of all requests with one head. Attributes as of `Head` and `RequestNotes`."""
+
+    method: str
+    path: str
+    protocol: ProtocolName
+    key: str
+    is_routine: bool
+    prediction_id: str
+    sent: SentIds
+
+
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """A request that is over. Moments are in seconds since the epoch.
+
+    Attributes:
+        origin: what its head says.
+        context: its ids.
+        peer: the address of the client.
+        began: when its head had come.
+        ended: when its answer was complete.
+        status: of HTTP; `LEFT` if the client has left.
+        grpc_status: `NO_GRPC` where it is no call of gRPC, or one without a status.
+        received: bytes of the body.
+        sent: bytes of the body of the answer.
+        requests: how many requests came in it, if it is a stream of gRPC, otherwise 0.
+        failures: how many of these were answered with an error.
+        prediction_id: of the prediction that it has asked for, empty for none.
+        model: that was to run.
+        version: of the model.
+        outcome: the status of the prediction when the answer was complete.
+        admitted: when the prediction was admitted.
+        started: when its run began, None if it never did.
+        completed: when it was over, None if it was not.
+    """
+
+    origin: Origin
+    context: RequestContext
+    peer: str
+    began: float
+    ended: float
+    status: int
+    grpc_status: int
+    received: int
+    sent: int
+    requests: int
+    failures: int
+    prediction_id: str
+    model: str
+    version: str
+    outcome: Status
+    admitted: float
+    started: float | None
+    completed: float | None
+
+
+class RequestObserver(Protocol):
+    """Hears of the requests that are over."""
+
+    def add(self, request: Ended, /) -> None:
+        """Take one. It is on the path of requests: it must not take long, and raises nothing."""
+
+
+class NoObserver:
+    """Hears of requests and does nothing."""
+
+    def add(self, request: Ended, /) -> None:
+        """Do nothing."""
+
+
+NOBODY: Final = NoObserver()
+
+
+class RequestRecord:
+    """What is kept of one request. See `Record`."""
+
+    __slots__ = (
+        "_began",
+        "_observer",
+        "_origin",
+        "_peer",
+        "context",
+        "failures",
+        "prediction",
+        "received",
+        "requests",
+        "sent",
+    )
+
+    def __init__(self, observer: RequestObserver, origin: Origin, peer: str) -> None:
+        self._observer = observer
+        self._origin = origin
+        self._peer = peer
+        self._began = time()
+        self.context = new_context(origin.sent, origin.protocol)
+        self.prediction = NO_PREDICTION
+        self.received = 0
+        self.sent = 0
+        self.requests = 0  # of a stream of gRPC, as are the failures
+        self.failures = 0
+
+    def lines(self) -> bytes:
+        """Return the header fields of the answer as lines of HTTP/1.1."""
+        context = self.context
+        prediction_id = self.prediction.id or self._origin.prediction_id
+        if not prediction_id:
+            return f"x-request-id: {context.request_id}\r\ntraceparent: {context.traceparent}\r\n".encode()
+        return (
+            f"x-request-id: {context.request_id}\r\ntraceparent: {context.traceparent}\r\n"
+            f"x-prediction-id: {header_text(prediction_id)}\r\n"
+        ).encode()
+
+    def fields(self) -> Fields:
+        """Return the header fields of the answer."""
+        context = self.context
+        ids = ((b"x-request-id", context.request_id.encode()), (b"traceparent", context.traceparent.encode()))
+        prediction_id = self.prediction.id or self._origin.prediction_id
+        return (*ids, (b"x-prediction-id", header_text(prediction_id).encode())) if prediction_id else ids
+
+    def end(self, status: int, trailers: Fields = ()) -> None:
+        """Tell of the request: its answer is complete."""
+        prediction = self.prediction
+        self._observer.add(
+            Ended(
+                self._origin,
+                self.context,
+                self._peer,
+                self._began,
+                time(),
+                status,
+                _grpc_status(trailers) if trailers else NO_GRPC,
+                self.received,
+                self.sent,
+                self.requests,
+                self.failures,
+                prediction.id,
+                prediction.model,
+                prediction.version,
+                prediction.status,
+                prediction.admitted_at,
+                prediction.started_at,
+                prediction.completed_at,
+            )
+        )
+
+    def leave(self) -> None:
+        """Tell of the request: its client has left."""
+        self.end(LEFT)
+
+
+class RequestRecords:
+    """Makes the records of the requests to a server. Its `of` is the `Records` of its wires."""
+
+    def __init__(self, observer: RequestObserver) -> None:
+        self._observer = observer
+
+    def of(self, head: Head) -> NewRecord:
+        """Return what makes the records of the requests with a head about which has been decided."""
+        notes = head.notes
+        origin = Origin(
+            head.method,
+            head.path[:_LONGEST_PATH].decode("latin-1"),
+            cast("ProtocolName", notes.protocol),
+            notes.key,
+            notes.is_routine,
+            notes.prediction_id,
+            _ids_of(head),
+        )
+        return partial(RequestRecord, self._observer, origin)
+
+
+def record_of(responder: Responder) -> RequestRecord:
+    """Return the record of a request, which the wires of this server get from `RequestRecords`."""
+    return cast("RequestRecord", responder.record)
+
+
+def _grpc_status(trailers: Fields) -> int:
+    return next((int(value) for name, value in trailers if name == _GRPC_STATUS), NO_GRPC)
+
+
+def _ids_of(head: Head) -> SentIds:
+    values: dict[bytes, list[bytes]] = {b"x-request-id": [], b"traceparent": [], b"tracestate": []}
+    for name, value in head.headers:
+        if name in values:
+            values[name].append(value)
+    return read_ids(*values.values())
+
+
+def header_text(prediction_id: str) -> str:
+    """Return an id as the value of a header field: what no field may hold is percent-encoded."""
+    if prediction_id.isascii() and prediction_id.isprintable():
+        return prediction_id
+    return quote(prediction_id, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}~")
