@@ -83,6 +83,7 @@ def batched(
     *,
     max_size: int = DEFAULT_MAX_SIZE,
     max_delay: float = 0.0,
+    learn_delay: bool = True,
     preferred_sizes: Sequence[int] = (),
     pad_to: Sequence[int] = (),
     retry_singly: bool = False,
@@ -92,6 +93,7 @@ def batched(
     *,
     max_size: int = DEFAULT_MAX_SIZE,
     max_delay: float = 0.0,
+    learn_delay: bool = True,
     preferred_sizes: Sequence[int] = (),
     pad_to: Sequence[int] = (),
     retry_singly: bool = False,
@@ -99,15 +101,17 @@ def batched(
     """Let one call of `run()` answer up to `max_size` requests: `@batched` or `@batched(max_size=64)`.
 
     Tensors come stacked along their first dimension, other inputs that are annotated `list[...]` with an element for
-    each request; what `run()` gives has as many. A free worker waits up to `max_delay` seconds for more requests, and a
-    longer queue is cut at the `preferred_sizes`. With `pad_to` the model is called with these sizes only: copies of the
-    last row fill a batch up. `retry_singly`: a batch that raised is run again one by one, so `run()` must bear that.
+    each request; what `run()` gives has as many. A free worker waits up to `max_delay` seconds for more requests;
+    without one it waits where that has been seen to pay, unless `learn_delay` is False. A longer queue is cut at the
+    `preferred_sizes`. With `pad_to` the model is called with these sizes only: copies of the last row fill a batch up.
+    `retry_singly`: a batch that raised is run again one by one, so `run()` must bear that.
 
     Raises `TypeError` or `ValueError` for a setting that cannot be meant.
     """
     settings = {
         "max_size": max_size,
         "max_delay": max_delay,
+        "learn_delay": learn_delay,
         "preferred_sizes": tuple(preferred_sizes) if isinstance(preferred_sizes, list) else preferred_sizes,
         "pad_to": tuple(pad_to) if isinstance(pad_to, list) else pad_to,
         "retry_singly": retry_singly,

@@ -75,6 +75,7 @@ def _flag(value: object) -> bool:
 _READERS: Final[dict[str, tuple[Callable[[object], Any], str]]] = {
     "max_size": (_size, "a whole number of at least 1"),
     "max_delay": (_seconds, "a number of seconds, such as 0.002"),
+    "learn_delay": (_flag, "true or false"),
     "preferred_sizes": (_sizes, "a list of sizes that grow, such as [8, 16]"),
     "pad_to": (_sizes, "a list of sizes that grow, such as [8, 16]"),
     "retry_singly": (_flag, "true or false"),

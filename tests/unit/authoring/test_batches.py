@@ -28,14 +28,15 @@ def test_decorator_with_and_without_settings() -> None:
     @batched()
     def called() -> None: ...
 
-    @batched(max_size=8, max_delay=0.01, preferred_sizes=[4, 8], pad_to=(4, 8), retry_singly=True)
+    @batched(max_size=8, max_delay=0.01, learn_delay=False, preferred_sizes=[4, 8], pad_to=(4, 8), retry_singly=True)
     def full() -> None: ...
 
-    default = {"max_size": 32, "max_delay": 0.0, "preferred_sizes": (), "pad_to": (), "retry_singly": False}
-    assert settings_of(bare) == settings_of(called) == default
+    default = {"max_size": 32, "max_delay": 0.0, "learn_delay": True, "preferred_sizes": (), "pad_to": ()}
+    assert settings_of(bare) == settings_of(called) == {**default, "retry_singly": False}
     assert settings_of(full) == {
         "max_size": 8,
         "max_delay": 0.01,
+        "learn_delay": False,
         "preferred_sizes": (4, 8),
         "pad_to": (4, 8),
         "retry_singly": True,
@@ -73,6 +74,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"preferred_sizes": (64,)}, ValueError, "64 is above max_size=32"),
     ({"pad_to": (8, 16)}, ValueError, "no size of it holds max_size=32 rows; add 32 to it, or set max_size to 16"),
     ({"pad_to": ("8",)}, TypeError, "'8' is no whole number"),
+    ({"learn_delay": 0}, TypeError, "learn_delay=0: it is True or False"),
     ({"retry_singly": 1}, TypeError, "retry_singly=1: it is True or False"),
 ]
 

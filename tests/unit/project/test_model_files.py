@@ -237,6 +237,7 @@ def test_settings_reach_the_model(tmp_path: Path) -> None:
         ("batching: {size: 3}", "there is no key `batching.size`; there are max_size, max_delay, "),
         ("batching: {max_size: 0}", "`batching.max_size` is 0; write a whole number of at least 1"),
         ("batching: {max_delay: 5ms}", "`batching.max_delay` is '5ms'; write a number of seconds, such as 0.002"),
+        ("batching: {learn_delay: 0}", "`batching.learn_delay` is 0; write true or false"),
         ("batching: {pad_to: [8, 8]}", "`batching.pad_to` is [8, 8]; write a list of sizes that grow"),
         ("batching: {retry_singly: 1}", "`batching.retry_singly` is 1; write true or false"),
         ("batching: {max_size: 8, preferred_sizes: [16]}", "`batching.preferred_sizes` has 16, which is more than "),

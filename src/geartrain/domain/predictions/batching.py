@@ -16,10 +16,11 @@ DEFAULT_MAX_SIZE: Final = 32
 class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """How requests are gathered into batches.
 
-    Without `max_delay` (in seconds) a free worker never waits for more. `preferred_sizes`, ascending, are the sizes to
-    cut a longer queue at. `pad_to`, ascending, are the only sizes that the model is called with: a batch is filled up
-    to the next one, with copies of its last row. `retry_singly`: a batch that raised is run again one by one.
-    `refuse_larger`: a request of more than `max_size` rows is an error; otherwise it runs by itself.
+    A free worker waits up to `max_delay` seconds for more. Without one, and with `learn_delay`, it waits where clients
+    have been seen to come back together, as long as that pays (`service.scheduling.gathering`). `preferred_sizes`,
+    ascending, are the sizes to cut a longer queue at. `pad_to`, ascending, are the only sizes that the model is called
+    with: a batch is filled up to the next one, with copies of its last row. `retry_singly`: a batch that raised is run
+    again one by one. `refuse_larger`: a request of more than `max_size` rows is an error; otherwise it runs by itself.
     """
 
     max_size: int = DEFAULT_MAX_SIZE
@@ -28,6 +29,7 @@ class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     pad_to: tuple[int, ...] = ()
     retry_singly: bool = False
     refuse_larger: bool = True
+    learn_delay: bool = True
 
 
 class Batching(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -69,6 +69,7 @@ class Call:
         "rows",
         "size",
         "state",
+        "took",
     )
 
     def __init__(
@@ -89,6 +90,7 @@ class Call:
         # Those that have not ended, by their index.
         self._members = {0: members[0]} if self.size == 1 else dict(enumerate(members))
         self._began_at = 0.0  # until it is known
+        self.took = 0.0  # seconds, once its run is over
         self._predict_time: float | None = None  # of the run in the worker, once it has told
         self._timer: asyncio.TimerHandle | None = None  # kills a worker that ignores a cancel
         self._is_prefetched = prefetched
@@ -263,8 +265,9 @@ class Call:
 
     def _count(self, at: float) -> None:
         rows = self.rows if self._owner.is_batching else 0
-        self._owner.pace.note((at - self._began_at) / self.size)
-        self._owner.context.counts.add_call(rows, at - self._began_at, predict_time=self._predict_time)
+        took = self.took = at - self._began_at
+        self._owner.pace.note(took / self.size)
+        self._owner.context.counts.add_call(rows, took, predict_time=self._predict_time)
 
 
 def _has_files(over: Sequence[_Part]) -> bool:

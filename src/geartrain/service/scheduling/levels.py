@@ -9,7 +9,8 @@ from typing import Final, Generic
 
 from geartrain.domain.predictions.batching import BatchPolicy
 from geartrain.domain.predictions.priorities import Level
-from geartrain.service.scheduling.queue import Gathering, T
+from geartrain.service.scheduling.gathering import gathering_of, rows_of_call
+from geartrain.service.scheduling.queue import T
 
 _STALE: Final = 64  # deadlines of those that wait no longer, before they are cleared away
 
@@ -71,8 +72,9 @@ class LevelledQueue(Generic[T]):
     """
 
     def __init__(self, policy: BatchPolicy, levels: Sequence[Level]) -> None:
+        self._policy = policy
         self._max_size = policy.max_size
-        self._gathering = Gathering(policy)
+        self._gathering = gathering_of(policy)
         self._levels = levels
         self._groups: dict[Hashable, _Group[T]] = {}
         self._entries: dict[T, _Entry[T]] = {}
@@ -112,7 +114,9 @@ class LevelledQueue(Generic[T]):
         if timeout is not None:
             self._number += 1
             heapq.heappush(self._deadlines, (now + timeout, self._number, item, entry))
-        return self._gathering.is_enough(self.rows) or group.rows >= self._max_size
+        gathering = self._gathering
+        gathering.arrive(rows, now)
+        return gathering.is_enough(self.rows, now) or group.rows >= self._max_size
 
     def remove(self, item: T) -> bool:
         """Let an item wait no longer; return whether it did."""
@@ -127,9 +131,9 @@ class LevelledQueue(Generic[T]):
             del self._groups[group.key]
         return True
 
-    def end_call(self, rows: int, *, now: float) -> None:
-        """Note the end of a call of so many rows: those who asked for them may soon ask again."""
-        self._gathering.end_call(rows + self.rows, now=now)
+    def end_call(self, rows: int, *, took: float, now: float) -> None:
+        """Note the end of a call: those who asked for it may soon ask again."""
+        self._gathering.end_call(rows, self.rows, took=took, now=now)
 
     def expire(self, now: float) -> list[T]:
         """Return those that have waited too long, each once; they no longer wait."""
@@ -148,7 +152,7 @@ class LevelledQueue(Generic[T]):
         """Remove the requests that are to run now, and return them; empty if there are none."""
         self._sort_late(now)
         group = self._next(now)
-        taken = [] if group is None else _call_of(group, self._gathering.limit(group.rows))
+        taken = [] if group is None else _call_of(group, rows_of_call(self._policy, group.rows))
         for item in taken:
             self.remove(item)
         return taken
@@ -185,11 +189,11 @@ class LevelledQueue(Generic[T]):
     def _next(self, now: float) -> _Group[T] | None:
         firsts = _foremost(self._groups.values())
         gathering = self._gathering
-        if not gathering.is_enough(self.rows):
+        if not gathering.is_enough(self.rows, now):
             firsts = {
                 group: first
                 for group, first in firsts.items()
-                if group.rows >= self._max_size or gathering.has_waited(first.since, now)
+                if group.rows >= self._max_size or gathering.due(first.since) <= now
             }
         return min(firsts, key=lambda group: firsts[group].since, default=None)
 

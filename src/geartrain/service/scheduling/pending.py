@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable, Sequence
 from math import inf
 from typing import Final
 
+import msgspec
+
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.batch_items import BatchItems
 from geartrain.domain.predictions.batching import BatchPolicy
@@ -45,13 +47,15 @@ class Pending:
         self._expiry = Turn(serve)
         self._has_timeouts = False  # whether there has been a prediction with a timeout
 
-    def configure(self, info: WorkerInfo) -> None:
+    def configure(self, info: WorkerInfo, *, learns: bool) -> None:
         """Learn how the model takes its predictions, which may change when another worker follows.
 
-        Those that wait go on waiting.
+        Those that wait go on waiting. `learns`: there is one slot, so that what comes after a call can be laid to it.
         """
         batching = info.batching
         policy = _ONE_BY_ONE if batching is None else batching.policy
+        if not learns:
+            policy = msgspec.structs.replace(policy, learn_delay=False)
         self.measure = _measure_single if batching is None else BatchItems(info.signature, batching).measure
         self.max_size = policy.max_size
         waiting, self.queue = self.queue, _new_queue(policy, self._priorities)
@@ -129,9 +133,9 @@ class Pending:
             execution.refuse(GeartrainError(Code.QUEUE_TIMED_OUT, "Request timeout expired"))
         self._expiry.at(self.queue.next_expiry(), now)
 
-    def end_call(self, rows: int) -> None:
-        """Note the end of a call of so many rows."""
-        self.queue.end_call(rows, now=time.monotonic())
+    def end_call(self, rows: int, took: float) -> None:
+        """Note that a call of so many rows has ended after `took` seconds."""
+        self.queue.end_call(rows, took=took, now=time.monotonic())
 
 
 def _new_queue(policy: BatchPolicy, priorities: Priorities) -> CallQueue[Execution]:

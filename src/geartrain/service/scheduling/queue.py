@@ -10,6 +10,7 @@ from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.service.scheduling.gathering import gathering_of, rows_of_call
 
 T = TypeVar("T", bound=Hashable)
 
@@ -46,8 +47,8 @@ class CallQueue(Protocol[T]):
     def due(self) -> float | None:
         """When `take` will give something, if nothing comes before; None if nothing waits."""
 
-    def end_call(self, rows: int, *, now: float) -> None:
-        """Note the end of a call of so many rows."""
+    def end_call(self, rows: int, *, took: float, now: float) -> None:
+        """Note that a call of so many rows has ended after `took` seconds."""
 
     def expire(self, now: float) -> list[T]:
         """Return those that have waited too long, each once; they no longer wait."""
@@ -60,45 +61,6 @@ class CallQueue(Protocol[T]):
 
     def ahead_of(self, level: int) -> int:
         """Return how many would be served before one that comes to this level now."""
-
-
-class Gathering:
-    """How long a free slot waits for a call to become larger, and how large the call is then.
-
-    With the policy's `max_delay` it waits at most that long, and no longer than until there is again as much as there
-    was when the last call ended: clients that ask one thing after the other do not ask more at once than they did, so
-    to wait on would gain nothing.
-    """
-
-    def __init__(self, policy: BatchPolicy) -> None:
-        self._policy = policy
-        self._at_last_end = 1  # rows that were on their way when a call ended
-        self._ended_at = -inf
-
-    def end_call(self, rows: int, *, now: float) -> None:
-        """Note the end of a call, with so many rows in it and waiting: those who asked for it may soon ask again."""
-        self._at_last_end = rows
-        self._ended_at = now
-
-    def is_enough(self, rows: int) -> bool:
-        """Whether to wait for more than so many rows, of all that wait, would gain nothing."""
-        return self._policy.max_delay <= 0 or rows >= min(self._at_last_end, self._policy.max_size)
-
-    def has_waited(self, since: float, now: float) -> bool:
-        """Whether the delay of what has come at `since` is over."""
-        begin = now - self._policy.max_delay
-        return begin >= self._ended_at and since <= begin
-
-    def due(self, since: float) -> float:
-        """When the delay of what has come at `since` is over."""
-        return max(since, self._ended_at) + self._policy.max_delay
-
-    def limit(self, rows: int) -> int:
-        """Return the rows of the call to cut from a group of so many: the largest size that it fills."""
-        largest = self._policy.max_size
-        if rows >= largest:
-            return largest
-        return max((size for size in self._policy.preferred_sizes if size <= rows), default=largest)
 
 
 class _OneLevel(Sized, Generic[T]):
@@ -164,7 +126,7 @@ class FirstComeQueue(_OneLevel[T]):
         """When the first one came: `take` makes nobody wait."""
         return next(iter(self._items.values()), None)
 
-    def end_call(self, rows: int, *, now: float) -> None:
+    def end_call(self, rows: int, *, took: float, now: float) -> None:
         """Nothing depends on it."""
 
 
@@ -192,8 +154,9 @@ class BatchQueue(_OneLevel[T]):
     """
 
     def __init__(self, policy: BatchPolicy) -> None:
+        self._policy = policy
         self._max_size = policy.max_size
-        self._gathering = Gathering(policy)
+        self._gathering = gathering_of(policy)
         self._groups: dict[Hashable, _Group[T]] = {}
         self._group_of: dict[T, _Group[T]] = {}
         self.rows = 0  # that wait, of all together
@@ -217,7 +180,9 @@ class BatchQueue(_OneLevel[T]):
         group.rows += rows
         self._group_of[item] = group
         self.rows += rows
-        return self._gathering.is_enough(self.rows) or group.rows >= self._max_size
+        gathering = self._gathering
+        gathering.arrive(rows, now)
+        return gathering.is_enough(self.rows, now) or group.rows >= self._max_size
 
     def remove(self, item: T) -> bool:
         """Let an item wait no longer; return whether it did."""
@@ -231,9 +196,9 @@ class BatchQueue(_OneLevel[T]):
             del self._groups[group.key]
         return True
 
-    def end_call(self, rows: int, *, now: float) -> None:
-        """Note the end of a call of so many rows: those who asked for them may soon ask again."""
-        self._gathering.end_call(rows + self.rows, now=now)
+    def end_call(self, rows: int, *, took: float, now: float) -> None:
+        """Note the end of a call: those who asked for it may soon ask again."""
+        self._gathering.end_call(rows, self.rows, took=took, now=now)
 
     def take(self, now: float) -> list[T]:
         """Remove the requests that are to run now, and return them; empty if there are none."""
@@ -259,15 +224,15 @@ class BatchQueue(_OneLevel[T]):
     def _next(self, now: float) -> _Group[T] | None:
         groups = list(self._groups.values())
         gathering = self._gathering
-        if not gathering.is_enough(self.rows):
-            groups = [each for each in groups if each.rows >= self._max_size or gathering.has_waited(each.since, now)]
+        if not gathering.is_enough(self.rows, now):
+            groups = [each for each in groups if each.rows >= self._max_size or gathering.due(each.since) <= now]
         if len(groups) > 1:
             return min(groups, key=_since)
         return groups[0] if groups else None
 
     def _cut(self, group: _Group[T]) -> list[T]:
         """Take a batch from a group: whole requests, in their order, up to the largest size that it fills."""
-        limit = self._gathering.limit(group.rows)
+        limit = rows_of_call(self._policy, group.rows)
         if group.rows <= limit:
             return self._empty(group)
         taken: list[T] = []

@@ -65,7 +65,7 @@ class Scheduler:
         self._capacity.configure(is_batching=self.is_batching)
         # An async run would begin at once; and with levels, somebody who comes later might have to overtake.
         self._can_prefetch = not info.is_async and not self.pending.has_levels
-        self.pending.configure(info)
+        self.pending.configure(info, learns=len(self._model.replicas) == 1 and info.slots == 1)
 
     # admission
 
@@ -177,7 +177,7 @@ class Scheduler:
         else:
             permit.pool.release(permit)
         if self.is_batching:
-            self.pending.end_call(call.rows)
+            self.pending.end_call(call.rows, call.took)
         self._demand.end_call(alone=call.size == 1 and not self.waiting and not running)
         if self.waiting:
             self.serve()

@@ -132,7 +132,7 @@ def test_deadlines_of_those_who_have_gone_are_cleared_away() -> None:
 
 def test_a_free_slot_waits_for_the_first_and_nobody_begins_before_it() -> None:
     queue = queue_of(*PLAIN, max_size=8, max_delay=1.0)
-    queue.end_call(20, now=0.0)
+    queue.end_call(20, took=0.1, now=0.0)
     add(queue, "xyz", level=2, now=0.0, key="one")
     add(queue, "a", level=0, now=0.5, key="other")
     assert queue.take(1.0) == [], "the low ones have waited long enough, and a high one is there"
@@ -260,7 +260,8 @@ _steps = st.lists(
 def test_any_sequence(
     steps: list[tuple[str, Any, int, int]], levels: list[Level], max_size: int, *, preferred: list[int], delay: float
 ) -> None:
-    policy = BatchPolicy(max_size=max_size, max_delay=delay, preferred_sizes=tuple(sorted(set(preferred))))
+    sizes = tuple(sorted(set(preferred)))
+    policy = BatchPolicy(max_size=max_size, max_delay=delay, learn_delay=False, preferred_sizes=sizes)
     queue: LevelledQueue[int] = LevelledQueue(policy, levels)
     model = Model(tuple(levels), policy)
     now, free_since, count = 0.0, -10.0, 0
@@ -280,7 +281,7 @@ def test_any_sequence(
         elif step == "later":
             now += value
         elif step == "ended":
-            queue.end_call(value, now=now)
+            queue.end_call(value, took=0.1, now=now)
             free_since = now
         elif step == "expire":
             assert set(queue.expire(now)) == refused

@@ -65,7 +65,7 @@ def test_a_delay_waits_for_as_many_as_there_were() -> None:
     queue = _queue(1, max_delay=1.0)
     assert queue.take(0.0) == [0], "nobody else was there before: there is nobody to wait for"
     queue.add(1, "key", 1, now=0.5)
-    queue.end_call(3, now=0.5)  # of four that were on their way, three have their answers and may ask again
+    queue.end_call(3, took=0.1, now=0.5)  # of four that were on their way, three have their answers and may ask again
     assert queue.take(0.6) == []
     assert queue.due() == 1.5
     queue.add(2, "key", 1, now=0.7)
@@ -77,7 +77,7 @@ def test_a_delay_waits_for_as_many_as_there_were() -> None:
 
 def test_a_delay_is_that_of_a_free_worker_not_of_a_busy_one() -> None:
     queue = _queue(1, 1, now=5.0, max_delay=1.0)
-    queue.end_call(20, now=8.0)
+    queue.end_call(20, took=0.1, now=8.0)
     assert queue.take(8.9) == []
     assert queue.due() == 9.0
     assert queue.take(9.0) == [0, 1]
@@ -85,7 +85,7 @@ def test_a_delay_is_that_of_a_free_worker_not_of_a_busy_one() -> None:
 
 def test_a_delay_ends_when_the_oldest_has_waited_long_enough() -> None:
     queue = _queue(1, 1, now=5.0, max_delay=1.0)
-    queue.end_call(20, now=4.0)
+    queue.end_call(20, took=0.1, now=4.0)
     assert queue.take(5.9) == []
     assert queue.due() == 6.0
     assert queue.take(6.0) == [0, 1]
@@ -93,13 +93,13 @@ def test_a_delay_ends_when_the_oldest_has_waited_long_enough() -> None:
 
 def test_a_full_batch_waits_for_nothing() -> None:
     queue = _queue(*[1] * 4, max_size=4, max_delay=1.0)
-    queue.end_call(100, now=0.0)
+    queue.end_call(100, took=0.1, now=0.0)
     assert queue.take(0.0) == [0, 1, 2, 3]
 
 
 def test_a_full_batch_of_one_kind_does_not_wait_for_another_kind() -> None:
     queue: BatchQueue[int] = BatchQueue(BatchPolicy(max_size=2, max_delay=1.0, preferred_sizes=(8,)))
-    queue.end_call(30, now=0.0)
+    queue.end_call(30, took=0.1, now=0.0)
     for index, kind in enumerate("abb"):
         queue.add(index, kind, 1, now=0.0)
     queue.remove(0)
@@ -155,7 +155,8 @@ def test_any_sequence(
     steps: list[tuple[str, Any, int]], max_size: int, preferred: list[int], *, delay: float, first_come: bool
 ) -> None:
     max_size = 1 if first_come else max_size
-    policy = BatchPolicy(max_size=max_size, max_delay=delay, preferred_sizes=tuple(sorted(set(preferred))))
+    sizes = tuple(sorted(set(preferred)))
+    policy = BatchPolicy(max_size=max_size, max_delay=delay, learn_delay=False, preferred_sizes=sizes)
     queue: CallQueue[int] = BatchQueue(policy)
     if first_come:
         queue = FirstComeQueue()
@@ -179,7 +180,7 @@ def test_any_sequence(
         elif step == "later":
             now += value
         elif step == "ended":
-            queue.end_call(value, now=now)
+            queue.end_call(value, took=0.1, now=now)
             free_since = now
         else:
             _check_taken(queue.take(now), model, policy, since=since, now=now, free_since=free_since)
