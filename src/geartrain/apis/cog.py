@@ -214,7 +214,7 @@ def _encode_snapshot(prediction: Prediction, echo: bytes, output: bytes | None) 
             error=unset if prediction.error is None else prediction.error,
             id=prediction.id,
             input=msgspec.Raw(echo),
-            logs=prediction.logs if prediction.log_parts else "",
+            logs=prediction.logs if prediction.printed.size else "",
             metrics=metrics,
             output=unset if output is None else msgspec.Raw(output),
             started_at=started_at,

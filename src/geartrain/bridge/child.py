@@ -15,6 +15,7 @@ import msgspec
 from geartrain.bridge.control import ControlChannel
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.healthchecks import HealthChecks, gone
+from geartrain.bridge.model_log import ModelLog
 from geartrain.bridge.process import WorkerProcess, describe_exit
 from geartrain.bridge.raw_output import RawOutput
 from geartrain.bridge.slot_server import SlotServer
@@ -42,7 +43,6 @@ from geartrain.ipc.messages import (
 )
 
 logger = logging.getLogger(__name__)
-model_logger = logging.getLogger("geartrain.model")
 
 _DRAIN_LIMIT = 0.5  # seconds to read what a dead worker has left in its sockets
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -126,7 +126,8 @@ class ChildWorker:
         self._observer = observer
         folder = WorkerFolder()
         self._process = WorkerProcess(launch.root, launch.environment)
-        self._raw_output = RawOutput(observer.on_setup_log)
+        self._log = ModelLog()
+        self._raw_output = RawOutput(self._log, observer.on_setup_log)
         self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._raw_output.give)
         self._slots = SlotServer(folder, wakeup=launch.wakeup, before_end=self._pipes.drain)
         self._control = ControlChannel(self._process.control, self._on_control)
@@ -228,7 +229,7 @@ class ChildWorker:
                 self._observer.on_setup_log(source, data)
             case WorkerLog(target, level, text):
                 if target == "model":
-                    model_logger.log(_LEVELS[level], text.rstrip("\n"))
+                    self._log.add(text)
                 else:
                     logger.log(_LEVELS[level], text, extra={"worker_target": target, "pid": self._process.pid})
             case Fatal(reason):
@@ -288,6 +289,7 @@ class ChildWorker:
         await self._slots.close()
         self._control.close()
         self._pipes.close()
+        self._log.end()
         self._slots.folder.close(now=now)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from geartrain.bridge.model_log import ModelLog
 from geartrain.bridge.slot_state import SlotState
 from geartrain.bridge.slots import NO_CALL, SlotChannel
 from geartrain.domain.predictions.calls import ALL
 from geartrain.domain.predictions.events import LogSource
-
-model_logger = logging.getLogger("geartrain.model")
 
 _FIRST: Final = 16  # calls without such output, before a call is prefetched behind another one
 _AFTER: Final = 256  # calls without such output, once there has been some
@@ -25,9 +23,10 @@ class RawOutput:
     for a while, and its output finds its calls again.
     """
 
-    __slots__ = ("_calls", "_is_served", "_on_setup_log", "_quiet_from", "_slots")
+    __slots__ = ("_calls", "_is_served", "_log", "_on_setup_log", "_quiet_from", "_slots")
 
-    def __init__(self, on_setup_log: Callable[[LogSource, str], None]) -> None:
+    def __init__(self, log: ModelLog, on_setup_log: Callable[[LogSource, str], None]) -> None:
+        self._log = log
         self._slots: Mapping[int, SlotChannel] = {}
         self._on_setup_log = on_setup_log
         self._is_served = False
@@ -57,6 +56,5 @@ class RawOutput:
         running = [slot for slot in self._slots.values() if slot.state is SlotState.RUNNING]
         if len(running) == 1 and running[0].next_call is NO_CALL:
             running[0].call.listener.on_log(ALL, source, data)
-            return
-        for line in data.splitlines():
-            model_logger.info(line, extra={"source": source})
+        else:
+            self._log.add(data, source=source)

@@ -9,17 +9,20 @@ import os
 import select
 import struct
 import termios
+import time
 from collections.abc import Callable
 from typing import IO
 
 from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.printed.text import is_plain
+from geartrain.domain.printed.updates import INTERVAL, Updates
 
 _CHUNK = 65536  # bytes
 _MAX_LINE = 4 * 1024 * 1024  # characters kept of a line that does not end
 
 
 class _Pipe:
-    """One pipe: bytes in, whole lines out."""
+    """One pipe: bytes in, whole lines out, and the updates of progress bars at a bounded rate."""
 
     def __init__(self, source: LogSource, pipe: IO[bytes], deliver: Callable[[LogSource, str], None]) -> None:
         self.fd = pipe.fileno()
@@ -29,7 +32,11 @@ class _Pipe:
         self._deliver = deliver
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._partial = ""
-        self.dangles = False  # a line, or a character, that has no end yet
+        self._is_in_bar = False  # within a line that has been returned to
+        self._updates: Updates[LogSource] = Updates()
+        self._has_bars = False  # whether there have been updates
+        self._timers: list[asyncio.TimerHandle] = []  # one while an update is held
+        self.dangles = False  # a line, or a character, that has no end yet; or an update is held
         self.closed = False
 
     def read(self, size: int = _CHUNK) -> int:
@@ -41,10 +48,12 @@ class _Pipe:
         self.closed = not data
         self.dangles = not data.endswith(b"\n")
         text = self._partial + self._decoder.decode(data)
-        end = len(text) if len(text) > _MAX_LINE else text.rfind("\n") + 1
+        newline = text.rfind("\n") + 1
+        self._is_in_bar = "\r" in text[newline:] or (self._is_in_bar and not newline)
+        end = len(text) if len(text) > _MAX_LINE or self._is_in_bar else newline
         self._partial = text[end:]
         if end:
-            self._deliver(self._source, text[:end])
+            self._give(text[:end])
         return len(data)
 
     def read_present(self) -> None:
@@ -59,11 +68,41 @@ class _Pipe:
             self.dangles = False
             text, self._partial = self._partial + self._decoder.decode(b"", final=True), ""
             if text:
-                self._deliver(self._source, text)
+                self._give(text)
+            self._release()
+            self.dangles = False
 
     def close(self) -> None:
         """Close the descriptor."""
         self._pipe.close()
+
+    def _give(self, text: str) -> None:
+        if not self._has_bars and is_plain(text):
+            self._deliver(self._source, text)
+            return
+        self._has_bars = True
+        for piece in self._updates.add(self._source, text, time.monotonic()):
+            self._deliver(*piece)
+        self._wait()
+
+    def _wait(self) -> None:
+        """Deliver later what is held now."""
+        if self._updates.holds:
+            self.dangles = True
+            if not self._timers:
+                self._timers.append(asyncio.get_running_loop().call_later(INTERVAL, self._on_time))
+
+    def _on_time(self) -> None:
+        self._timers.clear()
+        if self._updates.is_due(time.monotonic()):
+            self._release()
+        self._wait()
+
+    def _release(self) -> None:
+        while self._timers:
+            self._timers.pop().cancel()
+        for piece in self._updates.take(time.monotonic()):
+            self._deliver(*piece)
 
 
 def _unread(fd: int) -> int:

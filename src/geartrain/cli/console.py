@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from geartrain.cli.activity import Activity
+from geartrain.server import ProgressLines
 
 if TYPE_CHECKING:
     from geartrain.project.repository import Repository
@@ -95,6 +96,7 @@ class RepositoryView:
     """The life of the models of `geartrain serve` with a folder of them: a line for each step of each."""
 
     def __init__(self, repository: Repository, version: str) -> None:
+        self._lines = ProgressLines()
         self._console = Console(stderr=True, highlight=False)
         count = _count(len(repository.names()), "model")
         title = Text.assemble(("geartrain ", "bold"), version, "  ", (count, "bold cyan"), "  ")
@@ -102,6 +104,10 @@ class RepositoryView:
 
     def __call__(self, progress: Progress) -> None:
         """Show one step."""
+        for step in self._lines.of(progress):
+            self._show(step)
+
+    def _show(self, progress: Progress) -> None:
         match progress.stage:
             case "listening":
                 url = _reachable(progress.url)

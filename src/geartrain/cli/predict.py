@@ -21,7 +21,7 @@ from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain
 from geartrain.cli.files import OutputFileError
 from geartrain.cli.startup import RunObserver
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.predictions.events import Event, EventsDroppedError, Log, Output, Start
+from geartrain.domain.predictions.events import Completed, Log, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.project.source import ModelSource
@@ -29,6 +29,7 @@ from geartrain.server import NO_LIMIT, ServeOptions, build
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.replicas import ModelSetupError
+from geartrain.service.readers import EventReader
 
 _EXIT_CODES: Final = {Status.SUCCEEDED: 0, Status.FAILED: FAILURE, Status.CANCELED: INTERRUPTED}
 
@@ -117,9 +118,8 @@ async def _answer(
     interrupts.ask_first(cancel)
     if prediction.status is Status.STARTING:
         observer.step("Fetching the input")
-    reader = _Reader(prediction, observer)
     if plan.document is not None:
-        await _follow(reader, lambda _chunk: None)
+        await _follow(prediction, observer, lambda _chunk: None)
         observer.end()
         write_json(_summary(prediction), plan.output)
     else:
@@ -129,7 +129,7 @@ async def _answer(
             before_text=observer.leave_stdout,
             file_first=plan.source.mode == "train",
         )
-        await _follow(reader, writer.add_chunk)
+        await _follow(prediction, observer, writer.add_chunk)
         observer.end()
         if prediction.status is Status.SUCCEEDED:
             writer.finish(prediction.output)
@@ -142,47 +142,19 @@ async def _answer(
     return _EXIT_CODES[prediction.status]
 
 
-async def _follow(reader: _Reader, on_chunk: Callable[[bytes], None]) -> None:
+async def _follow(prediction: Prediction, observer: RunObserver, on_chunk: Callable[[bytes], None]) -> None:
     """Show logs and chunks in the order of the run, the chunks by `on_chunk`, until its end."""
-    changed = asyncio.Event()
-
-    def wake(_event: Event) -> None:
-        changed.set()
-
-    reader.prediction.log.listen(wake)
-    while not reader.prediction.is_terminal:
-        changed.clear()
-        reader.catch_up(on_chunk)
-        await changed.wait()
-    reader.catch_up(on_chunk)
-
-
-class _Reader:
-    """Remembers how far a prediction has been shown."""
-
-    def __init__(self, prediction: Prediction, observer: RunObserver) -> None:
-        self.prediction = prediction
-        self._observer = observer
-        self._events = self._logs = self._chunks = 0
-
-    def catch_up(self, on_chunk: Callable[[bytes], None]) -> None:
-        """Show what is new."""
-        log = self.prediction.log
-        try:
-            events = log.read(self._events)
-        except EventsDroppedError:  # faster than we write: the order is lost, the prediction itself has all of it
-            events = [Log("stderr", part) for part in self.prediction.log_parts[self._logs :]]
-            events += [Output(chunk, 0) for chunk in self.prediction.chunks[self._chunks :]]
-        self._events = log.next_index
-        for event in events:
+    reader = EventReader(prediction, backlog=sys.maxsize)
+    while True:
+        for event in await reader.batch():
             if isinstance(event, Start):
-                self._observer.step("Running the model")
+                observer.step("Running the model")
             elif isinstance(event, Log):
-                self._logs += 1
-                self._observer.add_text(event.data)
+                observer.add_text(event.data)
             elif isinstance(event, Output):
-                self._chunks += 1
                 on_chunk(event.chunk)
+            elif isinstance(event, Completed):
+                return
 
 
 def _summary(prediction: Prediction) -> dict[str, Any]:

@@ -7,10 +7,12 @@ import time
 from typing import TYPE_CHECKING
 
 from geartrain.cli import logs
+from geartrain.domain.printed.lines import PrintedLines
+from geartrain.domain.printed.text import is_plain
 from geartrain.project.repository import Repository
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from geartrain.cli.activity import Activity
     from geartrain.project.source import ModelSource
@@ -41,16 +43,15 @@ class ServeObserver:
             self._failed.add((progress.model, progress.version))
         elif progress.stage in {"ready", "unloaded"}:
             self._failed -= {(progress.model, progress.version), (progress.model, "")}
-        if not self._for_person:
-            from geartrain.server import log_progress
-
-            log_progress(progress)
-            return
         if self._view is None:
             self._view = self._new_view()
         self._view(progress)
 
     def _new_view(self) -> Callable[[Progress], None]:
+        if not self._for_person:
+            from geartrain.server import ProgressLog
+
+            return ProgressLog()
         from geartrain import __version__
         from geartrain.cli.console import RepositoryView, ServeView
 
@@ -65,6 +66,7 @@ class RunObserver:
     def __init__(self, name: str) -> None:
         self._name = name
         self._activity: Activity | None = None
+        self._file = _FileText()
 
     def begin(self) -> None:
         """Setup begins."""
@@ -90,8 +92,7 @@ class RunObserver:
         if self._activity is not None:
             self._activity.add_text(text)
         else:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            self._file.write(text)
 
     def add_bytes(self, file: str, size: int, total: int | None) -> None:
         """Show how far the download of an input's file has come."""
@@ -108,3 +109,26 @@ class RunObserver:
         if self._activity is not None:
             self._activity.end()
             self._activity = None
+        self._file.end()
+
+
+class _FileText:
+    """What is written to stderr where that is no terminal: of a progress bar only the last state, in a line."""
+
+    def __init__(self) -> None:
+        self._lines = PrintedLines()
+        self._has_bars = False
+
+    def write(self, text: str) -> None:
+        """Write what is complete, and up to the first progress bar everything."""
+        self._has_bars = self._has_bars or not is_plain(text)
+        self._show(self._lines.add(text) if self._has_bars else (), text)
+
+    def end(self) -> None:
+        """Write what is left."""
+        self._show(self._lines.end(), "")
+        self._has_bars = False
+
+    def _show(self, lines: Iterable[str], text: str) -> None:
+        sys.stderr.write("".join([f"{line}\n" for line in lines]) if self._has_bars else text)
+        sys.stderr.flush()

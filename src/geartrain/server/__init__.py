@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from geartrain.server.app import App, build
-from geartrain.server.options import NO_LIMIT, Progress, ServeOptions, WebhookOptions, log_progress
+from geartrain.server.options import (
+    NO_LIMIT,
+    Progress,
+    ProgressLines,
+    ProgressLog,
+    ServeOptions,
+    WebhookOptions,
+    log_progress,
+)
 from geartrain.server.ready_file import find_ready_file
 from geartrain.server.running import PortInUseError, listen, run_server
 
@@ -12,6 +20,8 @@ __all__ = [
     "App",
     "PortInUseError",
     "Progress",
+    "ProgressLines",
+    "ProgressLog",
     "ServeOptions",
     "WebhookOptions",
     "build",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from geartrain.bridge.child import SetupError
 from geartrain.domain.predictions.calls import WorkerInfo, WorkerObserver
 from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.printed.text import Printed
 from geartrain.domain.signature.types import Signature
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
@@ -87,8 +88,7 @@ class App:
             loaded.cancel()
         setup = deployment.workers.setup
         if setup.failed:
-            *printed, reason = setup.log_parts
-            raise ModelSetupError(reason.rstrip("\n"), "".join(printed))
+            raise ModelSetupError(setup.reason, str(setup.printed))
         return deployment
 
     async def inspect(self, source: ModelSource | None = None) -> Signature:
@@ -101,7 +101,7 @@ class App:
         try:
             return (await worker.start()).signature
         except SetupError as error:
-            raise ModelSetupError(str(error), "".join(output.parts)) from error
+            raise ModelSetupError(str(error), str(output.printed)) from error
         finally:
             await worker.stop(STOP_GRACE)
 
@@ -212,11 +212,11 @@ class _LoadOutput:
     """Keeps what is printed while a model is loaded."""
 
     def __init__(self) -> None:
-        self.parts: list[str] = []
+        self.printed = Printed()
 
     def on_setup_log(self, _source: LogSource, data: str) -> None:
         """Keep it."""
-        self.parts.append(data)
+        self.printed.add(data)
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """The worker's start returns the same."""

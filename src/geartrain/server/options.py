@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.bridge.wakeup import WakeupMode
+from geartrain.domain.printed.lines import PrintedLines
 from geartrain.outbound.retries import Retries
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
@@ -46,6 +47,39 @@ def log_progress(progress: Progress) -> None:
     """Log a step: the stage as the message, the rest as fields."""
     fields = {name: value for name, value in msgspec.structs.asdict(progress).items() if value and name != "stage"}
     logger.log(logging.ERROR if progress.stage.endswith("failed") else logging.INFO, progress.stage, extra=fields)
+
+
+class ProgressLines:
+    """Makes whole lines of what the setups of models print, for those who cannot take back what they have shown."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, str], PrintedLines] = {}  # by model and version
+
+    def of(self, progress: Progress) -> list[Progress]:
+        """Return the steps to show in place of one: the output of a setup in whole lines, before what follows it."""
+        key = (progress.model, progress.version)
+        if progress.stage == "setup-output":
+            lines = self._lines.setdefault(key, PrintedLines()).add(progress.text)
+            return [_output(progress, lines)] if lines else []
+        rest = self._lines.pop(key).end() if key in self._lines else []
+        return [_output(progress, rest), progress] if rest else [progress]
+
+
+def _output(progress: Progress, lines: list[str]) -> Progress:
+    text = "".join([f"{line}\n" for line in lines])
+    return Progress(stage="setup-output", model=progress.model, version=progress.version, text=text)
+
+
+class ProgressLog:
+    """Logs the steps of a server, what setups print in whole lines."""
+
+    def __init__(self) -> None:
+        self._lines = ProgressLines()
+
+    def __call__(self, progress: Progress) -> None:
+        """Log one step, as `log_progress`."""
+        for step in self._lines.of(progress):
+            log_progress(step)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,7 +136,7 @@ class ServeOptions:
     # For a reload of a model that is served alone: what it was found by, and how it is found again.
     target: str | None = None
     find_again: Callable[[], ModelSource] | None = dataclasses.field(default=None, compare=False)
-    on_progress: Callable[[Progress], None] = log_progress
+    on_progress: Callable[[Progress], None] = dataclasses.field(default_factory=ProgressLog, compare=False)
     on_download: Callable[[str, int, int | None], None] | None = None  # of an input; see `InputFiles`
 
     @property

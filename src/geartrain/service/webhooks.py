@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sized
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -215,5 +215,4 @@ class _Delivery:
     def _on_end(self) -> None:
         prediction = self._prediction
         output = prediction.chunks if prediction.output is None else (prediction.output,)
-        parts: tuple[Iterable[Sized], ...] = (output, prediction.log_parts)
-        self._webhooks.ended(self, len(prediction.input) + sum(len(part) for some in parts for part in some))
+        self._webhooks.ended(self, len(prediction.input) + sum(map(len, output)) + len(prediction.logs))

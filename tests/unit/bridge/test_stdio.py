@@ -13,6 +13,7 @@ import pytest
 
 from geartrain.bridge.stdio import OutputPipes
 from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.printed.text import Printed
 
 
 def a_pipe() -> tuple[IO[bytes], int]:
@@ -180,3 +181,23 @@ async def test_close_before_there_was_a_loop() -> None:
     assert stderr.closed
     os.close(out)
     os.close(err)
+
+
+async def test_a_bar_shows_its_last_state_before_its_end(captured: Captured) -> None:
+    for percent in range(200):
+        captured.write("stderr", f"\r{percent}%█".encode())
+    await captured.until("199%█")
+    assert str(Printed(captured.text)) == "199%█"
+    captured.write("stderr", b"\ndone\n")
+    await captured.until("done\n")
+    assert str(Printed(captured.text)) == "199%█\ndone\n"
+
+
+async def test_drain_delivers_what_is_held_of_a_bar(captured: Captured) -> None:
+    captured.write("stderr", b"\r 1%")
+    await captured.until(" 1%")
+    captured.write("stderr", "\r 2%█".encode()[:-1])  # within a character
+    captured.write("stdout", b"plain\n")
+    captured.pipes.drain()
+    assert str(Printed(captured.text.replace("plain\n", ""))) == " 2%\ufffd"
+    assert ("stdout", "plain\n") in captured.heard

@@ -22,11 +22,13 @@ from geartrain.domain.predictions.events import (
 from geartrain.domain.predictions.lifecycle import Status, next_status
 from geartrain.domain.predictions.metrics import apply_metric
 from geartrain.domain.predictions.request_context import NO_REQUEST
+from geartrain.domain.printed.text import Printed
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _STARTING, _PROCESSING, _SUCCEEDED = Status.STARTING, Status.PROCESSING, Status.SUCCEEDED
 _TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
 _START = Start()
+_NOTHING_PRINTED = Printed()  # of nearly all predictions; never added to
 _COMPLETED = {status: Completed(status) for status in _TERMINAL}
 
 
@@ -47,11 +49,11 @@ class Prediction:
         "id",
         "input",
         "log",
-        "log_parts",
         "metrics",
         "model",
         "output",
         "predict_time",
+        "printed",
         "request",
         "started_at",
         "status",
@@ -74,7 +76,7 @@ class Prediction:
         self.error_code: Code | None = None  # why it failed, if it was not the run
         self.output: bytes | None = None
         self.chunks: list[bytes] = []
-        self.log_parts: list[str] = []
+        self.printed = _NOTHING_PRINTED
         self.metrics: dict[str, Any] = {}
         self.log = EventLog()
 
@@ -85,8 +87,8 @@ class Prediction:
 
     @property
     def logs(self) -> str:
-        """All that the run has written, in the order of writing."""
-        return "".join(self.log_parts)
+        """All that the run has written, in the order of writing, as a terminal would show it."""
+        return str(self.printed)
 
     def start(self, at: float) -> None:
         """The runner is about to be called."""
@@ -101,7 +103,9 @@ class Prediction:
 
     def add_log(self, source: LogSource, data: str) -> None:
         """The runner wrote `data` to `source`."""
-        self.log_parts.append(data)
+        if self.printed is _NOTHING_PRINTED:
+            self.printed = Printed()
+        self.printed.add(data)
         self.log.append(Log(source, data))
 
     def add_metric(self, name: str, value: Any, mode: MetricMode) -> None:

@@ -103,7 +103,7 @@ class ModelEntry:
             reason, now = self._reason(version), time.time()
             if not reason:
                 return HealthReport(Health.UNKNOWN, SetupReport(now))
-            return HealthReport(Health.SETUP_FAILED, SetupReport(now, now, failed=True, log_parts=[f"{reason}\n"]))
+            return HealthReport(Health.SETUP_FAILED, SetupReport(now, now, failed=True, reason=reason))
         return await deployment.report()
 
     # what is told of it

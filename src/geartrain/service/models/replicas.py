@@ -12,6 +12,7 @@ import msgspec
 from geartrain.domain.predictions.calls import WorkerInfo, WorkerObserver
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health, next_health
+from geartrain.domain.printed.text import Printed
 from geartrain.service.models.restarts import RestartPolicy, Restarts
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.permits import PermitPool
@@ -25,12 +26,13 @@ class SetupReport(msgspec.Struct):
     started_at: float
     completed_at: float | None = None
     failed: bool = False
-    log_parts: list[str] = []
+    printed: Printed = msgspec.field(default_factory=Printed)
+    reason: str = ""  # why it has failed
 
     @property
     def logs(self) -> str:
         """What load and setup have printed, and why they failed."""
-        return "".join(self.log_parts)
+        return f"{self.printed}{self.reason}\n" if self.reason else str(self.printed)
 
 
 class ModelSetupError(Exception):
@@ -130,14 +132,13 @@ class Replica:
         """Return the health of this replica."""
         if self.health is Health.READY:
             return ReplicaReport(Health.READY if self.permits.idle else Health.BUSY)
-        last = self.setup.log_parts[-1].strip() if self.setup.failed else None
-        return ReplicaReport(self.health, self.lost or last)
+        return ReplicaReport(self.health, self.lost or (self.setup.reason.strip() if self.setup.failed else None))
 
     # the worker's observer
 
     def on_setup_log(self, source: LogSource, data: str) -> None:
         """Keep what setup prints: the health report shows it."""
-        self.setup.log_parts.append(data)
+        self.setup.printed.add(data)
         self._owner.on_replica_output(source, data)
 
     def on_loaded(self, info: WorkerInfo) -> None:
@@ -204,6 +205,5 @@ class Replica:
         setup = self.setup
         setup.completed_at = self._clock()
         setup.failed = True
-        logs = setup.logs
-        setup.log_parts.append(f"{reason}\n")
-        return ModelSetupError(reason, logs)
+        setup.reason = reason
+        return ModelSetupError(reason, str(setup.printed))

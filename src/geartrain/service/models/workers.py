@@ -13,6 +13,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.printed.text import Printed
 from geartrain.service.models.healthcheck import HealthCheck
 from geartrain.service.models.replicas import ModelSetupError, Replica, ReplicaReport, SetupReport, Spawn
 from geartrain.service.models.restarts import RestartPolicy
@@ -168,7 +169,8 @@ class Workers:
             started_at=min(setup.started_at for setup in setups),
             completed_at=None if None in ends else max(end for end in ends if end is not None),
             failed=all(setup.failed for setup in setups),
-            log_parts=[part for setup in setups for part in setup.log_parts],
+            printed=Printed("".join([*[setup.logs for setup in setups[:-1]], str(setups[-1].printed)])),
+            reason=setups[-1].reason,
         )
 
     async def report(self, *, is_free: Callable[[], bool]) -> HealthReport:

@@ -10,6 +10,7 @@ import codecs
 import io
 import sys
 import threading
+import time
 from _thread import RLock  # `threading.RLock` is a function that makes one
 from collections.abc import Callable
 from contextvars import ContextVar, Token
@@ -18,6 +19,9 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.printed.text import is_plain
+from geartrain.domain.printed.updates import Updates
+from geartrain.worker.stdio.releases import release_later
 
 Emit = Callable[[LogSource, str], None]
 
@@ -42,14 +46,16 @@ class _Line:
 class LineWriter(msgspec.Struct, gc=False, eq=False):
     """Gathers each thread's writes into whole lines, and gives them to `emit`.
 
-    A change of stream lets a partial line out; so does a flush, the caller's own, and the end, everybody's. The writer
-    of one item of a call has the writer of the call as its `parent`. A writer is made for every call, hence a struct.
+    A change of stream lets a partial line out; so do a carriage return, a flush, the caller's own, and the end,
+    everybody's. Of the updates of a progress bar few are given to `emit` (`domain.printed.updates`). The writer of one
+    item of a call has the writer of the call as its `parent`. A writer is made for every call, hence a struct.
     """
 
     emit: Emit
     parent: LineWriter | None = None
     lock: RLock = msgspec.field(default_factory=RLock)
     lines: dict[int, _Line] = msgspec.field(default_factory=dict)
+    updates: Updates[LogSource] | None = None  # made for the first progress bar
 
     @property
     def whole(self) -> LineWriter:
@@ -76,6 +82,8 @@ class LineWriter(msgspec.Struct, gc=False, eq=False):
                 if line.size > MAX_LINE:
                     line.skipping.add(source)
                     self._let_out(line, "\n")
+                elif "\r" in tail:
+                    self._let_out(line, "")
 
     def flush(self) -> None:
         """Let out the caller's line that has no end yet."""
@@ -90,7 +98,15 @@ class LineWriter(msgspec.Struct, gc=False, eq=False):
             for line in self.lines.values():
                 self._let_out(line, "")
             self.lines.clear()
+            self.release()
             self.emit = then or self.emit
+
+    def release(self) -> None:
+        """Give out what is held of a progress bar."""
+        with self.lock:
+            if self.updates is not None:
+                for piece in self.updates.take(time.monotonic()):
+                    self.emit(*piece)
 
     def _line(self) -> _Line:
         line = self.lines.get(threading.get_ident())
@@ -107,7 +123,26 @@ class LineWriter(msgspec.Struct, gc=False, eq=False):
         if len(text) > MAX_LINE:
             text = "\n".join(map(_cut, text.split("\n")))
         for start in range(0, len(text), _PIECE):
-            self.emit(line.source, text[start : start + _PIECE])
+            self._give(line.source, text[start : start + _PIECE])
+
+    def release_due(self) -> None:
+        """Give out what is held of a progress bar for long enough."""
+        with self.lock:
+            if self.updates is not None and self.updates.is_due(time.monotonic()):
+                self.release()
+            elif self.updates is not None and self.updates.holds:
+                release_later(self)
+
+    def _give(self, source: LogSource, text: str) -> None:
+        if self.updates is None:
+            if is_plain(text):
+                self.emit(source, text)
+                return
+            self.updates = Updates()
+        for piece in self.updates.add(source, text, time.monotonic()):
+            self.emit(*piece)
+        if self.updates.holds:
+            release_later(self)
 
 
 def _cut(line: str) -> str:

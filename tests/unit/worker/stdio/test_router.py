@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.printed.text import Printed
 from geartrain.worker.stdio.router import MAX_LINE, TRUNCATED, LineWriter, Router
 
 
@@ -52,7 +53,6 @@ def in_thread(function: Callable[[], Any]) -> None:
         (["one\nand a half", " more\n"], ["one\n", "and a half more\n"]),
         (["\n"], ["\n"]),
         ([""], []),
-        (["50 %\r", "100 %\r", "\n"], ["50 %\r100 %\r\n"]),
         (["\x0b\x0c\x1c\u2028"], []),
     ],
 )
@@ -349,3 +349,50 @@ def test_streams_look_like_the_interpreters_own(router: Router) -> None:
         assert not stream.readable()
         assert (stream.buffer.fileno(), stream.buffer.writable()) == (fd, True)
         stream.reconfigure(encoding="utf-8", line_buffering=True)
+
+
+# progress bars
+
+
+def test_the_last_state_of_a_bar_comes_without_a_further_write() -> None:
+    heard = Heard()
+    there = threading.Event()
+
+    def hear(source: LogSource, text: str) -> None:
+        heard(source, text)
+        if text.endswith(" 99%"):
+            there.set()
+
+    writer = LineWriter(hear)
+    for percent in range(100):
+        writer.write("stderr", f"\r {percent}%")
+        writer.flush()
+    assert there.wait(40)
+    assert len(heard.pieces) < 100
+
+
+def test_what_is_held_of_a_bar_comes_with_a_line_and_with_the_end() -> None:
+    heard = Heard()
+    writer = LineWriter(heard)
+    for percent in range(100):
+        print(f"{percent}%", end="\r", file=Stream(writer))
+    writer.write("stdout", "a line\n")
+    assert str(Printed(heard.text)) == "a line\n"
+    for percent in range(100):
+        writer.write("stderr", f"\r{percent}%")
+    writer.end()
+    assert str(Printed(heard.text)) == "a line\n99%"
+    writer.write("stdout", "late\n")
+    assert heard.text.endswith("late\n")
+
+
+class Stream(io.StringIO):
+    """Gives a writer what is printed to it."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def write(self, text: str, /) -> int:
+        self._writer.write("stdout", text)
+        return len(text)

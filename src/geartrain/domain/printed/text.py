@@ -1,0 +1,83 @@
+"""All that a model has printed, as a terminal would show it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from geartrain.domain.printed.screen import MAX_ROWS, Screen
+
+OVERWRITES: Final = re.compile(r"\r(?!\n)|\x08|\x1b\[[0-9;]{0,32}[A-GJK]")
+"""What can change text that has been printed before; a return in front of a newline cannot."""
+
+
+class Printed:
+    """A text that grows. A progress bar in it is its last state; all else is as it was printed.
+
+    It may come in any pieces. Lines that `domain.printed.screen.MAX_ROWS` others have followed do not change any more.
+    """
+
+    __slots__ = ("_parts", "_screens", "_unfinished", "size")
+
+    def __init__(self, text: str = "") -> None:
+        self._parts: list[str] = []
+        self._screens: list[Screen] = []  # one, once something has been overwritten
+        self._unfinished = ""  # a return that a newline may follow, or the beginning of a sequence
+        self.size = 0  # characters that have been added
+        if text:
+            self.add(text)
+
+    def add(self, text: str) -> None:
+        """Print some text."""
+        self.size += len(text)
+        if self._screens:
+            self._feed(text)
+        elif not self._unfinished and is_plain(text):
+            self._parts.append(text)
+        else:
+            self._add_unusual(self._unfinished + text)
+
+    def __str__(self) -> str:
+        rows = self._screens[0].lines() if self._screens else ()
+        return "".join((*self._parts, "\n".join(rows)))
+
+    def _add_unusual(self, text: str) -> None:
+        self._unfinished = _unfinished_of(text)
+        known = text[: len(text) - len(self._unfinished)]
+        overwriting = OVERWRITES.search(known)
+        if overwriting is None:
+            self._parts.append(known)
+            return
+        self._parts.append(known[: overwriting.start()])
+        self._begin_screen()
+        self._unfinished = ""
+        self._feed(text[overwriting.start() :])
+
+    def _feed(self, text: str) -> None:
+        for line in self._screens[0].feed(text):
+            self._parts.append(f"{line}\n")
+
+    def _begin_screen(self) -> None:
+        """Take the last lines of the text: they can be overwritten from now on."""
+        taken: list[str] = []
+        newlines = 0
+        while self._parts and newlines < MAX_ROWS:
+            part = self._parts.pop()
+            newlines += part.count("\n")
+            taken.append(part)
+        lines = "".join(reversed(taken)).split("\n")
+        if len(lines) > MAX_ROWS:
+            self._parts.append("\n".join([*lines[:-MAX_ROWS], ""]))
+        self._screens.append(Screen(lines[-MAX_ROWS:]))
+
+
+def is_plain(text: str) -> bool:
+    """Tell whether a text has nothing that could be a part of what overwrites."""
+    return "\r" not in text and "\x1b" not in text and "\b" not in text
+
+
+def _unfinished_of(text: str) -> str:
+    if text.endswith("\r"):
+        return "\r"
+    at = text.rfind("\x1b", -40)
+    return text[at:] if at >= 0 and re.fullmatch(r"\x1b(\[[0-9;]{0,32})?", text[at:]) else ""
