@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import dis
+import itertools
 import os
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from types import CodeType
+from typing import Final, NamedTuple
 
-_FRAMEWORK = f"{Path(__file__).parents[1]}{os.sep}"
+_FRAMEWORK: Final = f"{Path(__file__).parents[1]}{os.sep}"
+_ASYNCIO: Final = str(Path(os.__file__).parent / "asyncio") + os.sep  # between us and a coroutine of the author's
+_HEADING: Final = "Traceback (most recent call last):\n"
 _MAX_TEXT = 262_144  # characters of an error or a traceback
+
+
+class Place(NamedTuple):
+    """A line of the author's."""
+
+    filename: str
+    line: int
+    function: str
 
 
 def describe_error(error: BaseException) -> str:
@@ -21,16 +36,65 @@ def describe_error(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
+class ReportedError(ValueError):
+    """What we find wrong with a value of the author's or the client's: where in our code is of no use to them."""
+
+    place: tuple[Place, ...] = ()
+    """The author's line that it is about, if that is known."""
+
+
 def format_error(error: BaseException) -> str:
-    """Return the traceback from the author's first line on, as Python prints it."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_FRAMEWORK):
-        frames = frames.tb_next
+    """Return the traceback as Python prints it, from the author's first line on and without our own frames."""
     try:
-        text = "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+        text = _format_reported(error) if isinstance(error, ReportedError) else _format_raised(error)
     except Exception:  # noqa: BLE001 - the author's __str__ may raise anything
         text = f"{describe_error(error)}\n"
     return clip(text)
+
+
+def _format_reported(error: ReportedError) -> str:
+    """Return the author's line that the error is about, after the author's exception that it came from, if any."""
+    cause = error.__cause__ if error.__suppress_context__ else error.__context__
+    text = ""
+    if cause is not None and _authors(traceback.extract_tb(cause.__traceback__)):
+        text = f"{_format_raised(cause)}\nThe above exception was the direct cause of the following exception:\n\n"
+    if error.place:
+        frames = [traceback.FrameSummary(*place) for place in error.place]
+        text += "".join([_HEADING, *traceback.StackSummary.from_list(frames).format()])
+    return f"{text}{describe_error(error)}\n"
+
+
+def _format_raised(error: BaseException) -> str:
+    report = traceback.TracebackException.from_exception(error)
+    _cut(report)
+    return "".join(report.format())
+
+
+def _cut(report: traceback.TracebackException) -> None:
+    """Take our own frames out of a traceback and of those of its causes, unless there is nothing else."""
+    frames = _authors(report.stack)
+    if frames:
+        report.stack = traceback.StackSummary.from_list(frames)
+    for other in (report.__cause__, report.__context__, *(report.exceptions or ())):
+        if other is not None:
+            _cut(other)
+
+
+def _authors(stack: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Return the frames of the author's code, and of libraries that it has called."""
+    frames = list(itertools.dropwhile(lambda frame: frame.filename.startswith((_FRAMEWORK, _ASYNCIO)), stack))
+    return [frame for frame in frames if not frame.filename.startswith(_FRAMEWORK)]
+
+
+def place_of_code(code: CodeType) -> Place:
+    """Return where a function gives its value: at its `return`, if it has one only, and else where it begins."""
+    returns = {
+        instruction.positions.lineno
+        for instruction in dis.get_instructions(code)
+        if instruction.opname == "RETURN_VALUE" and instruction.positions is not None
+    }
+    line = returns.pop() if len(returns) == 1 else None
+    return Place(code.co_filename, line or code.co_firstlineno, code.co_name)
 
 
 def clip(text: str) -> str:

@@ -15,6 +15,7 @@ from geartrain.worker.calls.tools import CallTools
 from geartrain.worker.channels import forks
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot
+from geartrain.worker.values.faults import note_yield
 
 _PROMPT = 0.1  # seconds that a canceled run has for its cleanup before its client is answered without waiting for it
 
@@ -191,8 +192,9 @@ async def _give(values: AsyncIterable[Any], call: Call) -> None:
     try:
         async for value in values:
             call.send_chunk(value)
-    except BaseException:  # raised by it, or by an output that is none, or because no item is left
+    except BaseException as error:  # raised by it, or by an output that is none, or because no item is left
         if isinstance(values, AsyncGenerator):
+            note_yield(error, getattr(values, "ag_frame", None))
             await values.aclose()
         raise
 

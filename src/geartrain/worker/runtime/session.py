@@ -202,9 +202,11 @@ class _Session:
     def _serve(self, runner: LoadedRunner, channels: list[Channel], flush_c: Any) -> None:
         from geartrain.worker.calls.tools import tools_of_model
         from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles
+        from geartrain.worker.values.faults import note_run
         from geartrain.worker.values.outputs import OutputEncoder
         from geartrain.worker.values.temporary_files import TemporaryFiles, may_hold_files
 
+        note_run(runner.run)
         signature = runner.signature
         encoder = OutputEncoder(signature.output, self._contract(runner))
         tools = tools_of_model(

@@ -16,6 +16,7 @@ from geartrain.worker.channels import forks
 from geartrain.worker.channels.slot import Slot
 from geartrain.worker.runtime.cancellation import CancelRegion
 from geartrain.worker.runtime.control import run_async
+from geartrain.worker.values.faults import note_yield
 
 _STREAMS = (types.GeneratorType, map, filter, zip)
 
@@ -122,8 +123,9 @@ class SyncEngine:
                 if isinstance(values, types.GeneratorType):
                     values.throw(error)
                 raise
-            except Exception:  # an output is none, or no item is left
+            except Exception as error:  # an output is none, or no item is left
                 if isinstance(values, types.GeneratorType):
+                    note_yield(error, values.gi_frame)
                     values.close()
                 raise
 

@@ -10,13 +10,14 @@ import msgspec
 
 from geartrain.domain.signature.types import TypeSpec
 from geartrain.domain.tensors.tensor import Tensor
+from geartrain.worker.errors import ReportedError
 from geartrain.worker.loading.descriptions import Converter
 from geartrain.worker.loading.signature import Parameter
 
 _IMMUTABLE = (str, int, float, bool, type(None))
 
 
-class ArgumentError(ValueError):
+class ArgumentError(ReportedError):
     """A value that the check admits and the author's own class refuses: the message names the input."""
 
 
