@@ -151,6 +151,14 @@ Wakeup = Annotated[
         rich_help_panel=PREDICTIONS,
     ),
 ]
+MirrorPrints = Annotated[
+    Literal["auto", "on", "off"],
+    typer.Option(
+        help="Whether what runs print is in the server's log too, with the id of the prediction: auto where the answer "
+        "has no place for it, which is the Open Inference Protocol and generate; on always; off never.",
+        rich_help_panel=PREDICTIONS,
+    ),
+]
 RestartLimit = Annotated[
     int,
     typer.Option(min=1, metavar="N", help="How many crashes in a row --restart forgives.", rich_help_panel=MODELS),

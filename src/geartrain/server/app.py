@@ -27,6 +27,7 @@ from geartrain.service.models.replicas import ModelSetupError, Spawn
 from geartrain.service.models.repository import Step
 from geartrain.service.models.trainings import Trainings
 from geartrain.service.ports import WorkerPort
+from geartrain.service.scheduling.context import OnPrint
 from geartrain.service.shared_memory import SharedRegions
 
 
@@ -49,7 +50,9 @@ class App:
             tell=self._tell,
         )
         # Of the model that is served alone, if it has one.
-        self.trainings, self._training = _make_trainings(options, self.catalogue, self.outbound)
+        self.trainings, self._training = _make_trainings(
+            options, self.catalogue, self.outbound, on_print=self.models.mirror.hear
+        )
 
     @property
     def serves_models(self) -> bool:
@@ -166,7 +169,7 @@ class App:
 
 
 def _make_trainings(
-    options: ServeOptions, catalogue: Catalogue, outbound: OutboundPort
+    options: ServeOptions, catalogue: Catalogue, outbound: OutboundPort, *, on_print: OnPrint
 ) -> tuple[Trainings | None, tuple[Deployment, ...]]:
     """Return the trainings of the model that is served alone, and the deployment that is made for them alone."""
     if isinstance(options.source, Repository):
@@ -183,6 +186,7 @@ def _make_trainings(
         _on_demand(options, training),
         settings=dataclasses.replace(settings_of(options, training), restarts=None),
         outbound=outbound,
+        on_print=on_print,
     )
     version.begin(deployment)
     entry.settle()

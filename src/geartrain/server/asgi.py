@@ -16,6 +16,7 @@ from geartrain.project.source import ModelSource, find_model
 from geartrain.server.app import App, build
 from geartrain.server.options import NO_LIMIT, ServeOptions
 from geartrain.server.reloading import watching
+from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.transport.asgi import AsgiApplication
@@ -56,6 +57,7 @@ class AsgiOptions(TypedDict, total=False):
     shared_memory: bool
     health_body: bool
     wakeup: WakeupMode
+    mirror_prints: MirrorMode
 
 
 _READ_HERE: Final = frozenset({"wait_ready", "no_pickle", "load", "restart", "restart_limit"})

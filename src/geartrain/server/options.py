@@ -17,6 +17,7 @@ from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 from geartrain.project.variables import Variables
 from geartrain.server.memory import default_limits
+from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
@@ -131,6 +132,7 @@ class ServeOptions:
     reload: bool = False  # when files change
     shared_memory: bool = False  # whether clients may register regions of it
     wakeup: WakeupMode = "adaptive"  # how server and workers wait for each other
+    mirror_prints: MirrorMode = "auto"  # which runs' prints are in the server's log as well
     health_body: bool = False  # whether health responses of the Open Inference Protocol have a body
     ready_file: pathlib.Path | None = None  # written when all models are ready that are loaded at the start
     # For a reload of a model that is served alone: what it was found by, and how it is found again.

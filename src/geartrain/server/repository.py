@@ -15,6 +15,7 @@ from geartrain.project.repository import ModelFolder, Repository
 from geartrain.project.source import ModelSource
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.workers import launch
+from geartrain.service.mirror import PrintMirror
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, OutboundPort, VersionRecord
 from geartrain.service.models.repository import LoadError, Wanted
 
@@ -29,6 +30,7 @@ class ServedModels:
         source = options.source
         self.on_disk = source if isinstance(source, Repository) else ModelAlone(source, options.target)
         self.attempts = Attempts()
+        self.mirror = PrintMirror(options.mirror_prints)
 
     def names(self) -> list[str]:
         """The models that are there."""
@@ -71,6 +73,7 @@ class ServedModels:
             settings=settings_of(options, source),
             outbound=self._outbound,
             on_setup_output=on_setup_output,
+            on_print=self.mirror.hear,
         )
         try:
             deployment.workers.spawn()

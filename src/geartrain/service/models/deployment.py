@@ -25,7 +25,7 @@ from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.models.workers import HealthReport, Workers
 from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort, OutputsPort
 from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
-from geartrain.service.scheduling.context import RunContext
+from geartrain.service.scheduling.context import OnPrint, RunContext, no_mirror
 from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.scheduler import Scheduler
 from geartrain.service.statistics import Counts
@@ -106,11 +106,13 @@ class Deployment:
         settings: DeploymentSettings,
         outbound: OutboundPort,
         on_setup_output: Callable[[str], None] = lambda _text: None,
+        on_print: OnPrint = no_mirror,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`spawn` makes a worker; none is made before `workers.spawn()`.
 
-        `on_setup_output` hears what the load and the setup of the workers print. `clock` gives seconds since the epoch.
+        `on_setup_output` hears what the load and the setup of the workers print, `on_print` what runs print. `clock`
+        gives seconds since the epoch.
         """
         self.name = record.name
         self.version = record.number
@@ -131,6 +133,7 @@ class Deployment:
             cancel_grace=settings.limits.cancel_grace,
             run_timeout=settings.limits.run_timeout,
             new_folder=outbound.new_folder,
+            on_print=on_print,
             clock=clock,
         )
         limits = settings.limits

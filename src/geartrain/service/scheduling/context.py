@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
 from geartrain.service.statistics import Counts
 
@@ -15,6 +17,14 @@ def no_folder() -> FolderPort:
     """Stand in for the folders of a service without files."""
     msg = "this service has no workspace"
     raise RuntimeError(msg)
+
+
+OnPrint = Callable[[Prediction, LogSource, str], None]
+"""Hears what the run of a prediction prints, as it prints it."""
+
+
+def no_mirror(_prediction: Prediction, _source: LogSource, _text: str) -> None:
+    """Stand in for a mirror: what is printed stands in the prediction's logs alone."""
 
 
 class RunContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,4 +37,5 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     cancel_grace: float | None = None  # how long a run may ignore a cancel before its worker is killed
     run_timeout: float | None = None  # how long a run may take before it is canceled and fails
     new_folder: Callable[[], FolderPort] = no_folder
+    on_print: OnPrint = no_mirror
     clock: Callable[[], float] = time.time  # seconds since the epoch

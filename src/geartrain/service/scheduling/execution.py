@@ -310,6 +310,7 @@ class Execution:
 
     def on_log(self, source: LogSource, data: str) -> None:
         """The run wrote to a stream."""
+        self._scheduler.context.on_print(self.prediction, source, data)
         if self._delivery.is_pending:
             self._delivery.after(lambda: self.prediction.add_log(source, data))
         else:
