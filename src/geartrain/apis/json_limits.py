@@ -21,6 +21,7 @@ MAX_INPUTS: Final = 10_000  # of an infer request
 
 _SMALL: Final = 65_536  # bytes; the module for larger ones takes a tenth of a second to load
 _SEPARATORS: Final = b",[{"
+_RARE: Final = 20_000  # of a character that `count_some` finds one by one
 _NOT_BRACKETS: Final = bytes(sorted({*range(256)} - {*b"[]{}"}))
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _TOO_MANY: Final = b"[" * (MAX_DEPTH + 1)
@@ -40,6 +41,24 @@ class JsonLimitError(ValueError):
     """A JSON text is beyond a limit; the message says which one."""
 
 
+def count_some(text: bytes | bytearray, signs: bytes, most: int) -> int:
+    """Return how often these characters stand in a text; a number above `most` if that is more often.
+
+    A rare character is found by a search, which reads a text ten times as fast as `bytes.count`. Each one that is found
+    takes a tenth of a microsecond.
+    """
+    count = 0
+    find = text.find
+    for sign in signs:
+        at = find(sign)
+        while at >= 0:
+            count += 1
+            if count > most:
+                return count
+            at = find(sign, at + 1)
+    return count
+
+
 def structure(text: bytes | bytearray) -> bytes:
     """Return the brackets, braces, commas and colons of a JSON text that stand outside of its strings, in order."""
     if len(text) <= _SMALL:
@@ -51,7 +70,7 @@ def structure(text: bytes | bytearray) -> bytes:
 
 def check_depth(text: bytes | bytearray) -> None:
     """Raise `JsonLimitError` if this text, which is JSON, is nested more than `MAX_DEPTH` deep."""
-    if len(text) <= 2 * MAX_DEPTH or text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+    if len(text) <= 2 * MAX_DEPTH or count_some(text, b"[{", MAX_DEPTH) <= MAX_DEPTH:
         return
     if _is_deep(text) and _is_deep(structure(text)):  # brackets in strings count the first time only
         msg = f"it is nested more than {MAX_DEPTH} deep"
@@ -86,10 +105,12 @@ def check_elements(
 
     What the members named in `tensors` hold is not counted.
     """
-    if sum(map(text.count, (b",", b"[", b"{"))) < most:  # all that separates values, in strings or not
+    if len(text) < most or count_some(text, _SEPARATORS, min(most, _RARE)) < min(most, _RARE):
         return
     from geartrain.apis import json_scan
 
+    if json_scan.count(text, _SEPARATORS) < most:  # all that separates values, in strings or not
+        return
     values = _decode_members(text) if tensors else {"": msgspec.Raw(text)}
     count = 0
     for value in [memoryview(value) for name, value in values.items() if name not in tensors]:

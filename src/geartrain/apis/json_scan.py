@@ -31,6 +31,16 @@ def structure(text: bytes | bytearray | memoryview) -> Iterator[bytes]:
         yield piece[_IS_STRUCTURE[piece] & ~inside].tobytes()
 
 
+def count(text: bytes | bytearray, signs: bytes) -> int:
+    """Return how often these characters stand in a text."""
+    found = 0
+    for begin in range(0, len(text), PIECE):
+        piece = np.frombuffer(text, np.uint8, min(PIECE, len(text) - begin), begin)
+        for sign in signs:
+            found += int(np.count_nonzero(piece == sign))
+    return found
+
+
 def _quotes(piece: Any, *, is_escaped: bool) -> tuple[Any, bool]:
     """Return where strings begin and end, and whether the first byte after the piece is escaped."""
     quotes = np.flatnonzero(piece == _QUOTE)

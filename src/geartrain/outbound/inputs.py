@@ -71,7 +71,7 @@ class InputFiles:
         """Everything that is wrong with the URLs of an input and can be told without fetching them.
 
         A path or file value must be an http:, https: or data: URL: a bare path would let a client read the server's
-        files. Takes 0.5 ms for each MiB of base64.
+        files. Takes 0.15 ms for each MiB of base64.
         """
         return field_errors(self._references.find(values)[1])
 

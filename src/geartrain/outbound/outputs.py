@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import binascii
 import io
 import os
 import posixpath
@@ -11,6 +10,8 @@ import re
 import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+import pybase64
 
 from geartrain.outbound.concurrency import for_each, off_loop
 from geartrain.outbound.errors import OutputFileError
@@ -142,7 +143,7 @@ def _data_url(file: FileRef) -> bytes:
     url.write(f"data:{media_type(file)};base64,".encode())
     with open_output(file) as opened:
         while piece := opened.read(_PIECE):
-            url.write(binascii.b2a_base64(piece, newline=False))
+            url.write(pybase64.b64encode(piece))
     return url.getvalue()
 
 

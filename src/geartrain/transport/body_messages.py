@@ -48,7 +48,7 @@ class Result(msgspec.Struct, frozen=True):
 
     Attributes:
         head: what the request says beside its input, as JSON.
-        place: where the input lies in the body, if it is not beside the message.
+        place: where the input lies in the body, if it is not beside the message: where it begins, and its bytes.
         sizes: of the parts beside the message, -1 for one that is not there.
         error: code, message and fields, if the body is refused.
         errors: what is wrong with the input.
@@ -56,11 +56,16 @@ class Result(msgspec.Struct, frozen=True):
     """
 
     head: bytes = b""
-    place: tuple[int, int] | None = None
+    place: tuple[int, int] = (0, 0)
     sizes: tuple[int, ...] = ()
     error: tuple[Code, str, tuple[FieldError, ...]] | None = None
     errors: tuple[FieldError, ...] = ()
     values: bytes | None = None
+
+
+def as_text(body: Buffer) -> bytes | bytearray:
+    """Return what can be searched as a text; it is `body` itself unless that is a view."""
+    return bytes(body) if isinstance(body, memoryview) else body
 
 
 def send(channel: socket.socket, message: Any, parts: Sequence[Buffer]) -> None:

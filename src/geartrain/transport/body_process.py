@@ -29,14 +29,14 @@ from geartrain.domain.tensors.tensor import Buffer, Tensor, count_of, tensor_err
 from geartrain.outbound.inputs import field_errors
 from geartrain.outbound.references import FileReferences
 from geartrain.service.models.admission import without_secrets
-from geartrain.transport.body_messages import MARK, Job, Result, SentTensor, receive, send
+from geartrain.transport.body_messages import MARK, Job, Result, SentTensor, as_text, receive, send
 
 LONG: Final = 65_536  # characters of a text that travels beside the message
 
 _read_jobs = msgspec.msgpack.Decoder(Job).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
-_Parts = Sequence[Buffer | None]
+_Parts = Sequence[Buffer | str | None]
 _Found = tuple[Result, _Parts]
 
 
@@ -56,20 +56,20 @@ class _Model:
 _model = lru_cache(maxsize=32)(_Model)
 
 
-def _read_cog(job: Job, body: memoryview) -> _Found:
-    text = bytes(body)
+def _read_cog(job: Job, body: Buffer) -> _Found:
+    text = as_text(body)
     request = cog.read_request(text)
     raw = cog.input_of(request)
     head = msgspec.structs.replace(request, input=msgspec.Raw(b"null"))
     model = _model(job.signature)
-    place = _place(text, request.input) if len(raw) > LONG else None
+    place = _place(text, request.input) if len(raw) > LONG else (0, 0)
     result, parts = _check(model, model.validator, raw, max_elements=job.max_elements)
-    return msgspec.structs.replace(result, head=_encode(head), place=place), [None if place else raw, *parts]
+    return msgspec.structs.replace(result, head=_encode(head), place=place), [raw, *parts]
 
 
-def _read_generate(job: Job, body: memoryview) -> _Found:
+def _read_generate(job: Job, body: Buffer) -> _Found:
     model = _model(job.signature)
-    asked = generate.read_request(bytes(body), model.signature, model.view)
+    asked = generate.read_request(as_text(body), model.signature, model.view)
     validator = model.validator if asked.tensors is None else model.plain_validator
     result, parts = _check(model, validator, asked.values, max_elements=job.max_elements)
     sent = None if asked.tensors is None else [_sent(tensor) for tensor in asked.tensors]
@@ -81,8 +81,8 @@ def _read_generate(job: Job, body: memoryview) -> _Found:
     ]
 
 
-def _read_infer(job: Job, body: memoryview) -> _Found:
-    request, contents = open_inference.read_contents(bytes(body))
+def _read_infer(job: Job, body: Buffer) -> _Found:
+    request, contents = open_inference.read_contents(as_text(body))
     _check_lists(job, request.inputs)
     inputs = [msgspec.structs.replace(one, data=msgspec.UNSET) for one in request.inputs]
     return Result(head=_encode(msgspec.structs.replace(request, inputs=inputs))), contents
@@ -97,10 +97,11 @@ def _check_lists(job: Job, inputs: Sequence[InputJson | SentTensor]) -> None:
             raise tensor_error(msg)
 
 
-def _bind(job: Job, body: memoryview) -> _Found:
+def _bind(job: Job, contents: Buffer) -> _Found:
     _check_lists(job, job.tensors)
     model = _model(job.signature)
     tensors = []
+    body = memoryview(contents)
     for sent in job.tensors:
         if sent.is_there:
             data, body = body[: sent.size], body[sent.size :]
@@ -113,7 +114,7 @@ def _bind(job: Job, body: memoryview) -> _Found:
     return msgspec.structs.replace(result, head=_encode([one.name for one in bound.tensors])), [bound.json, *parts]
 
 
-_KINDS: Final[dict[str, Callable[[Job, memoryview], _Found]]] = {
+_KINDS: Final[dict[str, Callable[[Job, Buffer], _Found]]] = {
     "cog": _read_cog,
     "generate": _read_generate,
     "infer": _read_infer,
@@ -125,7 +126,7 @@ def _sent(tensor: Tensor) -> SentTensor:
     return SentTensor(tensor.name, tensor.datatype, tensor.shape, len(tensor.data))
 
 
-def _place(text: bytes, raw: msgspec.Raw) -> tuple[int, int]:
+def _place(text: bytes | bytearray, raw: msgspec.Raw) -> tuple[int, int]:
     """Return where a value lies in the text that it was decoded from: it is a view of it."""
     value = np.frombuffer(memoryview(raw), np.uint8)
     return value.ctypes.data - np.frombuffer(text, np.uint8).ctypes.data, value.size
@@ -148,26 +149,25 @@ def _check(model: _Model, validator: InputValidator, raw: bytes, *, max_elements
     errors = field_errors(places)
     if errors:
         return Result(errors=errors), ()
-    texts: list[bytes] = []
+    texts: list[str] = []
     for place in places:
         if len(place.url) > LONG:
             place.put(f"{MARK}{len(texts)}")
-            texts.append(place.url.encode())
+            texts.append(place.url)
     members = {
         name: copied[name] if name in validator.file_fields else value for name, value in _decode_members(raw).items()
     }
     return Result(values=_encode(members)), (echo, *texts)
 
 
-def read(job: Job, body: memoryview) -> _Found:
+def read(job: Job, body: Buffer) -> _Found:
     """Do a job. The error of a body that is refused is in the result."""
     try:
-        result, parts = _KINDS[job.kind](job, body[: job.size])
+        return _KINDS[job.kind](job, body)
     except GeartrainError as error:
         return Result(error=(error.code, error.message, error.fields)), ()
     except MemoryError:
         return Result(error=(Code.TOO_LARGE, "The request body takes more memory than there is.", ())), ()
-    return msgspec.structs.replace(result, sizes=tuple(-1 if part is None else len(part) for part in parts)), parts
 
 
 def main(descriptor: int) -> None:
@@ -180,9 +180,14 @@ def main(descriptor: int) -> None:
             if received is None:
                 return
             text, body = received
-            result, parts = read(_read_jobs(text), body)
-            send(channel, result, [part for part in parts if part is not None])
-            del received, text, body, result, parts
+            job = _read_jobs(text)
+            result, parts = read(job, body[: job.size])
+            if result.place[1]:
+                parts = [None, *parts[1:]]  # the server has it in the body
+            beside = [part.encode() if isinstance(part, str) else part for part in parts]
+            sizes = tuple(-1 if part is None else len(part) for part in beside)
+            send(channel, msgspec.structs.replace(result, sizes=sizes), [part for part in beside if part is not None])
+            del received, text, body, result, parts, beside
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from geartrain.outbound.references import FileReferences
 from geartrain.service.models.admission import CheckedInput
 from geartrain.service.models.interface import Interface
 from geartrain.transport import body_messages
-from geartrain.transport.body_messages import MARK, PIECE, Job, Result, SentTensor
+from geartrain.transport.body_messages import MARK, PIECE, Job, Result, SentTensor, as_text
 from geartrain.transport.runs import DIRECT_LIMIT
 
 IN_A_THREAD: Final = 262_144
@@ -43,13 +43,13 @@ NUMBERS_IN_A_THREAD: Final = 2_097_152  # bytes of tensors that are numbers: a n
 FEW_ON_THE_LOOP: Final = 1_048_576  # bytes of a body that has few values: a text, or a file as a data: URL
 FEW_IN_A_THREAD: Final = 12_582_912
 _SIGNS: Final = b'",[{'
-_FEW: Final = 20_000
+_FEW: Final = 20_000  # of these signs; a body of many values has more
 PROCESSES: Final = 2
 _PATIENCE: Final = 60.0  # seconds for one body
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_Parts = list[Buffer | None]  # emptied where they are used up: to give memory back takes time, too
+_Parts = list[Any]  # of buffers, texts and None; emptied where they are used up: to give memory back takes time, too
 
 _decode_result = msgspec.msgpack.Decoder(Result).decode
 _decode_head = msgspec.json.Decoder(cog.PredictionRequest).decode
@@ -179,13 +179,12 @@ def is_light(body: bytes | bytearray) -> bool:
 def _is_quick(kind: str, parts: Sequence[Buffer], size: int) -> bool:
     """Whether no step of reading takes long, though the bodies are large."""
     if kind == "infer":
-        return size <= NUMBERS_IN_A_THREAD and all(_has_few(bytes(part), b'"') for part in parts)
-    return kind != "bind" and size <= FEW_IN_A_THREAD and all(_has_few(bytes(part), _SIGNS) for part in parts)
+        return size <= NUMBERS_IN_A_THREAD and all(_has_few(part, b'"') for part in parts)
+    return kind != "bind" and size <= FEW_IN_A_THREAD and all(_has_few(part, _SIGNS) for part in parts)
 
 
-def _has_few(body: bytes | bytearray, signs: bytes) -> bool:
-    """Whether such signs are rare in a body; a body of many values has many of them."""
-    return sum(body.count(sign) for sign in signs) <= _FEW
+def _has_few(body: Buffer, signs: bytes) -> bool:
+    return json_limits.count_some(as_text(body), signs, _FEW) <= _FEW
 
 
 def _read_here(job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts]:
@@ -194,8 +193,7 @@ def _read_here(job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts]:
 
     if tensor_json.arrays() is None:
         tensor_json.load_arrays()
-    body = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
-    result, found = body_process.read(job, body)
+    result, found = body_process.read(job, parts[0] if len(parts) == 1 else b"".join(parts))
     return result, list(found)
 
 
@@ -271,11 +269,11 @@ def _is_read(tensor: Tensor, view: TensorView) -> bool:
 
 def _cog_body(result: Result, parts: _Parts, body: Buffer, *, interface: Interface) -> CogBody:
     request = _decode_head(result.head)
-    if result.place is not None:
+    if parts[0] is None:
         begin, size = result.place
         raw = _bytes(memoryview(body)[begin : begin + size])
     else:
-        raw = bytes(parts[0] or b"{}")
+        raw = _bytes(parts[0])
     del parts[0]
     if isinstance(body, bytearray):
         body.clear()  # its callers keep it until this is done, and what follows takes memory, too
@@ -321,7 +319,9 @@ def _checked(result: Result, parts: _Parts, interface: Interface) -> CheckedInpu
 
 
 def _bytes(data: Buffer) -> bytes:
-    """Return a copy, made in pieces."""
+    """Return what may be a view as an object of its own; a copy is made in pieces."""
+    if isinstance(data, bytes):
+        return data
     copy = BytesIO()
     view = memoryview(data)
     for begin in range(0, len(view), PIECE):
@@ -329,8 +329,10 @@ def _bytes(data: Buffer) -> bytes:
     return copy.getvalue()
 
 
-def _text(data: Buffer) -> str:
+def _text(data: Buffer | str) -> str:
     """Return the text that is encoded in `data`, decoded in pieces."""
+    if isinstance(data, str):  # it comes from a thread of this process
+        return data
     decoder = codecs.getincrementaldecoder("utf-8")()
     view = memoryview(data)
     text = ""
