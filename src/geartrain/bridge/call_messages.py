@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from geartrain.domain.predictions.calls import CallInput, ItemInput
 from geartrain.domain.tensors.tensor import Buffer, pack, stack
 from geartrain.ipc.messages import CallItem, Payload, Predict, SlotMemory
 
+LONG_TEXT: Final = 262_144  # bytes of JSON that are handed over faster in shared memory than through a socket
 
-def has_tensors(call: CallInput) -> bool:
-    """Return whether any input of a call is packed, so that shared memory is worth having."""
-    for item in call.items:  # noqa: SIM110 - `any()` takes three times as long, and this is on the path of each call
+
+def wants_memory(call: CallInput) -> bool:
+    """Return whether shared memory is worth having for a call: its input is packed, or one long text."""
+    items = call.items
+    for item in items:  # `any()` takes three times as long, and this is on the path of each call
         if item.tensors is not None:
             return True
-    return False
+    return len(items) == 1 and len(items[0].input) > LONG_TEXT
 
 
 def parts_of(call: CallInput) -> Sequence[Buffer]:

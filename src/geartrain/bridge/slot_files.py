@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from geartrain.bridge.call_messages import parts_of, predict_of
+from geartrain.bridge.call_messages import LONG_TEXT, parts_of, predict_of
 from geartrain.bridge.folder import WorkerFolder, delete_temporary_files
 from geartrain.bridge.slot_memory import SharedSlotMemory
 from geartrain.domain.predictions import calls
-from geartrain.ipc.framing import INLINE_LIMIT, FrameError, frame
+from geartrain.ipc.framing import FrameError, frame
 from geartrain.ipc.messages import Done, FileOutput, InFile, Inline, Output, Payload, Report, encode
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
 
@@ -33,7 +33,7 @@ class SlotFiles:
         never will.
         """
         first = call.items[0]
-        if len(call.items) == 1 and first.tensors is None and len(first.input) <= INLINE_LIMIT:
+        if len(call.items) == 1 and first.tensors is None and len(first.input) <= LONG_TEXT:
             return Inline(first.input)  # nearly all calls without tensors
         return self._writer.place(parts_of(call), may_share=may_share, is_stale=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from geartrain.ipc.messages import SlotMemory
-from geartrain.ipc.shared_memory import MemoryRegion
+from geartrain.ipc.shared_memory import MemoryRegion, kept_by_each
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +15,7 @@ class SharedSlotMemory:
 
     def __init__(self) -> None:
         self.is_possible = False  # whether the worker can open what is made here
+        self.kept = kept_by_each(1)  # bytes of an output's memory that stay when it has been read
         self._inputs: MemoryRegion | None = None
         self._outputs: MemoryRegion | None = None
         self._message: SlotMemory | None = None
@@ -24,6 +25,7 @@ class SharedSlotMemory:
         if self._inputs is None and self.is_possible:
             try:
                 self._inputs, self._outputs = MemoryRegion.create(), MemoryRegion.create()
+                self._outputs.kept = self.kept
                 self._message = SlotMemory(self._inputs.path, self._outputs.path)
             except OSError as error:
                 logger.info("tensors travel without shared memory: %s", error)

@@ -16,6 +16,7 @@ from geartrain.bridge.wakeup import WakeupMode, effective_mode, new_policy
 from geartrain.domain.predictions import calls
 from geartrain.ipc.framing import frame
 from geartrain.ipc.messages import SlotCancelled, SlotFailed, Withdraw, encode
+from geartrain.ipc.shared_memory import kept_by_each
 
 _FEW: Final = 4  # slots
 
@@ -76,8 +77,10 @@ class SlotServer:
     def begin_service(self, *, one_by_one: bool) -> None:
         """Wait for reports as the wakeup mode says; `one_by_one`: each slot runs one call after another."""
         loop = asyncio.get_running_loop()
+        kept = kept_by_each(len(self.channels))
         for channel in self.channels.values():
             channel.wakeup = new_policy(self.wakeup, loop, one_by_one=one_by_one)
+            channel.memory.kept = kept
 
     def run(self, slot: int, call: calls.CallInput, listener: calls.CallListener) -> None:
         """Run a call on an idle slot, or lay it behind the one that runs if it is prefetched."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from geartrain.bridge.call_messages import has_tensors
+from geartrain.bridge.call_messages import wants_memory
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.bridge.slot_memory import SharedSlotMemory
@@ -43,7 +43,7 @@ class SlotCall(msgspec.Struct, frozen=True, eq=False):
     serial: int
     call_id: str
     listener: calls.CallListener
-    packed: bool = False  # whether it has tensors
+    packed: bool = False  # whether shared memory is of use to it
 
 
 NO_CALL: Final = SlotCall(0, "", NoListener())
@@ -71,8 +71,8 @@ class SlotChannel:
         self.next_call = NO_CALL  # that was prefetched: the worker may have begun it before this end hears of it
         self._last_serial = 0
         self.socket = SlotSocket(on_reports=self._on_reports, on_attach=self._on_attached, on_garbage=self.fail)
-        self._memory = SharedSlotMemory()
-        self._files = SlotFiles(folder, self._memory)
+        self.memory = SharedSlotMemory()
+        self._files = SlotFiles(folder, self.memory)
         self._on_attach = on_attach
         self._before_end = before_end
 
@@ -90,7 +90,7 @@ class SlotChannel:
         too large for a message.
         """
         self._last_serial += 1
-        slot_call = SlotCall(self._last_serial, call.id, listener, has_tensors(call))
+        slot_call = SlotCall(self._last_serial, call.id, listener, wants_memory(call))
         payload = self._files.place(call, may_share=slot_call.packed and not call.prefetch)
         if call.prefetch:
             self.next_call = slot_call
@@ -169,7 +169,7 @@ class SlotChannel:
         """Drop the connection, also one that is still to be made. Repeating it is harmless."""
         if self.state is not SlotState.CLOSED:
             self._step(SlotState.CLOSED)
-        self._memory.close()
+        self.memory.close()
         self.wakeup.close()
         self.socket.close()
 
@@ -179,7 +179,7 @@ class SlotChannel:
         is_ours = self.state is SlotState.CONNECTING and message.protocol == PROTOCOL_VERSION
         if is_ours and self._on_attach(message.slot, self):
             self._step(_FREE)
-            self._memory.is_possible = message.shares_memory
+            self.memory.is_possible = message.shares_memory
         else:
             logger.debug("a slot was announced twice, or in another version of the protocol")
 

@@ -69,7 +69,10 @@ class PayloadWriter:
 
     def withdraw(self) -> None:
         """Take back what `share` has left: the other side will not be told."""
-        _free(self._memory)
+        with suppress(OSError):
+            region = self._memory()
+            if region is not None:
+                region.withdraw()
 
     def to_file(self, parts: Sequence[Buffer]) -> InFile:
         """Write one piece to a new file, which its reader deletes. Raises `OSError`; no file is left then."""
@@ -119,7 +122,10 @@ class PayloadReader:
 
     def free(self) -> None:
         """Let the other side write to the shared memory again. Harmless if nothing is there."""
-        _free(self._memory)
+        with suppress(OSError):
+            region = self._memory()
+            if region is not None:
+                region.free()
 
     def discard(self, payload: Payload) -> None:
         """Release a payload, whether it has been read or not: delete its file, free its memory. Never raises."""
@@ -137,10 +143,3 @@ class PayloadReader:
             msg = "a payload is said to lie in shared memory, and there is none"
             raise OSError(msg)
         return region.view(payload.offset + payload.size)[payload.offset :]
-
-
-def _free(memory: RegionSource) -> None:
-    with suppress(OSError):
-        region = memory()
-        if region is not None:
-            region.free()

@@ -15,11 +15,19 @@ from typing import Final
 
 WORTHWHILE: Final = 16 * 1024  # bytes; what is smaller goes through the socket faster
 LARGEST: Final = 32 * 1024**2  # bytes of one piece; to copy more would hold up the parent's loop for too long
-_HEADER: Final = 64  # bytes in front of the contents; the first one says whether the contents are still to be read
+_WARM: Final = 64 * 1024**2  # bytes that the slots of a worker keep between two calls, of inputs and of outputs each
+_LEAST_WARM: Final = 1024**2  # bytes of one slot
+_HEADER: Final = 64  # bytes in front of the contents; the first one says what becomes of them
 _FREE: Final = 0
-_FULL: Final = 1
+_FULL: Final = 1  # the contents are still to be read
+_TRIMMED: Final = 2  # free, and the system has been given memory back
 
 Buffer = bytes | bytearray | memoryview
+
+
+def kept_by_each(slots: int) -> int:
+    """Return how many bytes of memory a slot keeps between two calls, where a worker has so many slots."""
+    return max(_LEAST_WARM, _WARM // max(slots, 1) // mmap.PAGESIZE * mmap.PAGESIZE)
 
 
 class MemoryRegion:
@@ -32,6 +40,9 @@ class MemoryRegion:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._map: mmap.mmap | None = None
+        self._allocated = 0  # bytes, by this side as the writer
+        self._seen = 0  # bytes, by this side as the reader, since it has given memory back
+        self.kept = _WARM  # bytes that stay when the reader is done
 
     @classmethod
     def create(cls) -> MemoryRegion:
@@ -67,22 +78,34 @@ class MemoryRegion:
 
     def is_free(self) -> bool:
         """Whether the other side has read what was written last. It may have been told nothing yet."""
-        return self._map is None or self._map[0] == _FREE
+        return self._map is None or self._map[0] != _FULL
 
     def view(self, size: int) -> memoryview:
         """What is there, `size` bytes, in place. The view has to be released before the other side writes again."""
-        return memoryview(self._mapped(_HEADER + size))[_HEADER : _HEADER + size]
+        end = _HEADER + size
+        self._seen = max(self._seen, end)
+        return memoryview(self._mapped(end))[_HEADER:end]
 
     def take(self, size: int) -> bytes:
         """Copy what is there, `size` bytes, and let the other side write again."""
-        data = self._mapped(_HEADER + size)[_HEADER : _HEADER + size]
+        data = bytes(self.view(size))
         self.free()
         return data
 
     def free(self) -> None:
-        """Let the other side write again."""
+        """Let the other side write again, and the system have the memory beyond what is `kept`."""
         memory = self._mapped(_HEADER)
-        memory[0] = _FREE
+        if self._seen > self.kept:  # before the other side may write
+            memory.madvise(mmap.MADV_REMOVE, self.kept, len(memory) - self.kept)
+            self._seen = 0
+            memory[0] = _TRIMMED
+        else:
+            memory[0] = _FREE
+
+    def withdraw(self) -> None:
+        """Take back what this side has written: it will never be read."""
+        if self._map is not None and self._map[0] == _FULL:
+            self._map[0] = _FREE
 
     def close(self) -> None:
         """Close the memory. Repeating it is harmless."""
@@ -92,10 +115,14 @@ class MemoryRegion:
             os.close(fd)
 
     def _reserve(self, size: int) -> mmap.mmap:
-        if os.fstat(self._fd).st_size < size:
+        if self._map is not None and self._map[0] == _TRIMMED:
+            self._allocated = 0
+        if self._allocated < size:
             step = max(mmap.PAGESIZE, 1 << (size.bit_length() - 3))  # so that what grows slowly does not grow often
             # Allocated now, or the lack of it would be a signal that kills the process, at the first touch of a page.
-            os.posix_fallocate(self._fd, 0, -(-size // step) * step)
+            wanted = -(-size // step) * step
+            os.posix_fallocate(self._fd, 0, wanted)
+            self._allocated = wanted
         return self._mapped(size)
 
     def _mapped(self, size: int) -> mmap.mmap:

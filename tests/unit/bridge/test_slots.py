@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from geartrain.bridge.call_messages import parts_of
+from geartrain.bridge.call_messages import LONG_TEXT, parts_of
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.slot_server import SlotServer
 from geartrain.bridge.slot_state import SLOT_STEPS, SlotState
@@ -219,7 +219,19 @@ async def test_large_tensors_travel_in_memory_call_after_call(slot: Slot) -> Non
         slot.report(m.Cancelled(0), m.Cancelled(1), m.Cancelled(2), serial=serial, idle=True)
 
 
-async def test_the_largest_inputs_travel_in_a_file(slot: Slot) -> None:
+async def test_a_long_text_travels_in_memory(slot: Slot) -> None:
+    text = b'"' + b"x" * LONG_TEXT + b'"'
+    slot.run(Listener(), item(text=text))
+    message = slot.sent()
+    assert isinstance(message.input, m.InMemory)
+    assert message.memory is not None
+    region = MemoryRegion.open(message.memory.input)
+    assert bytes(PayloadReader(lambda: region).read(message.input)) == text
+    region.close()
+
+
+async def test_the_largest_inputs_travel_in_a_file_where_no_memory_is_shared(slot: Slot) -> None:
+    slot.channel.memory.is_possible = False
     listener = Listener()
     task = slot.run(listener, item(text=b'"' + b"x" * INLINE_LIMIT + b'"'))
     assert task is not None
@@ -238,6 +250,7 @@ async def test_an_input_that_cannot_be_written_fails_its_call_and_frees_the_slot
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(PayloadWriter, "to_file", no_space)
+    slot.channel.memory.is_possible = False
     listener = Listener()
     task = slot.run(listener, item(text=b'"' + b"x" * INLINE_LIMIT + b'"'))
     assert task is not None
@@ -249,6 +262,7 @@ async def test_an_input_that_cannot_be_written_fails_its_call_and_frees_the_slot
 
 
 async def test_a_worker_that_dies_before_the_input_is_written_has_not_begun(slot: Slot) -> None:
+    slot.channel.memory.is_possible = False
     listener = Listener()
     task = slot.run(listener, item(text=b'"' + b"x" * INLINE_LIMIT + b'"'))
     assert task is not None

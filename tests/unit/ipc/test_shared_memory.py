@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from geartrain.bridge.slot_memory import SharedSlotMemory, new_probe
-from geartrain.ipc.shared_memory import MemoryRegion
+from geartrain.ipc.shared_memory import MemoryRegion, kept_by_each
 from geartrain.worker.channels.slot import can_share
+
+MIB = 1024**2
 
 
 def open_files() -> set[str]:
@@ -65,6 +68,51 @@ def test_writer_knows_when_it_has_been_read(region: MemoryRegion) -> None:
     other.take(3)
     assert region.is_free()
     other.close()
+
+
+@pytest.mark.parametrize("kept", [mmap.PAGESIZE, 40 * mmap.PAGESIZE])
+def test_what_is_not_kept_is_given_back_when_it_has_been_read(region: MemoryRegion, kept: int) -> None:
+    def allocated() -> int:
+        return os.stat(region.path).st_blocks * 512  # noqa: PTH116 - a descriptor's path
+
+    other = MemoryRegion.open(region.path)
+    other.kept = kept
+    for size in (1_000_000, 100, 2_000_000, 2_000_000):
+        data = os.urandom(size)
+        region.write([data])
+        assert other.take(size) == data
+        assert region.is_free()
+        assert allocated() <= max(kept, mmap.PAGESIZE)
+    other.close()
+
+
+def test_memory_is_allocated_again_before_it_is_written(region: MemoryRegion, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = MemoryRegion.open(region.path)
+    other.kept = mmap.PAGESIZE
+    size = 1_000_000
+    region.write([bytes(size)])
+    other.take(size)
+    region.withdraw()  # as before each call: nothing is there, and what was given back stays known
+
+    def no_memory(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", no_memory)
+    with pytest.raises(OSError, match="No space"):
+        region.write([bytes(size)])
+    other.close()
+
+
+def test_what_is_withdrawn_leaves_the_memory_free(region: MemoryRegion) -> None:
+    region.withdraw()
+    region.write([b"one"])
+    region.withdraw()
+    assert region.is_free()
+
+
+@pytest.mark.parametrize(("slots", "size"), [(1, 64 * MIB), (4, 16 * MIB), (64, MIB), (1000, MIB)])
+def test_many_slots_keep_little_memory_each(slots: int, size: int) -> None:
+    assert kept_by_each(slots) == size
 
 
 def test_it_is_gone_with_those_who_have_it_open() -> None:

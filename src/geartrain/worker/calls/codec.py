@@ -137,7 +137,7 @@ class SingleInvocation:
     def bind(self, raw: Buffer) -> dict[str, Any]:
         """Return the keyword arguments for `run()`. Raises `ArgumentError`."""
         binder = self._tools.binder
-        self._arguments = binder.bind(*unpack(raw)) if self._packed else binder.bind(bytes(raw))
+        self._arguments = binder.bind(*unpack(raw)) if self._packed else binder.bind(raw)
         return self._arguments
 
     def encode(self, value: object) -> Outputs:

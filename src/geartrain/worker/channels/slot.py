@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from geartrain.ipc.messages import SlotMemory
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
-from geartrain.ipc.shared_memory import MemoryRegion
+from geartrain.ipc.shared_memory import MemoryRegion, kept_by_each
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.values.call_files import CallFiles
 
@@ -12,9 +12,11 @@ from geartrain.worker.values.call_files import CallFiles
 class SharedMemory:
     """The memory that a slot shares with the parent: opened when it is first needed, and then kept."""
 
-    __slots__ = ("_input", "_output", "paths")
+    __slots__ = ("_input", "_kept", "_output", "paths")
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int) -> None:
+        """`kept`: bytes of an input's memory that stay when it has been read."""
+        self._kept = kept
         self.paths: SlotMemory | None = None  # as the last call has named them
         self._input: MemoryRegion | None = None
         self._output: MemoryRegion | None = None
@@ -23,6 +25,7 @@ class SharedMemory:
         """The memory that inputs lie in; None if there is none. Raises `OSError` if it cannot be opened."""
         if self.paths is not None and self._input is None:
             self._input = MemoryRegion.open(self.paths.input)
+            self._input.kept = self._kept
         return self._input
 
     def output(self) -> MemoryRegion | None:
@@ -44,10 +47,11 @@ class Slot:
 
     __slots__ = ("channel", "files", "memory", "reader", "writer")
 
-    def __init__(self, channel: Channel, files: CallFiles) -> None:
+    def __init__(self, channel: Channel, files: CallFiles, *, slots: int = 1) -> None:
+        """`slots`: how many the worker has."""
         self.channel = channel
         self.files = files
-        self.memory = SharedMemory()
+        self.memory = SharedMemory(kept_by_each(slots))
         self.reader = PayloadReader(self.memory.input)
         self.writer = PayloadWriter(self.memory.output, files.new_file)
 

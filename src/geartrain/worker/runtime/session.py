@@ -214,9 +214,9 @@ class _Session:
         )
         if may_hold_files(signature.output.type):
             temporary = TemporaryFiles(self._init.root)
-            slots = [Slot(channel, CleanedCallFiles(temporary)) for channel in channels]
+            slots = [Slot(channel, CleanedCallFiles(temporary), slots=len(channels)) for channel in channels]
         else:
-            slots = [Slot(channel, CallFiles()) for channel in channels]
+            slots = [Slot(channel, CallFiles(), slots=len(channels)) for channel in channels]
         self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
         flush_c()
         if runner.is_async and self._loop is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from geartrain.domain.signature.types import TypeSpec
-from geartrain.domain.tensors.tensor import Tensor
+from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.worker.errors import ReportedError
 from geartrain.worker.loading.descriptions import Converter
 from geartrain.worker.loading.signature import Parameter
@@ -54,7 +54,7 @@ class ArgumentBinder:
         else:
             self._makers.append((name, lambda: convert(deepcopy(default))))
 
-    def bind(self, raw: bytes, tensors: Iterable[Tensor] = ()) -> dict[str, Any]:
+    def bind(self, raw: Buffer, tensors: Iterable[Tensor] = ()) -> dict[str, Any]:
         """Return the keyword arguments for the JSON object `raw`, and the `tensors` that are not in it.
 
         Numbers stay what they are in JSON (7.0 is a float, also for an `int`). The paths in it are local ones. Raises
