@@ -82,7 +82,9 @@ def check_run(text: bytes | bytearray) -> None:
 
     It finds `[[[…`, and not `[[],[[],…`: enough where nothing recursive reads the text.
     """
-    if len(text) > 2 * MAX_DEPTH and _TOO_MANY in text.translate(_ONE_KIND, _NOT_BRACKETS):
+    if len(text) <= 2 * MAX_DEPTH or count_some(text, b"[{", MAX_DEPTH) <= MAX_DEPTH:
+        return
+    if _TOO_MANY in text.translate(_ONE_KIND, _NOT_BRACKETS):
         check_depth(text)
 
 

@@ -34,7 +34,11 @@ class SentTensor(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One body to be read. `signature` as JSON; `tensors` of an infer request whose JSON has been read."""
+    """One body to be read.
+
+    `signature` as JSON; `max_elements` is 0 for a body that is known to have few; `tensors` of an infer request whose
+    JSON has been read.
+    """
 
     kind: str
     signature: bytes

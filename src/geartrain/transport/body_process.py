@@ -135,7 +135,8 @@ def _place(text: bytes | bytearray, raw: msgspec.Raw) -> tuple[int, int]:
 def _check(model: _Model, validator: InputValidator, raw: bytes, *, max_elements: int) -> _Found:
     """Check an input as `Admission` does; beside it are its echo, if it has secrets, and its long texts."""
     try:
-        json_limits.check_elements(raw, max_elements, tensors=model.tensors)
+        if max_elements:
+            json_limits.check_elements(raw, max_elements, tensors=model.tensors)
     except json_limits.JsonLimitError as error:
         return Result(errors=(FieldError(("body", "input"), str(error), "value_error"),)), ()
     errors = validator.check(raw)

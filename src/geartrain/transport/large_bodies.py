@@ -44,6 +44,7 @@ FEW_ON_THE_LOOP: Final = 1_048_576  # bytes of a body that has few values: a tex
 FEW_IN_A_THREAD: Final = 12_582_912
 _SIGNS: Final = b'",[{'
 _FEW: Final = 20_000  # of these signs; a body of many values has more
+_COUNTED: Final = frozenset({"cog", "generate"})  # of these kinds of bodies
 PROCESSES: Final = 2
 _PATIENCE: Final = 60.0  # seconds for one body
 
@@ -152,8 +153,11 @@ class LargeBodies:
         self, kind: str, interface: Interface, parts: Sequence[Buffer], *, tensors: tuple[SentTensor, ...] = ()
     ) -> tuple[Result, _Parts]:
         size = sum(map(len, parts))
-        job = Job(kind, msgspec.json.encode(interface.signature), self._max_elements, size, tensors)
-        if size <= IN_A_THREAD or _is_quick(kind, parts, size):
+        is_quick = _is_quick(kind, parts, size)
+        is_counted = is_quick and kind in _COUNTED and self._max_elements > _FEW
+        signature = msgspec.json.encode(interface.signature)
+        job = Job(kind, signature, 0 if is_counted else self._max_elements, size, tensors)
+        if size <= IN_A_THREAD or is_quick:
             result, found = await read_aside(_read_here, job, parts)
         else:
             loop = asyncio.get_running_loop()
