@@ -110,6 +110,10 @@ class App:
 
     # its end
 
+    def stop_loading(self) -> None:
+        """Load nothing more, and give up what is being loaded; predictions are still admitted."""
+        self.catalogue.loads.cease()
+
     def close(self) -> None:
         """Admit nothing more."""
         self.catalogue.loads.close()
@@ -119,7 +123,8 @@ class App:
             deployment.executions.is_closed = True
 
     def cancel_all(self) -> None:
-        """Ask for the end of all that is live."""
+        """Admit nothing more, and ask for the end of all that is live."""
+        self.close()
         for deployment in self._deployments():
             deployment.executions.cancel_all()
 

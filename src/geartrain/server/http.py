@@ -124,6 +124,11 @@ class HttpServer:
         wire = self._admin if is_admin else self._public
         wire.listen(listener, None if tls is None else tls.context)
 
+    def leave(self) -> None:
+        """Serve on, and let clients go elsewhere: see `WireServer.leave`."""
+        for wire in self._wires:
+            wire.leave()
+
     def stop(self) -> None:
         """Take no further request, and end when what runs is over, or the grace is."""
         self._stopping.set()

@@ -187,6 +187,7 @@ class _Ending:
         elif number == signal.SIGTERM and delay:
             logger.info("SIGTERM: no longer ready; requests are served for %g s more", delay)
             app.catalogue.readiness.leave()
+            self._http.leave()
             self._delays.append(asyncio.get_running_loop().call_later(delay, self._end))
         else:
             if number == signal.SIGINT:
@@ -200,4 +201,4 @@ class _Ending:
 
     def _end(self) -> None:
         self._http.stop()
-        self._app.close()
+        self._app.stop_loading()  # predictions are admitted as long as requests come that were sent before

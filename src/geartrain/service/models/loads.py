@@ -77,10 +77,14 @@ class Loads:
 
     # at the end
 
-    def close(self) -> None:
-        """Load nothing more, and admit nothing more; what is being loaded is given up."""
+    def cease(self) -> None:
+        """Load nothing more; what is being loaded is given up."""
         self._is_closing = True
         _give_up(self._tasks)
+
+    def close(self) -> None:
+        """Load nothing more, and admit nothing more; what is being loaded is given up."""
+        self.cease()
         for deployment in self.alive:
             deployment.executions.is_closed = True
 

@@ -15,20 +15,20 @@ class Readiness:
     def __init__(self, entries: Mapping[str, ModelEntry]) -> None:
         """`entries`: the models by name, those of the catalogue itself."""
         self._entries = entries
-        self._is_leaving = False
+        self.is_leaving = False  # the server is about to stop
 
     def leave(self) -> None:
         """Let the server no longer be ready, though it still serves: it is about to stop."""
-        self._is_leaving = True
+        self.is_leaving = True
 
     @property
     def is_ready(self) -> bool:
         """Whether requests should be sent to the server."""
-        return not self._is_leaving and all(entry.is_ready for entry in self._entries.values() if entry.is_wanted)
+        return not self.is_leaving and all(entry.is_ready for entry in self._entries.values() if entry.is_wanted)
 
     def reasons(self) -> list[str]:
         """Return what keeps the server from being ready, a sentence each; nothing if it is."""
-        found = ["The server is about to stop."] if self._is_leaving else []
+        found = ["The server is about to stop."] if self.is_leaving else []
         for name in sorted(self._entries):
             entry = self._entries[name]
             if entry.is_wanted and not entry.is_ready:

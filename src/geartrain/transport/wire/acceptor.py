@@ -10,11 +10,13 @@ import ssl
 from typing import Final
 
 from geartrain.transport.wire.connection import Connection
+from geartrain.transport.wire.limits import LAST_TIMEOUT
 from geartrain.transport.wire.registry import Connections
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 64  # connections taken in one turn of the loop
+_LAST: Final = 64  # turns of accepting at the end: more than wait in any backlog, so that nobody can prolong it
 _RETRY: Final = 0.25  # seconds after which a server without descriptors tries again
 _NO_TIMEOUT: Final = 365 * 86_400.0  # seconds; None would stand for a default
 _QUIET: Final = 60.0  # seconds between two log lines that say so
@@ -40,32 +42,45 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
         self._told_at = -_QUIET
-        self._retry = self._loop.call_soon(self._open)
+        self._listener.setblocking(False)
+        self._retry: asyncio.Handle = self._loop.call_soon(self._open)
 
     def close(self) -> None:
-        """Accept no more, and close the socket."""
+        """Accept the connections that wait, then no more, and close the socket.
+
+        A client whose connection waits believes that it has one, and the system would reset it. TLS handshakes have
+        `LAST_TIMEOUT` to end.
+        """
+        for _ in range(_LAST):
+            if not self._accept():
+                break
         self._retry.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
+        self._retry = self._loop.call_later(LAST_TIMEOUT, self.stop)
+
+    def stop(self) -> None:
+        """Give up the connections that are being made. To be called after `close`."""
+        self._retry.cancel()
         if self._tls is not None:  # a plain connection is made at once, and ended by who is told of it
             for task in self._connecting:
                 task.cancel()
 
     def _open(self) -> None:
-        self._listener.setblocking(False)
         self._loop.add_reader(self._listener, self._accept)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Accept some connections; return whether there may be more."""
         for _ in range(_AT_ONCE):
             try:
                 client, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                return False
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     logger.exception("a connection could not be accepted")
                 self._rest(error)
-                return
+                return False
             try:
                 connection = self._connections.expect(address[0] if address else "")
             except ConnectionRefusedError:
@@ -74,6 +89,7 @@ class Acceptor:
             task = self._loop.create_task(self._connect(client, connection))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
+        return True
 
     def _rest(self, error: OSError) -> None:
         """Accept nothing for a moment: clients wait in the backlog meanwhile."""

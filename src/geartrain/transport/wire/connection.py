@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 _END_SIZE: Final = len(END)
 _HTTP_2: Final = "h2"  # in ALPN
-_OWED: Final = frozenset({ConnectionState.RUNNING, ConnectionState.LINGER})
+_BETWEEN: Final = frozenset({ConnectionState.IDLE, ConnectionState.PREFACE})  # two requests
 _IDLE: Final = ConnectionState.IDLE
 _RUNNING: Final = ConnectionState.RUNNING
 _PARTS: Final = ConnectionState.PARTS
@@ -221,8 +221,8 @@ class Connection(asyncio.Protocol):
         abandon(exchange)
 
     def drain(self) -> None:
-        """End the connection, unless an answer is owed: then it ends behind that."""
-        if self.state not in _OWED:
+        """End the connection, unless a request has begun to come: then it ends behind the answer to that."""
+        if self.state in _BETWEEN and not self.reader.held:
             self.close()
 
     def close(self) -> None:

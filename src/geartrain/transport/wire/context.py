@@ -34,4 +34,5 @@ class WireContext:
         self.answers = AnswerHeads()
         self.budget = BufferBudget(limits.max_buffered_size)
         self.now = loop.time()  # as of the last sweep: close enough for limits, and free to read
-        self.is_draining = False  # no answer is followed by another request any more
+        self.is_draining = False  # no answer is followed by another request any more: clients shall go elsewhere
+        self.is_closed = False  # no connection is accepted any more, and one without a request is ended

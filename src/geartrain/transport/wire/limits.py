@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 MAX_FIELDS: Final = 128  # header fields of a request, and of the trailers of a body in chunks
+LAST_TIMEOUT: Final = 1.0  # seconds that a server which ends waits for a client that sends nothing
 LEAST_BODY: Final = 10 * 1024  # bytes of a body that have to come in each `body_timeout`
 
 
@@ -32,3 +33,13 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout: float = 10.0
     idle_timeout: float = 75.0
     send_timeout: float = 60.0
+
+    def at_the_end(self) -> WireLimits:
+        """Return the limits of a server that ends: a request that is coming may go on, but not stall."""
+        return msgspec.structs.replace(
+            self, head_timeout=_shorter(self.head_timeout), body_timeout=_shorter(self.body_timeout)
+        )
+
+
+def _shorter(timeout: float) -> float:
+    return min(timeout, LAST_TIMEOUT) if timeout else LAST_TIMEOUT

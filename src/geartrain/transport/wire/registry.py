@@ -38,7 +38,7 @@ class Connections:
         self._expected: dict[Connection, str] = {}  # whose transports are being made
         self._addresses: dict[Served, str] = {}
         self._clients: Counter[str] = Counter()
-        self._empty = asyncio.Event()
+        self._empty = asyncio.Event()  # neither are there connections, nor are any expected
         self._empty.set()
 
     def __iter__(self) -> Iterator[Served]:
@@ -52,6 +52,7 @@ class Connections:
         connection = self._new(address)
         self._expected[connection] = address
         self._clients[address] += 1
+        self._empty.clear()
         return connection
 
     def drop(self, connection: Connection) -> None:
@@ -79,9 +80,6 @@ class Connections:
     def add(self, connection: Connection) -> None:
         """Note that a connection has been made."""
         self._addresses[connection] = self._expected.pop(connection)
-        self._empty.clear()
-        if self._context.is_draining:
-            connection.close()
 
     def switch(self, connection: Connection, data: bytes) -> None:
         """Go on over HTTP/2 with a connection whose client speaks it; `data` has come already."""
@@ -97,13 +95,13 @@ class Connections:
     def remove(self, connection: Served) -> None:
         """Note that a connection is gone."""
         self._leave(self._addresses.pop(connection))
-        if not self._addresses:
-            self._empty.set()
 
     def _leave(self, address: str) -> None:
         self._clients[address] -= 1
         if not self._clients[address]:
             del self._clients[address]
+            if not self._clients:
+                self._empty.set()
 
     async def drained(self) -> None:
         """Wait until there is none."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from geartrain.transport.wire.acceptor import Acceptor
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.exchange import Handler, Records, keep_nothing
+from geartrain.transport.wire.http2_connection import Http2Connection
 from geartrain.transport.wire.limits import WireLimits
-from geartrain.transport.wire.registry import Connections
+from geartrain.transport.wire.registry import Connections, Served
 from geartrain.transport.wire.timeouts import Sweep
 
 
@@ -41,13 +42,35 @@ class WireServer:
         """Show every head to the handler again: it may decide otherwise now."""
         self._context.heads.clear()
 
-    def close(self) -> None:
-        """Accept no connection and no request any more. Answers that are owed are still given."""
+    def leave(self) -> None:
+        """Serve on, and let clients go elsewhere: every connection ends with its next answer, new ones too.
+
+        Over HTTP/1.1 the answer says so. Over HTTP/2 the client is told at once, and new connections with the next look
+        of the sweep; a request that it sends before it has heard of that is answered.
+        """
         self._context.is_draining = True
-        acceptors, self._acceptors = self._acceptors, []
-        for acceptor in acceptors:
-            acceptor.close()
         for connection in self._connections:
+            if isinstance(connection, Http2Connection):
+                connection.drain()
+
+    def close(self) -> None:
+        """Accept no connection any more, and no request on those that are there.
+
+        Requests that have come are answered, be they read already or not.
+        """
+        context = self._context
+        if context.is_closed:
+            return
+        context.is_closed = context.is_draining = True
+        context.limits = context.limits.at_the_end()
+        present = tuple(self._connections)
+        for acceptor in self._acceptors:
+            acceptor.close()
+        # The first turn of the loop ends with reading what has come, so that the second knows who is idle.
+        context.loop.call_soon(context.loop.call_soon, self._drain, present)
+
+    def _drain(self, connections: Iterable[Served]) -> None:
+        for connection in connections:
             connection.drain()
 
     async def drained(self) -> None:
@@ -55,7 +78,9 @@ class WireServer:
         await self._connections.drained()
 
     def disconnect(self) -> None:
-        """End all connections at once."""
+        """End all connections at once. To be called after `close`."""
+        for acceptor in self._acceptors:
+            acceptor.stop()
         for connection in self._connections:
             connection.transport.abort()
 

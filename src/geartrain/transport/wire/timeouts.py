@@ -15,6 +15,7 @@ from geartrain.transport.wire.states import ConnectionState
 
 _SHORTEST: Final = 0.02  # seconds between two looks
 _LONGEST: Final = 1.0
+_LAST_LOOKS: Final = 1.5  # after which a connection without a request is ended, in a server that ends
 _PUT_OFF: Final = 0.001  # seconds for which a look is put off that comes late
 _READING_HEAD: Final = frozenset({ConnectionState.PREFACE, ConnectionState.HEAD})
 _READING_BODY: Final = frozenset({ConnectionState.BODY, ConnectionState.PARTS, ConnectionState.DISCARD})
@@ -54,7 +55,7 @@ class Sweep:
         self._timer = context.loop.call_later(self._pause, self._tick)  # first: no failure may end the looks
         for connection in tuple(self._connections):
             if isinstance(connection, Connection):
-                _check(connection, context.limits, now, is_draining=context.is_draining)
+                _check(connection, context, now, pause=self._pause)
             else:
                 connection.watch.check(now)
         self._on_tick()
@@ -66,10 +67,11 @@ def _pause(limits: WireLimits) -> float:
     return min(max(shortest / 4, _SHORTEST), _LONGEST)
 
 
-def _check(connection: Connection, limits: WireLimits, now: float, *, is_draining: bool) -> None:
-    state, age = connection.state, now - connection.since
+def _check(connection: Connection, context: WireContext, now: float, *, pause: float) -> None:
+    limits, state, age = context.limits, connection.state, now - connection.since
     if state is ConnectionState.IDLE:
-        if 0 < limits.idle_timeout < age or is_draining:
+        # The age is that of the last look but one at the least: what its client has sent has been read.
+        if 0 < limits.idle_timeout < age or (context.is_closed and age > _LAST_LOOKS * pause):
             connection.close()
     elif state in _READING_HEAD:
         if 0 < limits.head_timeout < age:

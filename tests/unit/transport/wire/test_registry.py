@@ -122,12 +122,11 @@ async def test_drained() -> None:
     await waiting
 
 
-async def test_a_connection_that_is_made_while_the_server_ends_is_ended_too() -> None:
+async def test_a_connection_that_is_being_made_is_waited_for() -> None:
     connections = registry()
     connection = connections.expect("a")
-    connections._context.is_draining = True
-    transport = FakeTransport()
-    connection.connection_made(transport)
-    assert (transport.is_closed, connection.state) == (True, ConnectionState.CLOSING)
-    connection.connection_lost(None)
-    await connections.drained()
+    waiting = asyncio.ensure_future(connections.drained())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    connections.drop(connection)
+    await waiting

@@ -13,6 +13,8 @@ import pytest
 
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.server import WireServer
+from geartrain.transport.wire.states import ConnectionState
+from tests.support.servers import PATIENCE, eventually
 from tests.unit.transport.wire.parts import NotedExchange, NotingHandler, get, post, said
 
 
@@ -44,6 +46,10 @@ class Served:
         reader, writer = await asyncio.open_connection(*self.address)
         self._writers.append(writer)
         return reader, writer
+
+    async def connection_in(self, state: ConnectionState) -> None:
+        """Wait until a connection is in this state."""
+        await eventually(lambda: any(each.state is state for each in self.server._connections))
 
     async def stop(self) -> None:
         self.server.stop()
@@ -80,6 +86,67 @@ async def test_the_end_waits_for_the_answers_that_are_owed(served: Served) -> No
     assert answer.endswith(b'"owed"')
     assert b"connection: close" in answer
     await draining
+
+
+async def test_clients_of_a_server_that_is_about_to_end_are_sent_elsewhere(served: Served) -> None:
+    busy, busy_writer = await served.connect()
+    busy_writer.write(post("/run", b"1"))
+    idle, idle_writer = await served.connect()
+    await served.handler.began.wait()
+    served.server.leave()
+    served.handler.exchanges[0].responder.respond(said("owed", HTTPStatus.OK))
+    idle_writer.write(get("/"))
+    late, late_writer = await served.connect()
+    late_writer.write(get("/"))
+    for reader in (busy, idle, late):
+        answer = await reader.read()  # to the end of the connection
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        assert b"connection: close" in answer
+
+
+async def test_requests_that_have_been_sent_before_the_end_are_answered(served: Served) -> None:
+    """The server has read none of them, and has not even accepted the last connection."""
+    known, writer = await served.connect()
+    writer.write(get("/"))
+    await known.readuntil(b'"now"')
+    with socket.create_connection(served.address) as late:
+        writer.write(get("/"))
+        late.sendall(get("/"))
+        served.server.close()
+        assert b'"now"' in await known.read()
+        late.setblocking(False)
+        answer = b""
+        while more := await asyncio.get_running_loop().sock_recv(late, 65_536):
+            answer += more
+        assert b'"now"' in answer
+        await served.server.drained()
+
+
+async def test_a_request_whose_body_is_still_coming_is_answered(served: Served) -> None:
+    reader, writer = await served.connect()
+    request = post("/echo", b"123")
+    writer.write(request[:-1])
+    await served.connection_in(ConnectionState.BODY)
+    served.server.close()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    writer.write(request[-1:])
+    answer = await reader.read()
+    assert answer.endswith(b"123")
+    assert b"connection: close" in answer
+    await served.server.drained()
+
+
+async def test_clients_that_send_nothing_do_not_hold_up_the_end(served: Served) -> None:
+    half, writer = await served.connect()
+    writer.write(post("/echo", b"123")[:-1])
+    await served.connection_in(ConnectionState.BODY)
+    with socket.create_connection(served.address):  # nothing comes of it, and it is accepted at the end
+        served.server.close()
+        async with asyncio.timeout(PATIENCE):
+            assert b"408" in await half.read()
+            writer.close()
+            await served.server.drained()
 
 
 async def test_disconnect_abandons_what_runs(served: Served) -> None:
