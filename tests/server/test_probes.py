@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
-import time
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.processes import Server, StartServer, answer, start_server
-from tests.support.servers import PATIENCE, Serve, eventually
+from tests.support.servers import Serve, eventually
 
 __all__ = ["start_server"]
 
@@ -69,63 +67,11 @@ async def test_server_that_is_about_to_stop_is_not_ready(serve: Serve) -> None:
         assert (await server.predict())["output"] == "x"
 
 
-class Client(threading.Thread):
-    """Asks for one prediction after the other over one connection, until the server is no longer ready."""
-
-    def __init__(self, server: Server, is_over: threading.Event, answered: threading.Semaphore) -> None:
-        """`answered` is released with each answer, and with a fault."""
-        super().__init__()
-        self._answered = answered
-        self._connection = server.connect()
-        self._is_over = is_over
-        self.answers: list[tuple[int, Any]] = []
-        self.faults: list[Exception] = []
-
-    def run(self) -> None:
-        """Ask until told to stop; whatever goes wrong is a fault."""
-        try:
-            while not self._is_over.is_set():
-                headers = {"content-type": "application/json"}
-                self._connection.request("POST", "/predictions", '{"input": {"what": "x"}}', headers)
-                response = self._connection.getresponse()
-                self.answers.append((response.status, response.read()))
-                self._answered.release()
-        except Exception as error:  # noqa: BLE001 - shown by the test
-            self.faults.append(error)
-            self._answered.release()
-
-
 def probe(server: Server) -> tuple[int, dict[str, Any]]:
     """GET /readyz, over a connection of its own."""
     connection: HTTPConnection = server.connect()
     connection.request("GET", "/readyz")
     return answer(connection)
-
-
-def test_no_request_fails_while_a_server_drains(start_server: StartServer) -> None:
-    server = start_server("--drain-delay", "3s", "--queue", "100")
-    is_over, answered = threading.Event(), threading.Semaphore(0)
-    clients = [Client(server, is_over, answered) for _ in range(50)]
-    for client in clients:
-        client.start()
-    while not all(client.answers or client.faults for client in clients):
-        assert answered.acquire(timeout=PATIENCE)
-    assert probe(server) == (200, {"ready": True})
-    begin = time.monotonic()
-    server.process.popen.send_signal(signal.SIGTERM)
-    while probe(server)[0] != 503:
-        assert time.monotonic() - begin < 3
-    served = sum(len(client.answers) for client in clients)
-    while sum(len(client.answers) for client in clients) < served + 50:  # it goes on serving
-        assert answered.acquire(timeout=PATIENCE)
-    is_over.set()
-    for client in clients:
-        client.join()
-    assert [client.faults for client in clients if client.faults] == []
-    assert {status for client in clients for status, _ in client.answers} == {200}
-    assert server.exit_code(20) == 0
-    assert time.monotonic() - begin >= 3
-    assert server.leftovers() == []
 
 
 @pytest.mark.parametrize("second", ["SIGTERM", "SIGINT"])

@@ -219,12 +219,12 @@ def _restarts(restart: str, limit: int) -> RestartPolicy | None:
 
 
 def _run(serve_options: ServeOptions) -> int:
-    from geartrain.server import PortInUseError, run_server
+    from geartrain.server import ActivationError, PortInUseError, run_server
     from geartrain.transport.access.errors import AccessError
     from geartrain.transport.grpc.options import GrpcOptionsError
     from geartrain.transport.wire.tls import TlsFilesError
 
     try:
         return run_server(serve_options)
-    except (PortInUseError, AccessError, GrpcOptionsError, TlsFilesError) as error:
+    except (PortInUseError, ActivationError, AccessError, GrpcOptionsError, TlsFilesError) as error:
         fail(str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from geartrain.server.activation import ActivationError
 from geartrain.server.app import App, build
 from geartrain.server.options import (
     NO_LIMIT,
@@ -17,6 +18,7 @@ from geartrain.server.running import PortInUseError, listen, run_server
 
 __all__ = [
     "NO_LIMIT",
+    "ActivationError",
     "App",
     "PortInUseError",
     "Progress",

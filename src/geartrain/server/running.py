@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import logging
+import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from geartrain.project.repository import Repository
+from geartrain.server.activation import Role, Sockets, passed_sockets
 from geartrain.server.app import App, build
 from geartrain.server.grpc import grpc_tls, listen_grpc
+from geartrain.server.hangup import Reload, Terminal
+from geartrain.server.notify import Notifier, Supervision
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.reloading import watching
-from geartrain.server.sockets import address_text, bind
+from geartrain.server.sockets import address_text, bind, host_of, location, served_host, url_of
 from geartrain.server.tuning import tune_collector, tune_memory
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
@@ -35,23 +43,42 @@ class PortInUseError(Exception):
 def run_server(options: ServeOptions) -> int:
     """Serve until told to stop; return the exit code.
 
-    Raises `PortInUseError`, `AccessError`, `GrpcOptionsError` or `TlsFilesError` before anything was started.
+    Raises `PortInUseError`, `ActivationError`, `AccessError`, `GrpcOptionsError` or `TlsFilesError` before anything was
+    started.
     """
+    notifier = Notifier.from_environ(os.environ)
+    passed = passed_sockets(os.environ)
+    options = _with_admin(options, passed)
     tls = None if options.tls is None else TlsContext(options.tls)
-    listener = listen(options.host, options.port)
-    admin = None if options.admin_port is None else listen(options.host, options.admin_port)
-    exposure = exposure_warning(listener.getsockname()[0], has_keys=options.access.asks_for_keys)
-    if exposure is not None:
-        logger.warning(exposure)
-    access = Access(options.access, options.host)
+    http = passed.get("http") or (listen(options.host, options.port),)
+    admin = passed.get("admin") or (() if options.admin_port is None else (listen(options.host, options.admin_port),))
+    _warn_of_exposure(http, options)
+    access = Access(options.access, served_host(http) if "http" in passed else options.host)
     grpc_context = grpc_tls(options.grpc, tls)
-    grpc = listen_grpc(options.grpc, options.host)
+    grpc = passed.get("grpc") or listen_grpc(options.grpc, options.host)
     early = _EarlySignals()
     app = build(options)
     app.spawn()  # the workers start while we import
     import uvloop
 
-    return uvloop.run(_serve(app, _Listeners(listener, admin, grpc, tls, grpc_context), access, early=early))
+    listeners = _Listeners(http, admin, grpc, tls, grpc_context, frozenset(passed))
+    return uvloop.run(_serve(app, listeners, access, early=early, notifier=notifier))
+
+
+def _with_admin(options: ServeOptions, passed: Sockets) -> ServeOptions:
+    """Return the options of a server that has a port of administration if it has been passed one."""
+    if "admin" not in passed or options.admin_port is not None:
+        return options
+    grpc = msgspec.structs.replace(options.grpc, has_administration=False)
+    return dataclasses.replace(options, admin_port=0, grpc=grpc)
+
+
+def _warn_of_exposure(listeners: Iterable[socket.socket], options: ServeOptions) -> None:
+    for address in map(host_of, listeners):
+        exposure = address and exposure_warning(address, has_keys=options.access.asks_for_keys)
+        if exposure:
+            logger.warning(exposure)
+            return
 
 
 class _EarlySignals:
@@ -59,18 +86,22 @@ class _EarlySignals:
 
     def __init__(self) -> None:
         self.seen: list[int] = []
-        for number in (signal.SIGTERM, signal.SIGINT):
+        # Under nohup SIGHUP is ignored, and stays so.
+        self.reloads = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        self.terminal = Terminal()
+        for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if self.reloads else ())):
             signal.signal(number, lambda got, _frame: self.seen.append(got))
 
 
 class _Listeners(NamedTuple):
     """What is open before anything is started."""
 
-    http: socket.socket
-    admin: socket.socket | None
+    http: tuple[socket.socket, ...]
+    admin: tuple[socket.socket, ...]
     grpc: tuple[socket.socket, ...]
     tls: TlsContext | None
     grpc_tls: TlsContext | None
+    passed: frozenset[Role]  # those that a supervisor has opened
 
     def refresh(self) -> None:
         """Take up renewed certificates."""
@@ -78,8 +109,12 @@ class _Listeners(NamedTuple):
             if context is not None:
                 context.refresh()
 
+    def location(self, listener: socket.socket, role: Role, options: ServeOptions) -> str:
+        """Return the address of a socket: the host as the operator has written it, if the server has bound it."""
+        return location(listener, "" if role in self.passed else options.host)
 
-async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _EarlySignals) -> int:
+
+async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _EarlySignals, notifier: Notifier) -> int:
     options = app.options
     try:
         await app.start()
@@ -90,12 +125,20 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
             listeners.refresh()
 
         http = HttpServer(app, access, on_tick=on_tick)
+        reload = Reload(app, on_tick)
+        supervision = Supervision(
+            notifier,
+            app.catalogue.readiness,
+            is_reloading=lambda: reload.is_running,
+            is_stopping=lambda: http.is_stopping,
+        )
         tune_collector()
         tune_memory()
-        with _signals(app, http, early=early):
+        with contextlib.closing(supervision), _signals(_Ending(app, http, supervision), reload, early=early):
             _listen(http, listeners, options)
             _listen_grpc(http, listeners, app)
             access.start()
+            supervision.begin()
             async with watching(app):
                 await http.serve()
             options.on_progress(Progress(stage="stopping", model=_name(options)))
@@ -114,10 +157,14 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
 def _listen(http: HttpServer, listeners: _Listeners, options: ServeOptions) -> None:
     """Accept on the ports of HTTP, and tell where they are."""
     scheme = "http" if listeners.tls is None else "https"
-    for stage, listener in (("listening", listeners.http), ("listening-admin", listeners.admin)):
-        if listener is not None:
-            url = f"{scheme}://{address_text(options.host, listener.getsockname()[1])}"
-            http.listen(listener, listeners.tls, is_admin=listener is listeners.admin)
+    sockets: tuple[tuple[Role, str, tuple[socket.socket, ...]], ...] = (
+        ("http", "listening", listeners.http),
+        ("admin", "listening-admin", listeners.admin),
+    )
+    for role, stage, opened in sockets:
+        for listener in opened:
+            url = url_of(scheme, listeners.location(listener, role, options))
+            http.listen(listener, listeners.tls, is_admin=role == "admin")
             options.on_progress(Progress(stage=stage, model=_name(options), url=url))
 
 
@@ -127,7 +174,7 @@ def _listen_grpc(http: HttpServer, listeners: _Listeners, app: App) -> None:
         if not app.serves_models:
             listener.close()
             continue
-        url = address_text(app.options.host, listener.getsockname()[1])
+        url = listeners.location(listener, "grpc", app.options)
         http.listen(listener, listeners.grpc_tls)
         app.options.on_progress(Progress(stage="listening-grpc", url=url))
 
@@ -147,19 +194,36 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _signals(app: App, http: HttpServer, *, early: _EarlySignals) -> Iterator[None]:
-    """Let signals end the server; those that came `early` count, too."""
+def _signals(ending: _Ending, reload: Reload, *, early: _EarlySignals) -> Iterator[None]:
+    """Let signals end the server, or reload its models; those that came `early` count, too."""
     loop = asyncio.get_running_loop()
-    ending = _Ending(app, http)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ending.on_signal, number, app.options.drain_delay)
-    for early_number in early.seen:
-        ending.on_signal(early_number, 0)  # nobody has been told of the server yet
+
+    def on_hangup() -> None:
+        if early.terminal.leave():
+            ending.on_signal(signal.SIGTERM)
+        elif not ending.has_begun:
+            reload.request()
+            ending.supervision.look()
+
+    handlers: dict[int, Callable[[], None]] = {
+        signal.SIGTERM: functools.partial(ending.on_signal, signal.SIGTERM, ending.drain_delay),
+        signal.SIGINT: functools.partial(ending.on_signal, signal.SIGINT),
+    }
+    if early.reloads:
+        handlers[signal.SIGHUP] = on_hangup
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    for number in early.seen:  # nobody has been told of the server yet, so there is nothing to wait for
+        if number == signal.SIGHUP:
+            on_hangup()
+        else:
+            ending.on_signal(number)
     try:
         yield
     finally:
         ending.close()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        reload.close()
+        for number in handlers:
             loop.remove_signal_handler(number)
 
 
@@ -169,16 +233,24 @@ class _Ending:
     With a drain delay, SIGTERM first makes the server no longer ready, and ends it when the delay is over.
     """
 
-    def __init__(self, app: App, http: HttpServer) -> None:
+    def __init__(self, app: App, http: HttpServer, supervision: Supervision) -> None:
+        """`supervision` is told."""
+        self.drain_delay = app.options.drain_delay
+        self.supervision = supervision
         self._app = app
         self._http = http
         self._delays: list[asyncio.TimerHandle] = []
         self._kills: list[asyncio.Future[None]] = []
 
-    def on_signal(self, number: int, delay: float) -> None:
+    @property
+    def has_begun(self) -> bool:
+        """Whether the server has been told to end."""
+        return self._http.is_stopping or bool(self._delays)
+
+    def on_signal(self, number: int, delay: float = 0.0) -> None:
         """Begin to end; `delay`: the seconds for which SIGTERM lets the server go on."""
         app = self._app
-        if self._http.is_stopping or self._delays:
+        if self.has_begun:
             self._http.force_stop()
             app.cancel_all()
             self._kills.append(asyncio.ensure_future(app.kill()))
@@ -193,6 +265,7 @@ class _Ending:
             if number == signal.SIGINT:
                 app.cancel_all()
             self._end()
+        self.supervision.look()
 
     def close(self) -> None:
         """Let what is delayed never come: the server has ended."""

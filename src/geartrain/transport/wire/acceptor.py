@@ -82,7 +82,7 @@ class Acceptor:
                 self._rest(error)
                 return False
             try:
-                connection = self._connections.expect(address[0] if address else "")
+                connection = self._connections.expect(address[0] if isinstance(address, tuple) else "")
             except ConnectionRefusedError:
                 client.close()
                 continue
