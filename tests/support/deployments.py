@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from geartrain.domain.predictions.calls import WorkerObserver
@@ -58,7 +59,7 @@ class FakeOutbound:
         self.new_attachments = new_attachments
         self._input_files = input_files
 
-    def input_files(self, signature: Signature, user_agent: str | None) -> InputFilesPort:
+    def input_files(self, signature: Signature, user_agent: str | None, *, root: Path | None = None) -> InputFilesPort:
         """See `OutboundPort`."""
         assert self._input_files is not None, "this model takes no files"
         return self._input_files()

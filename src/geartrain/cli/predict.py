@@ -48,7 +48,7 @@ class Plan:
 async def predict(plan: Plan, observer: RunObserver) -> int:
     """Run the plan and return the exit code; what is wrong has been said on stderr."""
     options = ServeOptions(
-        source=msgspec.structs.replace(plan.source, replicas=1),  # for one prediction
+        source=msgspec.structs.replace(plan.source, replicas=1, warmup=()),  # for one prediction
         setup_timeout=plan.setup_timeout,
         max_download_bytes=NO_LIMIT,  # a person's own files need no guard
         allow_private_urls=True,  # the person at the terminal can reach them anyway

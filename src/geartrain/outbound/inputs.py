@@ -43,6 +43,9 @@ class InputFiles:
     One object serves all predictions of a signature. `max_bytes` limits every file after decoding, and ten times that
     all files of one prediction; `timeout` is the longest silence of a server in seconds. `on_bytes` is told, for each
     download, the place of its value in the input, the bytes that have come, and of how many, if that is known.
+
+    With `root`, for inputs that are the operator's own, a value that is no URL is the path of a file, relative to that
+    folder; the model gets the file itself.
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class InputFiles:
         timeout: float,
         user_agent: str | None = None,
         on_bytes: Callable[[str, int, int | None], None] | None = None,
+        root: Path | None = None,
     ) -> None:
+        self._root = root
         self._references = FileReferences(signature)
         self._policy = policy
         self._max_bytes = max_bytes
@@ -73,7 +78,9 @@ class InputFiles:
         A path or file value must be an http:, https: or data: URL: a bare path would let a client read the server's
         files. Takes 0.15 ms for each MiB of base64.
         """
-        return field_errors(self._references.find(values)[1])
+        local, places = self._split(self._references.find(values)[1])
+        missing = [_field_error(place, f"there is no file {path}") for place, path in local if not path.is_file()]
+        return (*missing, *field_errors(places))
 
     async def fetch(self, values: dict[str, Any], folder: Callable[[], Path]) -> dict[str, Any]:
         """The input with every file decoded or downloaded, and its value replaced by the file's absolute path.
@@ -84,7 +91,10 @@ class InputFiles:
         Raises GeartrainError: INVALID_INPUT: what `check` reports.
         Raises DownloadError: a URL that is well-formed could not be fetched, or is refused, or too large.
         """
-        copied, places = self._references.find(values)
+        copied, found = self._references.find(values)
+        local, places = self._split(found)
+        for place, own in local:
+            place.put(str(own))
         errors = field_errors(places, payloads=False)
         if errors:
             raise _invalid(errors)
@@ -106,6 +116,13 @@ class InputFiles:
         for place, path in job.done:
             place.put(path)
         return copied
+
+    def _split(self, places: list[FilePlace]) -> tuple[list[tuple[FilePlace, Path]], list[FilePlace]]:
+        """Tell the operator's own files, which are paths below `root`, from those that have to be fetched."""
+        if self._root is None:
+            return [], places
+        local = [(place, self._root / place.url) for place in places if not _scheme(place.url)]
+        return local, [place for place in places if _scheme(place.url)]
 
     async def _client(self) -> httpx.AsyncClient:
         if self._tls is None:

@@ -34,6 +34,7 @@ _FIXES: Final = {
     "priority_levels": "write a number of levels, or a list with keys such as `timeout: 2s` for each",
     "default_priority": "write the number of a level, 1 for the highest",
     "batching": "write `off`, or keys such as `max_size: 64` indented below it",
+    "warmup": "write a list of inputs, such as `- text: hello`",
 }
 SETTINGS_KEYS: Final = frozenset(_FIXES)
 
@@ -50,6 +51,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Of a model that is a file: `file` names it where its folder has several, `backend` is what runs it, `platform` says
     the same in the terms of the Open Inference Protocol, and `parameters` are options of the backend. `batching` has
     fields of `domain.predictions.batching.BatchPolicy`.
+
+    `warmup` are inputs that each worker runs before it is ready: JSON objects, with paths of files relative to the
+    model's folder.
     """
 
     versions: tuple[int, ...] | int | None = None
@@ -65,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     parameters: Mapping[str, Any] = {}
     batching: Mapping[str, Any] | None = None
+    warmup: tuple[bytes, ...] = ()
 
     @property
     def names_file(self) -> bool:
@@ -113,6 +118,7 @@ def read_settings(folder: pathlib.Path) -> Settings:
         file=_value(path, document, "file", read=_file),
         parameters=_value(path, document, "parameters", read=_mapping) or {},
         batching=_value(path, document, "batching", read=read_batching),
+        warmup=_value(path, document, "warmup", read=_inputs) or (),
     )
     try:
         _check_backend(settings)
@@ -189,6 +195,16 @@ def _mapping(value: object) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ValueError
     return value
+
+
+def _inputs(value: object) -> tuple[bytes, ...]:
+    """Return a list of inputs as JSON."""
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    try:
+        return tuple(msgspec.json.encode(_mapping(item)) for item in value)
+    except TypeError:  # what YAML has and JSON has not, such as a key that is a date
+        raise ValueError from None
 
 
 def _default(value: object) -> int | None:

@@ -45,7 +45,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
     In `mode` "train" the runner is what trains the model: its `train()` is called, once at a time.
 
-    `replicas`, `queue`, `timeout`, `priorities` and `batching` are what its `geartrain.yaml` says of them.
+    `replicas`, `queue`, `timeout`, `priorities`, `batching` and `warmup` are what its `geartrain.yaml` says of them.
 
     A model that is a file has a `backend` that runs it, with `options`; `file` is where it lies, and `runner` the same
     relative to `root`.
@@ -67,6 +67,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     file: pathlib.Path | None = None
     options: Mapping[str, Any] = {}
     batching: Mapping[str, Any] | None = None
+    warmup: tuple[bytes, ...] = ()
 
     @property
     def max_concurrency(self) -> int | None:
@@ -140,6 +141,7 @@ def find_model(
         timeout=settings.timeout,
         priorities=settings.priorities,
         batching=settings.batching,
+        warmup=settings.warmup,
         **_from_variables(config, settings, environ),
     )
 
@@ -188,6 +190,7 @@ def _file_source(
         file=path,
         options=settings.parameters,
         batching=settings.batching,
+        warmup=settings.warmup,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from geartrain.apis import cog
@@ -46,7 +47,7 @@ class Outbound:
 
         return AttachmentStore(self._workspace.folder(), self._options.max_download_bytes)
 
-    def input_files(self, signature: Signature, user_agent: str | None) -> InputFilesPort:
+    def input_files(self, signature: Signature, user_agent: str | None, *, root: Path | None = None) -> InputFilesPort:
         """Return what makes local files of the URLs in the inputs of a model."""
         from geartrain.outbound.inputs import InputFiles
 
@@ -57,6 +58,7 @@ class Outbound:
             timeout=_DOWNLOAD_SILENCE,
             user_agent=user_agent,
             on_bytes=self._options.on_download,
+            root=root,
         )
 
     def webhooks(self, token: str | None, interval: float) -> Webhooks:

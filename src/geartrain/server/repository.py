@@ -18,6 +18,7 @@ from geartrain.server.workers import launch
 from geartrain.service.mirror import PrintMirror
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, OutboundPort, VersionRecord
 from geartrain.service.models.repository import LoadError, Wanted
+from geartrain.service.models.warmup import NO_EXAMPLES, Examples
 
 
 class ServedModels:
@@ -111,4 +112,5 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         webhook_interval=variables.webhook_interval,
         webhook_token=variables.webhook_token,
         user_agent=variables.user_agent,
+        examples=NO_EXAMPLES if is_training else Examples(source.warmup, source.root),
     )

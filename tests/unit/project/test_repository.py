@@ -284,3 +284,15 @@ def test_a_symlink_to_a_model_is_a_model(tmp_path: Path) -> None:
 def test_names_may_be_any(tmp_path: Path) -> None:
     names = ["with space", "ünï", "a.b", "50%"]
     assert repository(tmp_path, *(f"{name}/run.py" for name in names)).names() == sorted(names)
+
+
+def test_the_inputs_of_a_warm_up_are_json(tmp_path: Path) -> None:
+    write(tmp_path, **{"geartrain.yaml": "warmup:\n  - text: hi\n    size: [1, 2]\n  - {}\n"})
+    assert read_settings(tmp_path).warmup == (b'{"text":"hi","size":[1,2]}', b"{}")
+
+
+@pytest.mark.parametrize("text", ["warmup: yes", "warmup: [3]", "warmup: {text: hi}", "warmup: [{1: a}]"])
+def test_a_warm_up_that_is_no_list_of_inputs_is_refused(tmp_path: Path, text: str) -> None:
+    write(tmp_path, **{"geartrain.yaml": text})
+    with pytest.raises(ProjectError, match=r"`warmup` is .*; write a list of inputs, such as `- text: hello`"):
+        read_settings(tmp_path)

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -22,6 +23,7 @@ from geartrain.service.models.interface import Interface
 from geartrain.service.models.predictions import Executions, Predictions
 from geartrain.service.models.replicas import Spawn
 from geartrain.service.models.restarts import RestartPolicy
+from geartrain.service.models.warmup import NO_EXAMPLES, Examples, WarmUp
 from geartrain.service.models.workers import HealthReport, Workers
 from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort, OutputsPort
 from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
@@ -64,6 +66,7 @@ class DeploymentSettings:
     webhook_interval: float = DEFAULT_INTERVAL  # the least time between two of output and logs
     webhook_token: str | None = dataclasses.field(default=None, repr=False)
     user_agent: str | None = None  # of the requests for input files
+    examples: Examples = NO_EXAMPLES  # that each worker runs before it is ready
 
 
 class VersionRecord(msgspec.Struct, frozen=True, eq=False):
@@ -88,8 +91,11 @@ class OutboundPort(Protocol):
     def new_attachments(self) -> AttachmentStorePort:
         """Return what takes the files that come with one request."""
 
-    def input_files(self, signature: Signature, user_agent: str | None) -> InputFilesPort:
-        """Return what makes local files of the URLs in the inputs of a model."""
+    def input_files(self, signature: Signature, user_agent: str | None, *, root: Path | None = None) -> InputFilesPort:
+        """Return what makes local files of the URLs in the inputs of a model.
+
+        With `root`, for inputs that are the operator's own, also of paths relative to that folder.
+        """
 
     def webhooks(self, token: str | None, interval: float) -> Webhooks:
         """Return what sends webhooks with this token, at least `interval` seconds apart."""
@@ -119,8 +125,14 @@ class Deployment:
         self.settings = settings
         self.loaded = asyncio.Event()  # the interface is known
         self.executions = Executions()
-        self.workers = Workers(spawn, self, replicas=settings.replicas, restarts=settings.restarts, clock=clock)
         self.outbound = outbound
+        self.workers = Workers(
+            _warming_up(spawn, settings, outbound),
+            self,
+            replicas=settings.replicas,
+            restarts=settings.restarts,
+            clock=clock,
+        )
         self.predictions = record.predictions
         self._on_setup_output = on_setup_output
         self._admission: Admission | None = None
@@ -276,3 +288,16 @@ class Deployment:
     def on_setup_output(self, _source: LogSource, data: str) -> None:
         """Pass it on."""
         self._on_setup_output(data)
+
+
+def _warming_up(spawn: Spawn, settings: DeploymentSettings, outbound: OutboundPort) -> Spawn:
+    """Return what spawns workers that run the model's examples before they are ready, if it has any."""
+    examples = settings.examples
+    if not examples.inputs:
+        return spawn
+    warm_up = WarmUp(
+        examples=examples,
+        input_files=lambda signature: outbound.input_files(signature, settings.user_agent, root=examples.root),
+        new_folder=outbound.new_folder,
+    )
+    return warm_up.spawning(spawn)

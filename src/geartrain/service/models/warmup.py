@@ -1,0 +1,224 @@
+"""The warm-up of a worker: example inputs that it runs after its setup, before it takes predictions."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.domain.errors import FieldError, GeartrainError
+from geartrain.domain.predictions.batch_items import BatchItems
+from geartrain.domain.predictions.calls import (
+    CallInput,
+    Canceled,
+    Failed,
+    FileRef,
+    ItemEnd,
+    ItemInput,
+    WorkerInfo,
+    WorkerObserver,
+)
+from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.signature.types import Signature
+from geartrain.domain.signature.validation import InputValidator
+from geartrain.service.models.admission import NoInputFiles
+from geartrain.service.models.replicas import Spawn
+from geartrain.service.ports import FolderPort, InputFilesPort, WorkerPort
+
+_SLOT: Final = 0
+_STOP_GRACE: Final = 0.0  # seconds; a worker that cannot run its examples is of no use
+
+
+class WarmUpError(Exception):
+    """A worker could not run an example; the message names the example and says why."""
+
+
+class Examples(msgspec.Struct, frozen=True):
+    """The inputs of a warm-up, each a JSON object in UTF-8. Paths of files in them are relative to `root`."""
+
+    inputs: tuple[bytes, ...] = ()
+    root: Path = Path()
+
+
+NO_EXAMPLES: Final = Examples()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmUp:
+    """The examples of one model, and what its input files need."""
+
+    examples: Examples
+    input_files: Callable[[Signature], InputFilesPort]
+    new_folder: Callable[[], FolderPort]
+
+    def spawning(self, spawn: Spawn) -> Spawn:
+        """Return what spawns a worker whose start ends when it has run the examples."""
+        return lambda observer: WarmedWorker(spawn, observer, self)
+
+    def check(self, info: WorkerInfo) -> None:
+        """Raise `WarmUpError` for an example that does not fit the signature, or whose file is not there."""
+        validator = InputValidator(info.signature)
+        files = self._files(info, validator)
+        for name, example in self._named():
+            try:
+                errors = validator.check(example) or files.check(msgspec.json.decode(example))
+            except GeartrainError as error:
+                raise WarmUpError(f"`{name}` in geartrain.yaml: {error}") from error
+            if errors:
+                raise WarmUpError(f"`{name}` in geartrain.yaml does not fit the model: {_listed(errors)}")
+
+    async def run(self, worker: WorkerPort, info: WorkerInfo, observer: WorkerObserver) -> None:
+        """Run the examples, one after the other; what they print is told as output of setup. Raises `WarmUpError`."""
+        files = self._files(info, InputValidator(info.signature))
+        for name, example in self._named():
+            values: dict[str, Any] = msgspec.json.decode(example)
+            if not files.needed(values):
+                await _run_one(name, example, worker, info=info, observer=observer)
+                continue
+            folder = self.new_folder()
+            try:
+                fetched = msgspec.json.encode(await _fetch(name, values, files, folder=folder))
+                await _run_one(name, fetched, worker, info=info, observer=observer)
+            finally:
+                await folder.remove()
+
+    def _named(self) -> Iterator[tuple[str, bytes]]:
+        return ((f"warmup[{index}]", example) for index, example in enumerate(self.examples.inputs))
+
+    def _files(self, info: WorkerInfo, validator: InputValidator) -> InputFilesPort:
+        return self.input_files(info.signature) if validator.file_fields else NoInputFiles()
+
+
+async def _fetch(name: str, values: dict[str, Any], files: InputFilesPort, *, folder: FolderPort) -> dict[str, Any]:
+    try:
+        return await files.fetch(values, folder.path)
+    except Exception as error:
+        raise WarmUpError(f"`{name}` in geartrain.yaml: {error}") from error
+
+
+async def _run_one(
+    name: str, example: bytes, worker: WorkerPort, *, info: WorkerInfo, observer: WorkerObserver
+) -> None:
+    rows = 1
+    if info.batching is not None:
+        try:
+            rows = BatchItems(info.signature, info.batching).measure(example, None)[1]
+        except GeartrainError as error:
+            raise WarmUpError(f"`{name}` in geartrain.yaml: {_listed(error.fields) or error}") from error
+    call = _ExampleCall(worker, observer)
+    worker.run(_SLOT, CallInput(name, (ItemInput(name, example, rows),)), call)
+    await call.is_over.wait()
+    if call.fault:
+        raise WarmUpError(f"`{name}` in geartrain.yaml could not be run: {call.fault}")
+
+
+class WarmedWorker:
+    """A `WorkerPort` around another, which has run its examples when its start returns. It observes the other one."""
+
+    def __init__(self, spawn: Spawn, observer: WorkerObserver, warm_up: WarmUp) -> None:
+        """Raises OSError if no process can be had."""
+        self._observer = observer
+        self._warm_up = warm_up
+        self._faults: list[str] = []  # why it cannot be ready
+        self._is_ready = False
+        self._worker = worker = spawn(self)
+        # From here on calls reach the worker itself.
+        self.run, self.cancel, self.discard = worker.run, worker.cancel, worker.discard
+        self.kill, self.healthcheck, self.stop = worker.kill, worker.healthcheck, worker.stop
+
+    async def start(self) -> WorkerInfo:
+        """Wait until the examples have been run.
+
+        Raises what the start of the worker raises, and `WarmUpError`: then the worker has been stopped.
+        """
+        try:
+            info = await self._worker.start()
+            await self._warm_up.run(self._worker, info, self)
+        except WarmUpError:
+            await self._worker.stop(_STOP_GRACE)
+            raise
+        except Exception as error:
+            for fault in self._faults:
+                raise WarmUpError(fault) from error
+            raise
+        for fault in self._faults:  # it died after its last example
+            raise WarmUpError(fault)
+        self._is_ready = True
+        return info
+
+    # the worker's observer
+
+    def on_setup_log(self, source: LogSource, data: str) -> None:
+        """Pass it on."""
+        self._observer.on_setup_log(source, data)
+
+    def on_loaded(self, info: WorkerInfo) -> None:
+        """Check the examples before the setup, which may take minutes."""
+        self._observer.on_loaded(info)
+        try:
+            self._warm_up.check(info)
+        except WarmUpError as error:
+            self._faults.append(str(error))
+            self._worker.kill(str(error))
+
+    def on_lost(self, reason: str) -> None:
+        """A worker that dies while it runs its examples is one that could not be set up."""
+        if self._is_ready:
+            self._observer.on_lost(reason)
+        else:
+            self._faults.append(reason)
+
+
+class _ExampleCall:
+    """The listener of one example. Its outputs are thrown away; `fault` says why it failed, empty if it did not."""
+
+    def __init__(self, worker: WorkerPort, observer: WorkerObserver) -> None:
+        self.is_over = asyncio.Event()
+        self.fault = ""
+        self._worker = worker
+        self._observer = observer
+
+    def on_begin(self) -> None:
+        """Nobody waits for it."""
+
+    def on_unstarted(self) -> None:
+        """The worker has died before."""
+        self._fail("the worker died before the run began")
+
+    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:  # noqa: ARG002 - the port's
+        """Throw it away."""
+        self._worker.discard(files)
+
+    def on_log(self, item: int, source: LogSource, data: str) -> None:  # noqa: ARG002 - the port's
+        """It belongs to the setup."""
+        self._observer.on_setup_log(source, data)
+
+    def on_metric(self, item: int, metric: Metric) -> None:
+        """It is no prediction's."""
+
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
+        """Throw the output away; the example is over when the slot is free."""
+        for end in ends:
+            self._worker.discard(end.files)
+            if isinstance(end.outcome, Failed):
+                self._fail(end.outcome.error)
+            elif isinstance(end.outcome, Canceled):
+                self._fail("the run was canceled")
+        if idle:
+            self.is_over.set()
+
+    def on_idle(self) -> None:
+        """It is over."""
+        self.is_over.set()
+
+    def _fail(self, fault: str) -> None:
+        self.fault = fault
+        self.is_over.set()
+
+
+def _listed(errors: Sequence[FieldError]) -> str:
+    return "; ".join(f"{'.'.join(map(str, error.loc[2:])) or 'input'}: {error.msg}" for error in errors)
