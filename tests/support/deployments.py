@@ -82,7 +82,7 @@ def unspawned(
     """Return a deployment without a worker. `options` are those of `Deployment`."""
     return Deployment(
         record or VersionRecord(name, number),
-        spawn,
+        lambda _index, observer: spawn(observer),
         settings=settings or DeploymentSettings(),
         outbound=outbound or FakeOutbound(),
         **options,

@@ -155,6 +155,16 @@ class Scope:
             self._metrics = Metrics(self._emit)
         return self._metrics
 
+    @property
+    def device(self) -> str:
+        """The device of this worker, as PyTorch calls it: `cuda:0`, the first of its GPUs, or `cpu`.
+
+        It follows from `devices` and `replicas` of the model's geartrain.yaml.
+        """
+        from geartrain.authoring.devices import own_device  # late: few models ask
+
+        return own_device()
+
     def record_metric(self, key: str, value: Any, mode: str | None = "replace") -> None:
         """Record a metric: `Metrics.record`."""
         self.metrics.record(key, value, mode)

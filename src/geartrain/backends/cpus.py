@@ -11,10 +11,13 @@ _CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def usable_cpus(control_groups: Path = _CONTROL_GROUPS) -> int:
-    """Return the number of processors that this process may use, at least 1.
+    """Return the number of processors that this process may use, at least 1; what OMP_NUM_THREADS says comes first.
 
     Libraries count the machine's, and run with too many threads in a container that has a share of them.
     """
+    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(control_groups)
     return max(1, min(affinity, math.ceil(quota))) if quota else affinity

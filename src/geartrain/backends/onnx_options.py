@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from geartrain.authoring.devices import own_device
 from geartrain.backends.cpus import usable_cpus
 from geartrain.backends.interface import BackendError
 from geartrain.backends.options import Options, flag, mapping, text, whole_number, wrong
@@ -31,13 +32,16 @@ Provider = tuple[str, dict[str, str]]
 def providers(runtime: Any, options: Options) -> list[Provider]:
     """Return the execution providers with their options, the preferred one first; raise `BackendError`.
 
-    Without the option: a GPU's where this build of onnxruntime has one, and the processor. What the GPU's cannot do,
-    the processor does, so its provider is added to any list.
+    Without the option: a GPU's where this build of onnxruntime has one and the worker has a GPU, and the processor.
+    What the GPU's cannot do, the processor does, so its provider is added to any list.
     """
     available = runtime.get_available_providers()
     given = options.get("providers")
     if given is None:
-        return [(name, {}) for name in _BY_DEFAULT if name in available]
+        by_default = [name for name in _BY_DEFAULT if name in available]
+        if len(by_default) > 1 and own_device() == "cpu":
+            by_default = [_CPU]
+        return [(name, {}) for name in by_default]
     items = [given] if isinstance(given, str) else given
     if not isinstance(items, list) or not items:
         raise wrong("providers", given, f"write a list of names; this onnxruntime has {', '.join(available)}")

@@ -65,6 +65,7 @@ class Launch(msgspec.Struct, frozen=True):
     backend: BackendChoice | None = None
     batching: Mapping[str, Any] | None = None  # settings of `domain.predictions.batching.BatchPolicy`
     wakeup: WakeupMode = "adaptive"
+    cpus: tuple[int, ...] = ()  # the processors that it is pinned to; none: it may use those of the server
 
 
 class ChildState(StrEnum):
@@ -125,7 +126,7 @@ class ChildWorker:
         self._life = StateMachine("the process of a worker", CHILD_STEPS, ChildState.SPAWNED)
         self._observer = observer
         folder = WorkerFolder()
-        self._process = WorkerProcess(launch.root, launch.environment)
+        self._process = WorkerProcess(launch.root, launch.environment, launch.cpus)
         self._log = ModelLog()
         self._raw_output = RawOutput(self._log, observer.on_setup_log)
         self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._raw_output.give)

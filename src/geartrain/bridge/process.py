@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -22,8 +22,8 @@ from typing import IO
 class WorkerProcess:
     """One child process in a session of its own, with a control socket and captured standard streams."""
 
-    def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
-        """Spawn the child in `root` with `environment` added to ours.
+    def __init__(self, root: Path, environment: Mapping[str, str], cpus: Sequence[int] = ()) -> None:
+        """Spawn the child in `root` with `environment` added to ours. It pins itself to the processors `cpus`, if any.
 
         Best called on the main thread: where the kernel cannot watch the pipe, the child asks to be killed when the
         thread that made it ends.
@@ -34,7 +34,16 @@ class WorkerProcess:
             self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 # -P: the model's folder must not shadow the modules that the worker itself is made of.
                 # -u: what is written to the interpreter's own streams belongs to this prediction, not to a later one.
-                [sys.executable, "-P", "-u", "-m", "geartrain.worker", str(child_end.fileno()), str(alarm)],
+                [
+                    sys.executable,
+                    "-P",
+                    "-u",
+                    "-m",
+                    "geartrain.worker",
+                    str(child_end.fileno()),
+                    str(alarm),
+                    *map(str, cpus),
+                ],
                 cwd=root,
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from geartrain.cli.options import MODELS, PREDICTIONS
+from geartrain.project.device_settings import Devices, read_devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
 from geartrain.project.served import find_served
@@ -16,6 +17,17 @@ from geartrain.project.source import Mode, ModelSource
 from geartrain.project.variables import Variables, resolve
 
 DEFAULT_INFERENCE_QUEUE: Final = 1024  # requests
+
+
+def parse_devices(text: str | Devices) -> Devices:
+    """Read `auto`, `cpu`, or names of devices with commas between them."""
+    if isinstance(text, Devices):
+        return text
+    try:
+        return read_devices(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no device; write auto, cpu, or names such as cuda:0,cuda:1") from None
+
 
 Target = Annotated[
     str | None,
@@ -43,6 +55,17 @@ Replicas = Annotated[
         min=1,
         metavar="N",
         help="Equal workers of each model that does not say itself how many.",
+        rich_help_panel=MODELS,
+    ),
+]
+DeviceNames = Annotated[
+    Devices | None,
+    typer.Option(
+        parser=parse_devices,
+        metavar="auto|cpu|NAME,…",
+        help="The devices of each model that does not say itself: auto divides the GPUs that the server sees among the "
+        "replicas of a model, cpu hides them, and names such as cuda:0,cuda:1 choose some. auto by default.",
+        show_default=False,
         rich_help_panel=MODELS,
     ),
 ]

@@ -12,6 +12,7 @@ import typer
 from geartrain.cli import access, grpc, logs, models, options, wire
 from geartrain.cli.failure import FAILURE, fail
 from geartrain.cli.startup import ServeObserver
+from geartrain.project.device_settings import AUTO
 from geartrain.project.source import ProjectError, find_model
 from geartrain.project.variables import DEFAULT_PORT
 
@@ -99,6 +100,7 @@ def serve(
     default_model: models.DefaultModel = None,
     load: models.Load = "all",
     replicas: models.Replicas = 1,
+    devices: models.DeviceNames = None,
     inference_queue: models.InferenceQueue = models.DEFAULT_INFERENCE_QUEUE,
     reload: models.Reload = False,
     no_pickle: options.NoPickle = False,
@@ -166,6 +168,7 @@ def serve(
         default_model=default_model,
         load=found.to_load,
         replicas=replicas,
+        devices=devices or AUTO,
         inference_queue=inference_queue,
         reload=reload,
         ready_file=find_ready_file(os.environ),

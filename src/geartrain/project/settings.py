@@ -12,6 +12,7 @@ import msgspec
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.project.batching_settings import read_batching
 from geartrain.project.config import kind_of, parse, read_environment, read_text
+from geartrain.project.device_settings import Devices, read_devices
 from geartrain.project.durations import read_any_duration
 from geartrain.project.errors import ProjectError
 from geartrain.project.formats import backend_of_platform, known_backends
@@ -34,6 +35,9 @@ _FIXES: Final = {
     "priority_levels": "write a number of levels, or a list with keys such as `timeout: 2s` for each",
     "default_priority": "write the number of a level, 1 for the highest",
     "batching": "write `off`, or keys such as `max_size: 64` indented below it",
+    "devices": "write `auto`, `cpu`, or a list such as [cuda:0, cuda:1]",
+    "gpus_per_replica": "write a whole number of at least 1",
+    "cpus_per_replica": "write a whole number of at least 1",
     "warmup": "write a list of inputs, such as `- text: hello`",
 }
 SETTINGS_KEYS: Final = frozenset(_FIXES)
@@ -51,6 +55,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Of a model that is a file: `file` names it where its folder has several, `backend` is what runs it, `platform` says
     the same in the terms of the Open Inference Protocol, and `parameters` are options of the backend. `batching` has
     fields of `domain.predictions.batching.BatchPolicy`.
+
+    `devices` are those that its replicas are put on; `gpus_per_replica` and `cpus_per_replica` are how many GPUs and
+    processors each of them has for itself, 0 where nothing is said.
 
     `warmup` are inputs that each worker runs before it is ready: JSON objects, with paths of files relative to the
     model's folder.
@@ -70,6 +77,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, Any] = {}
     batching: Mapping[str, Any] | None = None
     warmup: tuple[bytes, ...] = ()
+    devices: Devices | None = None
+    gpus_per_replica: int = 0
+    cpus_per_replica: int = 0
 
     @property
     def names_file(self) -> bool:
@@ -119,6 +129,9 @@ def read_settings(folder: pathlib.Path) -> Settings:
         parameters=_value(path, document, "parameters", read=_mapping) or {},
         batching=_value(path, document, "batching", read=read_batching),
         warmup=_value(path, document, "warmup", read=_inputs) or (),
+        devices=_value(path, document, "devices", read=read_devices),
+        gpus_per_replica=_value(path, document, "gpus_per_replica", read=_positive) or 0,
+        cpus_per_replica=_value(path, document, "cpus_per_replica", read=_positive) or 0,
     )
     try:
         _check_backend(settings)

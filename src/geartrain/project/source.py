@@ -13,6 +13,7 @@ import msgspec
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.project import formats
 from geartrain.project.config import CONFIG_NAME, CogConfig, read_config
+from geartrain.project.device_settings import Devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.modelfile import ModelFile, file_in, file_named
 from geartrain.project.settings import SETTINGS_NAME, Settings, read_settings
@@ -45,7 +46,8 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
     In `mode` "train" the runner is what trains the model: its `train()` is called, once at a time.
 
-    `replicas`, `queue`, `timeout`, `priorities`, `batching` and `warmup` are what its `geartrain.yaml` says of them.
+    `replicas`, `queue`, `timeout`, `priorities`, `batching`, `warmup`, `devices`, `gpus_per_replica` and
+    `cpus_per_replica` are what its `geartrain.yaml` says of them.
 
     A model that is a file has a `backend` that runs it, with `options`; `file` is where it lies, and `runner` the same
     relative to `root`.
@@ -68,6 +70,9 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}
     batching: Mapping[str, Any] | None = None
     warmup: tuple[bytes, ...] = ()
+    devices: Devices | None = None
+    gpus_per_replica: int = 0
+    cpus_per_replica: int = 0
 
     @property
     def max_concurrency(self) -> int | None:
@@ -142,6 +147,9 @@ def find_model(
         priorities=settings.priorities,
         batching=settings.batching,
         warmup=settings.warmup,
+        devices=settings.devices,
+        gpus_per_replica=settings.gpus_per_replica,
+        cpus_per_replica=settings.cpus_per_replica,
         **_from_variables(config, settings, environ),
     )
 
@@ -191,6 +199,9 @@ def _file_source(
         options=settings.parameters,
         batching=settings.batching,
         warmup=settings.warmup,
+        devices=settings.devices,
+        gpus_per_replica=settings.gpus_per_replica,
+        cpus_per_replica=settings.cpus_per_replica,
     )
 
 

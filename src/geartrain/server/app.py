@@ -23,7 +23,7 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import STOP_GRACE, Deployment, OutboundPort
 from geartrain.service.models.entry import ModelEntry, ModelRef
 from geartrain.service.models.ondemand import OnDemandWorker
-from geartrain.service.models.replicas import ModelSetupError, Spawn
+from geartrain.service.models.replicas import ModelSetupError, SpawnReplica
 from geartrain.service.models.repository import Step
 from geartrain.service.models.trainings import Trainings
 from geartrain.service.ports import WorkerPort
@@ -203,10 +203,10 @@ def _make_trainings(
     return Trainings(ModelRef(lambda: entry), load), (deployment,)
 
 
-def _on_demand(options: ServeOptions, source: ModelSource) -> Spawn:
+def _on_demand(options: ServeOptions, source: ModelSource) -> SpawnReplica:
     """Return what makes the worker of a training, which has a process only while there is something to run."""
 
-    def spawn(observer: WorkerObserver) -> WorkerPort:
+    def spawn(_index: int, observer: WorkerObserver) -> WorkerPort:
         return OnDemandWorker(
             functools.partial(launch, source, wakeup=options.wakeup),
             on_load_output=observer.on_setup_log,

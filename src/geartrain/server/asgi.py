@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from geartrain.bridge.wakeup import WakeupMode
+from geartrain.project.device_settings import Devices, read_devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
 from geartrain.project.served import find_served
@@ -39,6 +40,7 @@ class AsgiOptions(TypedDict, total=False):
     default_model: str
     load: Iterable[str]
     replicas: int
+    devices: str
     reload: bool
     no_pickle: bool
     queue: int
@@ -60,7 +62,7 @@ class AsgiOptions(TypedDict, total=False):
     mirror_prints: MirrorMode
 
 
-_READ_HERE: Final = frozenset({"wait_ready", "no_pickle", "load", "restart", "restart_limit"})
+_READ_HERE: Final = frozenset({"devices", "wait_ready", "no_pickle", "load", "restart", "restart_limit"})
 _RENAMED: Final = {"max_body_size": "max_body_bytes", "max_download_size": "max_download_bytes"}
 _ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout")  # as `geartrain serve` reads them
 
@@ -97,8 +99,16 @@ def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> 
         limits=Limits(**limits),
         restarts=restarts if options.get("restart") == "on-crash" else None,
         load=load,
+        devices=_devices(options.get("devices", "auto")),
         **fields,
     )
+
+
+def _devices(text: str) -> Devices:
+    try:
+        return read_devices(text)
+    except ValueError:
+        raise ProjectError(f"`devices` is {text!r}; write auto, cpu, or names such as cuda:0,cuda:1") from None
 
 
 def _check_names(source: ModelSource | Repository, wanted: set[str]) -> None:

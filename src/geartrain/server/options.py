@@ -13,6 +13,7 @@ import msgspec
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.printed.lines import PrintedLines
 from geartrain.outbound.retries import Retries
+from geartrain.project.device_settings import AUTO, Devices
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 from geartrain.project.variables import Variables
@@ -121,6 +122,7 @@ class ServeOptions:
     limits: Limits = dataclasses.field(default_factory=Limits)
     inference_queue: int = DEFAULT_QUEUE  # requests of the Open Inference Protocol that may wait for a slot
     replicas: int = 1  # workers of a model that does not say itself how many
+    devices: Devices = AUTO  # that replicas are put on, of a model that does not say itself
     restarts: RestartPolicy | None = None  # after a crash of the worker; None: it stays DEFUNCT
     allow_private_urls: bool = False  # whether URLs of clients may lead into the server's own networks
     webhooks: WebhookOptions = WebhookOptions()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import time
 
 import msgspec
 
+from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.project.alone import ModelAlone
 from geartrain.project.changes import Attempt, Attempts
 from geartrain.project.errors import ProjectError
@@ -14,11 +14,13 @@ from geartrain.project.precheck import precheck
 from geartrain.project.repository import ModelFolder, Repository
 from geartrain.project.source import ModelSource
 from geartrain.server.options import Progress, ServeOptions
+from geartrain.server.placement import Placement, Placements
 from geartrain.server.workers import launch
 from geartrain.service.mirror import PrintMirror
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, OutboundPort, VersionRecord
 from geartrain.service.models.repository import LoadError, Wanted
 from geartrain.service.models.warmup import NO_EXAMPLES, Examples
+from geartrain.service.ports import WorkerPort
 
 
 class ServedModels:
@@ -28,6 +30,8 @@ class ServedModels:
         self._options = options
         self._outbound = outbound
         self._found: dict[str, ModelFolder] = {}
+        self._placements = Placements(options.devices)
+        self._placed: dict[tuple[str, str], tuple[Placement, ...]] = {}
         source = options.source
         self.on_disk = source if isinstance(source, Repository) else ModelAlone(source, options.target)
         self.attempts = Attempts()
@@ -62,15 +66,18 @@ class ServedModels:
         source = self._found[record.name].versions[record.number]
         if isinstance(source, ProjectError):
             raise LoadError(source.message)
-        options = self._options
+        options, placed = self._options, self._placed[record.name, record.number]
         shown = record.number if isinstance(options.source, Repository) else ""
 
         def on_setup_output(text: str) -> None:
             options.on_progress(Progress(stage="setup-output", model=record.name, version=shown, text=text))
 
+        def spawn(index: int, observer: WorkerObserver) -> WorkerPort:
+            return launch(source, observer, wakeup=options.wakeup, placement=placed[index])
+
         deployment = Deployment(
             record,
-            functools.partial(launch, source, wakeup=options.wakeup),
+            spawn,
             settings=settings_of(options, source),
             outbound=self._outbound,
             on_setup_output=on_setup_output,
@@ -93,8 +100,22 @@ class ServedModels:
                 again = msgspec.structs.replace(self._options.find_again(), name=name)
                 precheck(again)
             found = ModelFolder(name=name, versions={"1": again})
+        found = msgspec.structs.replace(
+            found, versions={number: self._place(name, number, each) for number, each in found.versions.items()}
+        )
         self._found[name] = found
         return found
+
+    def _place(self, name: str, number: str, source: ModelSource | ProjectError) -> ModelSource | ProjectError:
+        """Decide where the replicas of a version run; return it, or why there is no place for them."""
+        if isinstance(source, ProjectError):
+            return source
+        replicas = settings_of(self._options, source).replicas
+        try:
+            self._placed[name, number] = self._placements.place(f"{name}/{number}", source, replicas)
+        except ProjectError as error:
+            return error
+        return source
 
 
 def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSettings:

@@ -7,10 +7,16 @@ from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.ipc.messages import BackendChoice
 from geartrain.project.source import ModelSource
+from geartrain.server.placement import ANYWHERE, Placement
 
 
 def launch(
-    source: ModelSource, observer: WorkerObserver, *, inspect: bool = False, wakeup: WakeupMode = "adaptive"
+    source: ModelSource,
+    observer: WorkerObserver,
+    *,
+    inspect: bool = False,
+    wakeup: WakeupMode = "adaptive",
+    placement: Placement = ANYWHERE,
 ) -> ChildWorker:
     """Spawn a worker of a model; `inspect` for one that only tells its signature."""
     backend = None
@@ -19,7 +25,8 @@ def launch(
     what = Launch(
         runner=source.runner,
         root=source.root,
-        environment=source.environment,
+        environment={**source.environment, **placement.environment},
+        cpus=placement.cpus,
         slots=source.max_concurrency,
         mode=source.mode,
         weights=source.variables.weights,

@@ -13,10 +13,12 @@ import pytest
 import geartrain
 import geartrain.server.http
 import geartrain.server.repository
+from geartrain.project.device_settings import Devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
 from geartrain.server import App, ServeOptions
 from geartrain.server.asgi import AsgiOptions, read_options
+from geartrain.server.placement import Placement
 from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.transport.wire.exchange import Answer, Head
@@ -48,6 +50,7 @@ def test_every_option_arrives(model: Path) -> None:
         "default_model": "cats",
         "load": ["cats"],
         "replicas": 2,
+        "devices": "cuda:1",
         "reload": True,
         "no_pickle": True,
         "queue": 3,
@@ -79,6 +82,7 @@ def test_every_option_arrives(model: Path) -> None:
         True,
     )
     assert (options.inference_queue, options.setup_timeout, options.shutdown_grace) == (4, 8.0, 9.0)
+    assert options.devices == Devices("named", ("cuda:1",))
     assert options.restarts == RestartPolicy(limit=10)
     assert (options.max_body_bytes, options.max_download_bytes) == (11, 12)
     assert (options.upload_url, options.allow_private_urls) == ("https://files.example/", True)
@@ -97,6 +101,11 @@ def test_model_that_is_not_there_is_an_error_at_once(tmp_path: Path, model: Path
         geartrain.asgi(tmp_path, load=["dogs"])
     with pytest.raises(ProjectError, match="there is no model 'dogs'; there are cats"):
         geartrain.asgi(model, default_model="dogs")
+
+
+def test_devices_that_are_none_are_an_error(model: Path) -> None:
+    with pytest.raises(ProjectError, match="`devices` is 'gpu'; write auto, cpu, or names such as cuda:0,cuda:1"):
+        geartrain.asgi(model, devices="gpu")
 
 
 def test_unknown_option_is_an_error(model: Path) -> None:
@@ -137,7 +146,7 @@ class Bench:
         self.workers: list[FakeWorker] = []
         self.apps: list[App] = []
 
-    def launch(self, _source: object, observer: Any, *, wakeup: str) -> FakeWorker:
+    def launch(self, _source: object, observer: Any, *, wakeup: str, placement: Placement) -> FakeWorker:
         self.workers.append(FakeWorker(self.runner, observer))
         return self.workers[-1]
 

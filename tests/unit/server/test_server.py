@@ -15,6 +15,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.project.source import ModelSource
 from geartrain.server import App, Progress, ServeOptions, build, log_progress
+from geartrain.server.placement import Placement
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.replicas import ModelSetupError
@@ -72,7 +73,7 @@ class Bench:
         self.progress: list[Progress] = []
         self.app: App = build(ServeOptions(source=SOURCE, on_progress=self.progress.append))
 
-    def launch(self, source: ModelSource, observer: Any, *, wakeup: str) -> Stopped:
+    def launch(self, source: ModelSource, observer: Any, *, wakeup: str, placement: Placement) -> Stopped:
         assert (source, wakeup) == (SOURCE, "adaptive")
         self.workers.append(Stopped(self.runner, observer))
         return self.workers[-1]

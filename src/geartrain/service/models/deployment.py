@@ -21,7 +21,7 @@ from geartrain.domain.signature.types import Signature
 from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
 from geartrain.service.models.interface import Interface
 from geartrain.service.models.predictions import Executions, Predictions
-from geartrain.service.models.replicas import Spawn
+from geartrain.service.models.replicas import SpawnReplica
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.models.warmup import NO_EXAMPLES, Examples, WarmUp
 from geartrain.service.models.workers import HealthReport, Workers
@@ -107,7 +107,7 @@ class Deployment:
     def __init__(
         self,
         record: VersionRecord,
-        spawn: Spawn,
+        spawn: SpawnReplica,
         *,
         settings: DeploymentSettings,
         outbound: OutboundPort,
@@ -290,7 +290,7 @@ class Deployment:
         self._on_setup_output(data)
 
 
-def _warming_up(spawn: Spawn, settings: DeploymentSettings, outbound: OutboundPort) -> Spawn:
+def _warming_up(spawn: SpawnReplica, settings: DeploymentSettings, outbound: OutboundPort) -> SpawnReplica:
     """Return what spawns workers that run the model's examples before they are ready, if it has any."""
     examples = settings.examples
     if not examples.inputs:

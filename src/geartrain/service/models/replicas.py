@@ -54,6 +54,9 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True):
 Spawn = Callable[[WorkerObserver], WorkerPort]
 """Spawns a worker that is heard by an observer; raises OSError if no process can be had. Needs no running loop."""
 
+SpawnReplica = Callable[[int, WorkerObserver], WorkerPort]
+"""As `Spawn`, for one of several replicas, by its index from 0 on."""
+
 
 class ReplicaOwner(Protocol):
     """The workers that a replica is one of."""

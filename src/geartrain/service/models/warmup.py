@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.service.models.admission import NoInputFiles
-from geartrain.service.models.replicas import Spawn
+from geartrain.service.models.replicas import Spawn, SpawnReplica
 from geartrain.service.ports import FolderPort, InputFilesPort, WorkerPort
 
 _SLOT: Final = 0
@@ -55,9 +56,9 @@ class WarmUp:
     input_files: Callable[[Signature], InputFilesPort]
     new_folder: Callable[[], FolderPort]
 
-    def spawning(self, spawn: Spawn) -> Spawn:
+    def spawning(self, spawn: SpawnReplica) -> SpawnReplica:
         """Return what spawns a worker whose start ends when it has run the examples."""
-        return lambda observer: WarmedWorker(spawn, observer, self)
+        return lambda index, observer: WarmedWorker(functools.partial(spawn, index), observer, self)
 
     def check(self, info: WorkerInfo) -> None:
         """Raise `WarmUpError` for an example that does not fit the signature, or whose file is not there."""

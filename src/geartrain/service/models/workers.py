@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -15,7 +16,7 @@ from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.printed.text import Printed
 from geartrain.service.models.healthcheck import HealthCheck
-from geartrain.service.models.replicas import ModelSetupError, Replica, ReplicaReport, SetupReport, Spawn
+from geartrain.service.models.replicas import ModelSetupError, Replica, ReplicaReport, SetupReport, SpawnReplica
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.scheduling.permits import PermitPool, SharedPermits
 
@@ -65,7 +66,7 @@ class Workers:
 
     def __init__(
         self,
-        spawn: Spawn,
+        spawn: SpawnReplica,
         observer: WorkersObserver,
         *,
         replicas: int = 1,
@@ -74,7 +75,9 @@ class Workers:
     ) -> None:
         """`restarts`: whether a crashed worker is followed by another; None: it is not, as documented."""
         self.health = Health.UNKNOWN
-        self.replicas = tuple(Replica(self, spawn, restarts, clock=clock) for _ in range(replicas))
+        self.replicas = tuple(
+            Replica(self, functools.partial(spawn, index), restarts, clock=clock) for index in range(replicas)
+        )
         self.permits: PermitPool | SharedPermits = self.replicas[0].permits  # the slots of the workers that live
         self._observer = observer
         self._has_loaded = False

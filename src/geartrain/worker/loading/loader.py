@@ -41,7 +41,7 @@ class LoadedRunner(NamedTuple):
     instance: Any
     run: Callable[..., Any]
     setup: Callable[..., Any] | None
-    setup_takes_weights: bool
+    setup_takes: frozenset[str]  # of `setup.GIVEN`
     healthcheck: Callable[[], Any] | None
     is_async: bool
     is_generator: bool
@@ -75,6 +75,8 @@ def load(ref: str, root: Path, mode: Mode = "predict", *, batching: Mapping[str,
     except UnsupportedAnnotationError as error:
         raise LoadError(f"{line_of(layers(run)[-1], where, root)}: {error}") from error
     runner = _runner(run, described, root, instance=instance)
+    if "device" in runner.setup_takes and is_for_cog(target):  # Cog gives it none: such a parameter has its default
+        runner = runner._replace(setup_takes=runner.setup_takes - {"device"})
     returns = return_text(run, owner_name=owner)
     if not returns:
         return runner
@@ -218,12 +220,12 @@ def _read(run: Callable[..., Any], owner: str, *, mode: Mode, settings: Mapping[
 
 def _runner(run: Callable[..., Any], described: _Described, root: Path, *, instance: Any) -> LoadedRunner:
     setup = _own_method(instance, "setup")
-    setup, takes_weights = (None, False) if setup is None else read_setup(setup, root)
+    setup, taken = (None, frozenset[str]()) if setup is None else read_setup(setup, root)
     return LoadedRunner(
         instance=instance,
         run=run,
         setup=setup,
-        setup_takes_weights=takes_weights,
+        setup_takes=taken,
         healthcheck=_own_method(instance, "healthcheck"),
         is_async=is_async(run),
         is_generator=is_generator(run),

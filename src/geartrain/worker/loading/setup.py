@@ -1,4 +1,4 @@
-"""Reads the `setup()` of a runner: whether it takes `weights`, and in which form."""
+"""Reads the `setup()` of a runner: whether it takes `weights` and `device`, and in which form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Final, Union
 
 from geartrain.authoring import files
 from geartrain.worker.loading.callables import SeveralFunctionsError, layers, signature_of
@@ -17,12 +17,14 @@ from geartrain.worker.loading.signature import UnsupportedAnnotationError, resol
 
 Setup = Callable[..., Any]
 
+GIVEN: Final = frozenset({"weights", "device"})
 
-def read_setup(setup: Setup, root: Path) -> tuple[Setup, bool]:
-    """Return what is to be called for a bound `setup()`, and whether `weights` are to be given to it.
 
-    They are text, or None. Where they are annotated `Path`, the function that is returned makes a `Path` of the text.
-    Raises `LoadError` for a parameter that nothing can be given to.
+def read_setup(setup: Setup, root: Path) -> tuple[Setup, frozenset[str]]:
+    """Return what is to be called for a bound `setup()`, and which of `GIVEN` are to be given to it by name.
+
+    `device` is text, such as `cuda:0`; `weights` are text, or None. Where they are annotated `Path`, the function that
+    is returned makes a `Path` of the text. Raises `LoadError` for a parameter that nothing can be given to.
     """
     line = line_of(layers(setup)[-1], "setup()", root)
     try:
@@ -33,11 +35,13 @@ def read_setup(setup: Setup, root: Path) -> tuple[Setup, bool]:
         raise LoadError(f"{line}: the signature of setup() cannot be read: {error}") from error
     optional = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     for name, parameter in parameters.items():
-        if name != "weights" and parameter.default is parameter.empty and parameter.kind not in optional:
-            raise LoadError(f"{line}: setup() has the parameter {name!r}, and nothing but weights can be given to it")
-    if "weights" not in parameters:
-        return setup, False
-    return (_with_path(setup) if _is_path(parameters["weights"].annotation, setup) else setup), True
+        if name not in GIVEN and parameter.default is parameter.empty and parameter.kind not in optional:
+            raise LoadError(
+                f"{line}: setup() has the parameter {name!r}, and nothing but weights and device can be given to it"
+            )
+    taken = GIVEN.intersection(parameters)
+    has_path = "weights" in taken and _is_path(parameters["weights"].annotation, setup)
+    return (_with_path(setup) if has_path else setup), taken
 
 
 def _is_path(annotation: Any, setup: Setup) -> bool:
@@ -55,7 +59,7 @@ def _is_path(annotation: Any, setup: Setup) -> bool:
 
 
 def _with_path(setup: Setup) -> Setup:
-    def setup_with_path(weights: str | None = None) -> Any:
-        return setup(weights=None if weights is None else files.Path.validate(weights))
+    def setup_with_path(weights: str | None = None, **further: Any) -> Any:
+        return setup(weights=None if weights is None else files.Path.validate(weights), **further)
 
     return setup_with_path

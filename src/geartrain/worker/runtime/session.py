@@ -159,8 +159,8 @@ class _Session:
             asyncio.set_event_loop(self._loop)
         if runner.setup is None:
             return
-        arguments: dict[str, Any] = {"weights": self._init.weights} if runner.setup_takes_weights else {}
         try:
+            arguments = self._arguments_of_setup(runner)
             result = runner.setup(**arguments)
             if hasattr(result, "__await__"):
                 self._await(result)
@@ -169,6 +169,16 @@ class _Session:
             self._setup_log("stderr", format_error(error))
             msg = f"setup() failed: {describe_error(error)}"
             raise _SetupFailedError(msg) from error
+
+    def _arguments_of_setup(self, runner: LoadedRunner) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+        if "weights" in runner.setup_takes:
+            arguments["weights"] = self._init.weights
+        if "device" in runner.setup_takes:
+            from geartrain.authoring.devices import own_device
+
+            arguments["device"] = own_device()
+        return arguments
 
     def _await(self, awaitable: Any) -> None:
         if self._loop is not None:

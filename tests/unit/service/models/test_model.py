@@ -163,7 +163,7 @@ class Heard:
 
 async def test_observer_hears_what_concerns_all_workers_in_order() -> None:
     runner, heard = Waiting(), Heard()
-    workers = Workers(functools.partial(FakeWorker, runner), heard)
+    workers = Workers(lambda _index, observer: FakeWorker(runner, observer), heard)
     assert heard.steps == []
     workers.spawn()
     runner.go.set()

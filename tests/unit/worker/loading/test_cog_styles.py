@@ -148,7 +148,7 @@ class Runner:
     runner = loaded(text, wrappers=WRAPPERS)
     assert names(runner) == ["text", "number"]
     assert (runner.signature.output.type.kind, runner.signature.description) == ("string", "Say it.")
-    assert runner.setup_takes_weights
+    assert runner.setup_takes == {"weights"}
     assert runner.setup is not None
     runner.setup(weights="w")
     assert runner.run(text="a") == "wa2"
@@ -374,7 +374,7 @@ class Runner:
     def run(self) -> str: ...
 """
     runner = loaded(text)
-    assert runner.setup_takes_weights
+    assert runner.setup_takes == {"weights"}
     assert runner.setup is not None
     runner.setup(weights="/some/where")
     assert type(runner.instance.weights) is kind

@@ -69,7 +69,7 @@ def test_a_class(write: Write, ref: str) -> None:
     assert runner.run(text="a") == "A"
     assert type(runner.instance).__name__ == "Runner"
     assert [field.name for field in runner.signature.inputs] == ["text"]
-    assert (runner.setup, runner.setup_takes_weights, runner.healthcheck) == (None, False, None)
+    assert (runner.setup, runner.setup_takes, runner.healthcheck) == (None, frozenset(), None)
     assert (runner.is_async, runner.is_generator, runner.max_concurrency) == (False, False, None)
 
 
@@ -213,7 +213,7 @@ def test_async_models(write: Write) -> None:
     runner = loaded(write, text)
     assert runner.is_async
     assert runner.max_concurrency == 8
-    assert runner.setup_takes_weights
+    assert runner.setup_takes == {"weights"}
     assert runner.setup is not None
     assert runner.healthcheck is not None
     asyncio.run(runner.setup(weights="w"))
@@ -254,7 +254,7 @@ def test_setup_is_not_called(write: Write) -> None:
     assert runner.setup is not None
     runner.setup()
     assert runner.run() is True
-    assert not runner.setup_takes_weights
+    assert not runner.setup_takes
 
 
 def test_a_healthcheck_of_the_base_class_is_none(write: Write) -> None:
@@ -353,7 +353,7 @@ def test_a_missing_module(tmp_path: pathlib.Path) -> None:
         ),
         (
             "class Runner:\n    def setup(self, path): ...\n    def run(self) -> str: ...",
-            "run.py:2: setup() has the parameter 'path', and nothing but weights can be given to it",
+            "run.py:2: setup() has the parameter 'path', and nothing but weights and device can be given to it",
         ),
         (
             "class Runner:\n    def run(self, x) -> str: ...",
