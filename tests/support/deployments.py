@@ -117,6 +117,7 @@ class FakeRepository:
 
     def __init__(self, **models: Callable[[VersionRecord], Deployment]) -> None:
         self.models = models
+        self.sizes: dict[str, int] = {}  # in bytes, of those that use memory
 
     def names(self) -> list[str]:
         """See `RepositoryPort`."""
@@ -128,6 +129,10 @@ class FakeRepository:
 
     def note(self, name: str) -> None:
         """See `RepositoryPort`."""
+
+    def memory(self, name: str) -> int:
+        """See `RepositoryPort`."""
+        return self.sizes.get(name, 0)
 
     def open(self, record: VersionRecord) -> Deployment:
         """See `RepositoryPort`."""

@@ -13,6 +13,7 @@ import msgspec
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import NO_SCHEDULE, Parameters, SchedulePolicy
 from geartrain.domain.rendering import clip
+from geartrain.domain.tensors.tensor import Buffer
 
 _RESERVED: Final = "triton_"
 _INT64: Final = range(-(2**63), 2**64)
@@ -59,6 +60,31 @@ def take_parameters(given: Mapping[str, Any]) -> TakenParameters:
         else:
             taken[name] = value
     return TakenParameters(own, _schedule(taken), taken.get("binary_data_output", False))
+
+
+class _Timeout(msgspec.Struct):
+    timeout: Any = None
+
+
+class _Timed(msgspec.Struct):
+    parameters: _Timeout | None = None
+
+
+_decode_timed = msgspec.json.Decoder(_Timed).decode
+
+
+def timeout_of(body: Buffer, json_size: int | None) -> float | None:
+    """Return the seconds of the parameter `timeout` of a request that cannot be read yet; None for no limit.
+
+    `json_size`: the bytes of the JSON at the beginning of the body, None for all of it. What is wrong with the request
+    is told when it is read.
+    """
+    try:
+        timed = _decode_timed(memoryview(body)[:json_size])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    value = None if timed.parameters is None else timed.parameters.timeout
+    return value / _MICROSECONDS if type(value) is int and 0 < value in _INT64 else None
 
 
 def _schedule(taken: Mapping[str, Any]) -> SchedulePolicy:

@@ -127,6 +127,7 @@ class ChildWorker:
         self._observer = observer
         folder = WorkerFolder()
         self._process = WorkerProcess(launch.root, launch.environment, launch.cpus)
+        self.pid = self._process.pid  # and of its process group
         self._log = ModelLog()
         self._raw_output = RawOutput(self._log, observer.on_setup_log)
         self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._raw_output.give)

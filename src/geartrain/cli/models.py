@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Final
+from math import inf
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from geartrain.cli.options import MODELS, PREDICTIONS
+from geartrain.cli.options import MODELS, PREDICTIONS, parse_duration, parse_size
 from geartrain.project.device_settings import Devices, read_devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
@@ -16,7 +17,11 @@ from geartrain.project.served import find_served
 from geartrain.project.source import Mode, ModelSource
 from geartrain.project.variables import Variables, resolve
 
+if TYPE_CHECKING:
+    from geartrain.service.models.residency import ResidencyPolicy
+
 DEFAULT_INFERENCE_QUEUE: Final = 1024  # requests
+ON_DEMAND: Final = "on-demand"
 
 
 def parse_devices(text: str | Devices) -> Devices:
@@ -46,7 +51,9 @@ DefaultModel = Annotated[
 Load = Annotated[
     str,
     typer.Option(
-        metavar="all|none|NAME,…", help="Of several models, those to load at the start.", rich_help_panel=MODELS
+        metavar="all|none|on-demand|NAME,…",
+        help="Of several models, those to load at the start; on-demand: each when a request needs it.",
+        rich_help_panel=MODELS,
     ),
 ]
 Replicas = Annotated[
@@ -78,6 +85,27 @@ InferenceQueue = Annotated[
         rich_help_panel=PREDICTIONS,
     ),
 ]
+IdleUnload = Annotated[
+    float,
+    typer.Option(
+        parser=parse_duration,
+        metavar="TIME",
+        show_default=False,
+        help="Unload a model that has had no work for so long; the next request loads it again. Off by default.",
+        rich_help_panel=MODELS,
+    ),
+]
+MaxMemory = Annotated[
+    int,
+    typer.Option(
+        parser=parse_size,
+        metavar="SIZE",
+        show_default=False,
+        help="The memory of all workers together, beyond which models without work are unloaded, the least recently "
+        "used first; the next request loads them again. Off by default.",
+        rich_help_panel=MODELS,
+    ),
+]
 Reload = Annotated[
     bool,
     typer.Option(
@@ -107,6 +135,10 @@ def read_load(text: str, source: ModelSource | Repository) -> frozenset[str] | N
     """Return the models that `--load` names, None for all of them; raises ProjectError for one that is not there."""
     if text == "all":
         return None
+    if text == ON_DEMAND:
+        if not isinstance(source, Repository):
+            raise ProjectError(f"--load {ON_DEMAND} is for a folder of models; --idle-unload is for one model, too")
+        return frozenset()
     wanted = frozenset() if text == "none" else frozenset(filter(None, map(str.strip, text.split(","))))
     for name in sorted(wanted):
         check_name("--load", name, source)
@@ -126,3 +158,13 @@ def variables_of(source: ModelSource | Repository) -> tuple[Variables, tuple[str
     With several models only the environment counts: the files of one model decide nothing for the others.
     """
     return resolve(os.environ) if isinstance(source, Repository) else (source.variables, source.warnings)
+
+
+def residency(load: str, idle_unload: float, max_memory: int) -> ResidencyPolicy:
+    """Return which models stay loaded; 0 is no limit. Raises ProjectError where memory cannot be measured."""
+    from geartrain.bridge.memory_use import is_measurable
+    from geartrain.service.models.residency import ResidencyPolicy
+
+    if max_memory and not is_measurable():
+        raise ProjectError("--max-memory needs /proc, which this system does not have; leave it out")
+    return ResidencyPolicy(idle=idle_unload or inf, max_memory=max_memory or inf, on_demand=load == ON_DEMAND)

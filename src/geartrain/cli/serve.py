@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import sys
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from geartrain.project.variables import Variables
     from geartrain.server import ServeOptions
     from geartrain.service.models.deployment import Limits
+    from geartrain.service.models.residency import ResidencyPolicy
     from geartrain.service.models.restarts import RestartPolicy
 
 logger = logging.getLogger(__name__)
@@ -99,6 +101,8 @@ def serve(
     allowed_host: access.AllowedHosts = None,
     default_model: models.DefaultModel = None,
     load: models.Load = "all",
+    idle_unload: models.IdleUnload = 0.0,
+    max_memory: models.MaxMemory = 0,
     replicas: models.Replicas = 1,
     devices: models.DeviceNames = None,
     inference_queue: models.InferenceQueue = models.DEFAULT_INFERENCE_QUEUE,
@@ -130,7 +134,7 @@ def serve(
     grpc_tls = grpc.tls_files(grpc_tls_cert, grpc_tls_key, grpc_tls_ca) or tls
     found = _find(model, x_mode, load, default_model=default_model, reload=reload, no_pickle=no_pickle)
     observer = _observe(found, log_level, log_format)
-    from geartrain.server import NO_LIMIT, ServeOptions, find_ready_file  # after the checks: they take no time
+    from geartrain.server import NO_LIMIT, ServeOptions  # after the checks: they take no time
 
     serve_options = ServeOptions(
         source=found.source,
@@ -167,11 +171,11 @@ def serve(
         access=access.access_options(keys, jwt, cors_origins=cors_origin, allowed_hosts=allowed_host),
         default_model=default_model,
         load=found.to_load,
+        residency=_residency(load, idle_unload, max_memory),
         replicas=replicas,
         devices=devices or AUTO,
         inference_queue=inference_queue,
         reload=reload,
-        ready_file=find_ready_file(os.environ),
         target=model,
         find_again=lambda: find_model(model, mode=x_mode, no_pickle=no_pickle),
         on_progress=observer,
@@ -221,13 +225,20 @@ def _restarts(restart: str, limit: int) -> RestartPolicy | None:
     return RestartPolicy(limit=limit) if restart == "on-crash" else None
 
 
+def _residency(load: str, idle_unload: float, max_memory: int) -> ResidencyPolicy:
+    try:
+        return models.residency(load, idle_unload, max_memory)
+    except ProjectError as error:
+        fail(error.message)
+
+
 def _run(serve_options: ServeOptions) -> int:
-    from geartrain.server import ActivationError, PortInUseError, run_server
+    from geartrain.server import ActivationError, PortInUseError, find_ready_file, run_server
     from geartrain.transport.access.errors import AccessError
     from geartrain.transport.grpc.options import GrpcOptionsError
     from geartrain.transport.wire.tls import TlsFilesError
 
     try:
-        return run_server(serve_options)
+        return run_server(dataclasses.replace(serve_options, ready_file=find_ready_file(os.environ)))
     except (PortInUseError, ActivationError, AccessError, GrpcOptionsError, TlsFilesError) as error:
         fail(str(error))

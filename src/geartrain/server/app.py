@@ -48,6 +48,8 @@ class App:
             grace=options.shutdown_grace,
             keep=options.limits.keep,
             tell=self._tell,
+            residency=options.residency,
+            waiting=options.inference_queue,
         )
         # Of the model that is served alone, if it has one.
         self.trainings, self._training = _make_trainings(
@@ -69,6 +71,7 @@ class App:
     async def start(self) -> None:
         """Go on with what has been spawned. Returns at once; the progress tells what becomes of it."""
         self.catalogue.loads.begin()
+        self.catalogue.residency.start()
         self._tell_kubernetes()  # where nothing is loaded at the start it is ready at once
 
     async def ready(self, check: Callable[[Deployment], None] = lambda _deployment: None) -> Deployment:
@@ -142,6 +145,7 @@ class App:
         `webhook_grace` is asked, when all predictions have ended, for the seconds that webhooks have to be delivered.
         """
         self.close()
+        await self.catalogue.residency.stop()
         if not await self.drain(grace):
             self.cancel_all()
             await self.drain(STOP_GRACE)

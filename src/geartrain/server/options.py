@@ -20,6 +20,7 @@ from geartrain.project.variables import Variables
 from geartrain.server.memory import default_limits
 from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
+from geartrain.service.models.residency import STAY, ResidencyPolicy
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.transport.access.options import AccessOptions
@@ -131,6 +132,7 @@ class ServeOptions:
     stream_history: int | None = None  # events of a prediction that are kept for late readers
     default_model: str | None = None  # the one whose API is at the root, where there are several
     load: frozenset[str] | None = None  # the models of a repository to load at the start; None: all
+    residency: ResidencyPolicy = STAY  # which models stay loaded
     reload: bool = False  # when files change
     shared_memory: bool = False  # whether clients may register regions of it
     wakeup: WakeupMode = "adaptive"  # how server and workers wait for each other

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+import weakref
 
 import msgspec
 
+from geartrain.bridge.child import ChildWorker
+from geartrain.bridge.memory_use import memory_of
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.project.alone import ModelAlone
 from geartrain.project.changes import Attempt, Attempts
@@ -30,6 +33,7 @@ class ServedModels:
         self._options = options
         self._outbound = outbound
         self._found: dict[str, ModelFolder] = {}
+        self._children: dict[str, weakref.WeakSet[ChildWorker]] = {}
         self._placements = Placements(options.devices)
         self._placed: dict[tuple[str, str], tuple[Placement, ...]] = {}
         source = options.source
@@ -73,7 +77,9 @@ class ServedModels:
             options.on_progress(Progress(stage="setup-output", model=record.name, version=shown, text=text))
 
         def spawn(index: int, observer: WorkerObserver) -> WorkerPort:
-            return launch(source, observer, wakeup=options.wakeup, placement=placed[index])
+            child = launch(source, observer, wakeup=options.wakeup, placement=placed[index])
+            self._children.setdefault(record.name, weakref.WeakSet()).add(child)
+            return child
 
         deployment = Deployment(
             record,
@@ -88,6 +94,10 @@ class ServedModels:
         except OSError as error:  # its folder has just gone, or no process can be had
             raise LoadError(f"no worker can be started: {error.strerror or error}") from error
         return deployment
+
+    def memory(self, name: str) -> int:
+        """The bytes of memory that the workers of a model use now. May block."""
+        return memory_of({child.pid for child in tuple(self._children.get(name, ()))})
 
     def _read(self, name: str) -> ModelFolder:
         self.note(name)  # before it is read: a change in between is seen as one

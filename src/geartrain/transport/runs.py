@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.service.models.waking import ModelAsleepError, when_loaded
 from geartrain.transport.errors import BUG
 from geartrain.transport.records import record_of
 from geartrain.transport.tasks import start
@@ -65,6 +66,13 @@ class RunSteps(abc.ABC):
         """As `read` for a large body, without holding the loop. Nothing else keeps the body, which takes memory."""
         return self.read(body)
 
+    def wait_limit(self, body: Any) -> float | None:  # noqa: ARG002 - for those who know one
+        """Return the seconds that the client waits for a model that has to be loaded, None for no limit.
+
+        `body`: as for `admit`.
+        """
+        return None
+
     def is_answered_aside(self) -> bool:
         """Whether `answer_aside` is to make the answer, because it takes long."""
         return False
@@ -96,6 +104,8 @@ class RunExchange(RunSteps):
         try:
             self.record.prediction = prediction = self.admit(self.read(body))
             self.follow(prediction)
+        except ModelAsleepError as asleep:
+            start(self._receive_late(body, asleep))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
             self._responder.respond(self._refusal(error))
 
@@ -124,13 +134,33 @@ class RunExchange(RunSteps):
 
     async def _receive_large(self, body: Body) -> None:
         try:
-            prepared = await self.prepare(body)
+            prepared = await self._prepare_when_awake(body)
             del body
-            if not self._has_left:
-                self.record.prediction = prediction = self.admit(prepared)
-                self.follow(prediction)
+            await when_loaded(lambda: self._admit(prepared), self.wait_limit(prepared))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
             self._responder.respond(self._refusal(error))
+
+    async def _prepare_when_awake(self, body: Body) -> Any:
+        while True:
+            try:
+                return await self.prepare(body)
+            except ModelAsleepError as asleep:
+                waiting = asleep
+            await waiting.wait()
+
+    async def _receive_late(self, body: Body, asleep: ModelAsleepError) -> None:
+        """As `receive`, of a request whose model has to be loaded first."""
+        try:
+            limit = self.wait_limit(self.read(body))
+            await asleep.wait(limit)
+            await when_loaded(lambda: self._admit(self.read(body)), limit)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            self._responder.respond(self._refusal(error))
+
+    def _admit(self, prepared: Any) -> None:
+        if not self._has_left:
+            self.record.prediction = prediction = self.admit(prepared)
+            self.follow(prediction)
 
     def _finish(self) -> None:
         self._on_leave = _do_nothing

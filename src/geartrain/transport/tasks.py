@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from geartrain.domain.errors import GeartrainError
+from geartrain.service.models.waking import ModelAsleepError, when_loaded
 from geartrain.transport.errors import BUG
 from geartrain.transport.routing import Api, Begin, Params
 from geartrain.transport.wire.bodies import too_large
@@ -52,6 +53,23 @@ def by_task(endpoint: Endpoint, api: Api, max_body: int) -> Begin:
             return _TaskExchange(endpoint, head, params, api=api, responder=responder)
 
         return Accepted(new_exchange, max_body, refuse_size)
+
+    return begin
+
+
+def when_awake(answer: Callable[[Head, Params], Answer], api: Api) -> Begin:
+    """Return what answers at once, or when the model that is asked for has been loaded, if requests load it."""
+
+    async def wait(request: Request) -> Answer:
+        return await when_loaded(lambda: answer(request.head, request.params))
+
+    late = by_task(wait, api, 0)
+
+    def begin(head: Head, params: Params) -> Decision:
+        try:
+            return answer(head, params)
+        except ModelAsleepError:
+            return late(head, params)
 
     return begin
 

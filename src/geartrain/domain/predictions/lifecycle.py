@@ -127,17 +127,26 @@ class VersionState(StrEnum):
     FAILED = "failed"  # its workers could not be set up; they are kept to say why
     REFUSED = "refused"  # no worker of it could be spawned
     UNLOADING = "unloading"  # its last predictions are under way
+    RESTING = "resting"  # it has no workers, and a request loads it
+    WAKING = "waking"  # as resting, and its workers are on their way: requests wait for them
 
+
+DORMANT: Final = frozenset({VersionState.RESTING, VersionState.WAKING})
+"""Requests for a version wait until it is loaded."""
 
 VERSION_STEPS: Final[dict[VersionState, frozenset[VersionState]]] = {
-    VersionState.ABSENT: frozenset({VersionState.LOADING, VersionState.REFUSED}),
+    VersionState.ABSENT: frozenset({VersionState.LOADING, VersionState.REFUSED, VersionState.RESTING}),
     # Absent: it was unloaded before it was ready.
     VersionState.LOADING: frozenset({VersionState.READY, VersionState.FAILED, VersionState.ABSENT}),
-    VersionState.READY: frozenset({VersionState.RELOADING, VersionState.UNLOADING}),
+    VersionState.READY: frozenset({VersionState.RELOADING, VersionState.UNLOADING, VersionState.RESTING}),
     VersionState.RELOADING: frozenset({VersionState.READY}),  # by the new workers, or still by the old ones
     VersionState.FAILED: frozenset({VersionState.LOADING, VersionState.REFUSED, VersionState.UNLOADING}),
     VersionState.REFUSED: frozenset({VersionState.LOADING, VersionState.REFUSED, VersionState.ABSENT}),
     VersionState.UNLOADING: frozenset({VersionState.ABSENT}),
+    # Absent: it was unloaded by a request, and no request loads it any more.
+    VersionState.RESTING: frozenset({VersionState.WAKING, VersionState.REFUSED, VersionState.ABSENT}),
+    # Resting: its load was given up.
+    VersionState.WAKING: frozenset({VersionState.READY, VersionState.FAILED, VersionState.RESTING}),
 }
 
 

@@ -12,6 +12,9 @@ from geartrain.service.models.entry import ModelEntry, ModelRef
 from geartrain.service.models.loads import Loads
 from geartrain.service.models.readiness import Readiness
 from geartrain.service.models.repository import IndexEntry, RepositoryPort, Step
+from geartrain.service.models.residency import STAY, Residency, ResidencyPolicy
+from geartrain.service.models.waking import Waking
+from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 
 
 class Catalogue:
@@ -25,18 +28,24 @@ class Catalogue:
         grace: float | None = 30.0,
         keep: float = 300.0,
         tell: Callable[[Step], None] = lambda _step: None,
+        residency: ResidencyPolicy = STAY,
+        waiting: int = DEFAULT_QUEUE,
     ) -> None:
         """`default_model`: the one whose Cog API is at the root; the only one, if there is only one.
 
         `grace`: the seconds that the requests of a version have to end when it is replaced or unloaded. `keep`: the
         seconds for which a finished prediction can be looked up. `tell` hears of all that becomes of a model.
+        `residency`: which models stay loaded; `waiting`: how many requests may wait for the load of a model.
         """
         self._entries: dict[str, ModelEntry] = {}
         self._default_model = default_model
         self._repository = repository
         self._keep = keep
         self.readiness = Readiness(self._entries)
-        self.loads = Loads(repository, grace=grace, tell=tell)
+        self.loads = Loads(repository, grace=grace, tell=tell, make_room=self._make_room)
+        self.residency = Residency(self._entries, self.loads, residency, measure=repository.memory)
+        self._policy = residency
+        self._waiting = waiting
 
     # what is there
 
@@ -52,10 +61,12 @@ class Catalogue:
         if not version:
             if entry.has_default:
                 return entry.deployment()
+            entry.check_awake()
             raise not_available(name)
         number = normal(version)
         if number in entry.available:
             return entry.available[number]
+        entry.check_awake(number)
         if not entry.available:
             raise not_available(name)
         if number not in entry.versions:
@@ -137,6 +148,8 @@ class Catalogue:
         for name in known:
             if name in wanted:
                 self.loads.spawn(self._entries[name])
+            elif self._policy.on_demand:
+                self.loads.note_resting(self._entries[name])
             else:
                 self._repository.note(name)
 
@@ -172,8 +185,13 @@ class Catalogue:
 
     def _entry(self, name: str) -> ModelEntry:
         if name not in self._entries:
-            self._entries[name] = ModelEntry(name, keep=self._keep)
+            entry = self._entries[name] = ModelEntry(name, keep=self._keep)
+            if self._policy.wakes:
+                entry.waking = Waking(lambda: self.loads.wake(entry), limit=self._waiting)
         return self._entries[name]
+
+    async def _make_room(self, entry: ModelEntry) -> None:
+        await self.residency.make_room(entry)
 
 
 def _unknown(name: str, version: str = "") -> GeartrainError:

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterable
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.lifecycle import DORMANT, Health
 from geartrain.domain.predictions.statistics import ModelStatistics
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.predictions import Predictions
 from geartrain.service.models.replicas import SetupReport
 from geartrain.service.models.repository import IndexEntry, Wanted
-from geartrain.service.models.version import Version
+from geartrain.service.models.version import AVAILABLE, Version
+from geartrain.service.models.waking import NO_WAKING, ModelAsleepError
 from geartrain.service.models.workers import HealthReport
 
 
@@ -32,6 +33,7 @@ class ModelEntry:
         self.lock = asyncio.Lock()  # one load or unload at a time
         self.loads: set[asyncio.Task[None]] = set()
         self.has_default = False  # whether a version serves requests that name none
+        self.waking = NO_WAKING
         self.default: tuple[Deployment, ...] = ()  # the deployment for them; also one that failed, to say why
 
     # its versions
@@ -58,16 +60,20 @@ class ModelEntry:
         for what it has to say.
         """
         versions = [self.versions[number] for number in self.numbers()]
-        self.available = {each.number: each.deployment for each in versions if each.is_available}
+        self.available = {each.number: each.deployment for each in versions if each.state in AVAILABLE}
         default = self.wanted.default
         if default is not None:
-            chosen = [each for each in versions if each.is_available and each.number == default]
+            chosen = [each for each in versions if each.state in AVAILABLE and each.number == default]
         else:
             loaded = [each for each in versions if each.is_loaded]
-            chosen = (loaded or [each for each in versions if each.is_available])[-1:]
-        failed = [each for each in versions if each.has_deployment][-1:]
+            chosen = (loaded or [each for each in versions if each.state in AVAILABLE])[-1:]
+        failed = [each for each in versions if each.has_deployment and each.state not in DORMANT][-1:]
         self.default = tuple(each.deployment for each in chosen or failed)
         self.has_default = bool(chosen)
+
+    def served(self) -> list[str]:
+        """The versions that serve requests, or rest until a request needs them, in the order of their numbers."""
+        return [each for each in self.numbers() if each in self.available or self.versions[each].state in DORMANT]
 
     # for requests
 
@@ -80,8 +86,19 @@ class ModelEntry:
             if self.default:
                 return self.default[0]
         elif version in self.versions and self.versions[version].has_deployment:
+            self.check_awake(version)
             return self.versions[version].deployment
+        self.check_awake(version)
         raise GeartrainError(Code.NOT_READY, self._absence(version))
+
+    def check_awake(self, version: str = "") -> None:
+        """Raise `ModelAsleepError` where the requests for a version, or for the default one, load it."""
+        if version:
+            asked = [self.versions[version]] if version in self.versions else []
+        else:
+            asked = [] if self.default else list(self.versions.values())
+        if any(each.state in DORMANT for each in asked):
+            raise ModelAsleepError(self.name, self.waking)
 
     def _reason(self, version: str) -> str:
         """Why no version is loaded; empty if none is wanted."""
@@ -99,6 +116,8 @@ class ModelEntry:
         """Return the health of a version, or of the default one; of one that is not there, too."""
         try:
             deployment = self.deployment(version)
+        except ModelAsleepError:
+            return HealthReport(Health.READY, SetupReport(time.time()))
         except GeartrainError:
             reason, now = self._reason(version), time.time()
             if not reason:

@@ -7,15 +7,24 @@ from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.statistics import ModelStatistics
 from geartrain.service.models.catalogue import Catalogue, normal, not_available
 from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.waking import ModelAsleepError
 
 
 def is_ready(catalogue: Catalogue, name: str, version: str = "") -> bool:
     """Whether a model version can take requests; False also for one that is not there."""
     try:
-        number = normal(version) or catalogue.find(name).version
+        number = normal(version) or _default_number(catalogue, name)
         return catalogue.entry(name).versions[number].is_ready
     except (GeartrainError, KeyError):
         return False
+
+
+def _default_number(catalogue: Catalogue, name: str) -> str:
+    try:
+        return catalogue.find(name).version
+    except ModelAsleepError:
+        entry = catalogue.entry(name)
+        return entry.wanted.default or entry.served()[-1]
 
 
 def versions(catalogue: Catalogue, name: str) -> tuple[str, ...]:
@@ -55,6 +64,9 @@ def statistics(catalogue: Catalogue, name: str = "", version: str = "") -> list[
     """Return the counts of one model version, or of all that fit; raise `NOT_FOUND`."""
     if not name:
         entries = [catalogue.entry(known) for known in catalogue.names()]
-        return [each for entry in entries for each in entry.statistics(entry.available)]
-    found, entry = catalogue.find(name, version), catalogue.entry(name)
-    return entry.statistics((found.version,) if version else entry.available)
+        return [each for entry in entries for each in entry.statistics(entry.served())]
+    entry = catalogue.entry(name)
+    served = entry.served()
+    if (version and normal(version) not in served) or not served:
+        _ = catalogue.find(name, version)  # which says what is the matter
+    return entry.statistics((normal(version),) if version else served)

@@ -127,6 +127,14 @@ class Loader:
             version.leaving.add(end)
             end.add_done_callback(version.leaving.discard)
 
+    def rest(self, entry: ModelEntry, reason: str) -> None:
+        """Take the loaded versions of a model out of service until a request needs them."""
+        for version in entry.versions.values():
+            if version.is_loaded:
+                self._retire(version, version.rest(), self._grace)
+                self._tell(Step("unloaded", entry.name, version.number, reason=reason))
+        entry.settle()
+
     async def take_down(self, entry: ModelEntry, version: Version) -> None:
         """Take a version out of service, and wait until its predictions have ended."""
         for deployment in version.coming:  # its load was canceled before it had run at all

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.lifecycle import DORMANT
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelEntry
 from geartrain.service.models.loader import Attempt, Loader
@@ -20,11 +21,20 @@ class Loads:
     For each model one at a time; what has begun goes on when its client no longer waits for it.
     """
 
-    def __init__(self, repository: RepositoryPort, *, grace: float | None, tell: Callable[[Step], None]) -> None:
+    def __init__(
+        self,
+        repository: RepositoryPort,
+        *,
+        grace: float | None,
+        tell: Callable[[Step], None],
+        make_room: Callable[[ModelEntry], Awaitable[None]],
+    ) -> None:
+        """`make_room` returns when a model that is about to be loaded fits beside the others."""
         self._repository = repository
         self._loader = Loader(repository, grace=grace, tell=tell)
         self._tasks: set[asyncio.Future[None]] = set()
         self._spawned: list[tuple[ModelEntry, list[Attempt] | LoadError]] = []
+        self._make_room = make_room
         self._is_closing = False
 
     @property
@@ -46,6 +56,18 @@ class Loads:
                 (entry, [self._loader.open(entry, entry.version(number)) for number in wanted.versions])
             )
 
+    def note_resting(self, entry: ModelEntry) -> None:
+        """Have requests load a model that has not been loaded yet. Needs no running loop."""
+        try:
+            wanted = self._loader.accept(entry, self._repository.read(entry.name))
+        except (LoadError, GeartrainError) as error:
+            entry.is_wanted = True
+            self._spawned.append((entry, LoadError(str(error))))
+            return
+        for number in wanted.versions:
+            entry.version(number).rest()
+        entry.settle()
+
     def begin(self) -> None:
         """Go on with what has been spawned. Nothing is raised, all is told."""
         spawned, self._spawned = self._spawned, []
@@ -66,6 +88,24 @@ class Loads:
                 Code.LOAD_FAILED, f"load failed for model '{entry.name}': it has been unloaded meanwhile"
             )
         task.result()
+
+    async def wake(self, entry: ModelEntry) -> None:
+        """Wait until a model that rests is loaded; raises `NOT_READY` with the reason if it cannot be."""
+        if not any(version.state in DORMANT for version in entry.versions.values()):
+            return
+        task = next(iter(entry.loads), None) or self._run(entry, self._load(entry))
+        await asyncio.wait((task,))
+        if task.cancelled():
+            raise GeartrainError(Code.NOT_READY, f"The model '{entry.name}' has been unloaded meanwhile.")
+        error = task.exception()
+        if isinstance(error, GeartrainError):
+            code = error.code if error.code is Code.SHUTTING_DOWN else Code.NOT_READY
+            raise GeartrainError(code, error.message) from error
+        task.result()
+
+    def rest(self, entry: ModelEntry, reason: str) -> None:
+        """Unload a model, which has no work, until a request needs it. Returns at once."""
+        self._loader.rest(entry, reason)
 
     async def unload(self, entry: ModelEntry) -> None:
         """Take a model out of service, and wait until its requests have ended. Loads under way are given up."""
@@ -120,6 +160,7 @@ class Loads:
             except LoadError as error:
                 self._loader.refuse(entry, error)
                 raise GeartrainError(Code.LOAD_FAILED, f"load failed for model '{entry.name}': {error}") from error
+            await self._make_room(entry)
             versions = [entry.version(number) for number in wanted.versions]
             leaving = {end for version in versions for end in version.leaving}
             if leaving:

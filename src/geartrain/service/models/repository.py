@@ -35,6 +35,9 @@ class RepositoryPort(Protocol):
     def note(self, name: str) -> None:
         """Remember that how a model lies there now is no reason to load it. May block."""
 
+    def memory(self, name: str) -> int:
+        """The bytes of memory that the workers of a model use now. May block."""
+
     def open(self, record: VersionRecord) -> Deployment:
         """Return a deployment of a version, whose workers have been spawned; raises `LoadError`.
 

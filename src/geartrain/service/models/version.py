@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from geartrain.domain.predictions.lifecycle import VERSION_STEPS, Health, IllegalStepError, VersionState
+from geartrain.domain.predictions.lifecycle import DORMANT, VERSION_STEPS, Health, IllegalStepError, VersionState
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.repository import IndexEntry, State
 
@@ -18,10 +18,13 @@ _INDEX_STATES: Final[dict[VersionState, State]] = {
     _S.FAILED: "UNAVAILABLE",
     _S.REFUSED: "UNAVAILABLE",
     _S.UNLOADING: "UNLOADING",
+    _S.RESTING: "READY",  # it takes requests; the reason says that the first one waits
+    _S.WAKING: "READY",
 }
 _LOADED: Final = frozenset({_S.READY, _S.RELOADING})
-_AVAILABLE: Final = frozenset({_S.READY, _S.RELOADING, _S.LOADING})
-_DEPLOYED: Final = frozenset({_S.READY, _S.RELOADING, _S.LOADING, _S.FAILED, _S.UNLOADING})
+AVAILABLE: Final = frozenset({_S.READY, _S.RELOADING, _S.LOADING})  # requests may name it: it is served, or will be
+_DEPLOYED: Final = frozenset({_S.READY, _S.RELOADING, _S.LOADING, _S.FAILED, _S.UNLOADING, _S.WAKING})
+_ON_DEMAND: Final = "not loaded; a request loads it"
 
 
 class Version:
@@ -57,7 +60,7 @@ class Version:
             self.coming = (deployment,)
             return ()
         failed = (self.deployment,) if self.has_deployment else ()
-        self._step(_S.LOADING)
+        self._step(*((_S.WAKING, self.reason) if self.state in DORMANT else (_S.LOADING, "")))
         self._deployment = deployment
         self.coming = (deployment,)
         return failed
@@ -90,6 +93,8 @@ class Version:
         """Note that a load has been canceled; the workers before, if there were any, still serve."""
         if self.state is _S.RELOADING:
             self._step(_S.READY, self.reason)
+        elif self.state is _S.WAKING:
+            self._step(_S.RESTING, _ON_DEMAND)
         else:
             self._step(_S.ABSENT, "unloaded")
 
@@ -98,7 +103,7 @@ class Version:
         if self.has_deployment:
             self._step(_S.UNLOADING)
             return True
-        if self.state is _S.REFUSED:
+        if self.state in {_S.REFUSED, _S.RESTING}:
             self._step(_S.ABSENT)
         self.reason = "unloaded"
         return False
@@ -106,6 +111,14 @@ class Version:
     def finish_unload(self) -> None:
         """Note that the deployment is gone."""
         self._step(_S.ABSENT, "unloaded")
+
+    def rest(self) -> tuple[Deployment, ...]:
+        """Have no workers until a request needs them; return the deployment that is to be ended, if there is one."""
+        if self.state is _S.WAKING:  # that is `give_up`, whose caller ends what is on its way
+            raise IllegalStepError("a version of a model", self.state, _S.RESTING)
+        resting = (self.deployment,) if self.is_loaded else ()
+        self._step(_S.RESTING, _ON_DEMAND)
+        return resting
 
     # what is asked
 
@@ -128,14 +141,9 @@ class Version:
         return self.state in _LOADED
 
     @property
-    def is_available(self) -> bool:
-        """Whether requests may name it: it is served, or will be."""
-        return self.state in _AVAILABLE
-
-    @property
     def is_ready(self) -> bool:
         """Whether it can take requests."""
-        return self.is_loaded and self.deployment.workers.health is Health.READY
+        return self.state in DORMANT or (self.is_loaded and self.deployment.workers.health is Health.READY)
 
     def entry(self) -> IndexEntry:
         """Return its line of the index. One whose workers are gone is no longer available, whatever it was before."""

@@ -131,6 +131,11 @@ class WarmedWorker:
         self.run, self.cancel, self.discard = worker.run, worker.cancel, worker.discard
         self.kill, self.healthcheck, self.stop = worker.kill, worker.healthcheck, worker.stop
 
+    @property
+    def may_prefetch(self) -> bool:
+        """Whether a call may be given to a slot that is busy."""
+        return self._worker.may_prefetch
+
     async def start(self) -> WorkerInfo:
         """Wait until the examples have been run.
 

@@ -18,6 +18,7 @@ from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.predictions import Predictions
+from geartrain.service.models.waking import when_loaded
 from geartrain.transport.cog.api import COG, CogOptions, json_answer
 from geartrain.transport.cog.forms import Form, FormExchange, may_be_input, wrong_type
 from geartrain.transport.cog.headers import PredictionHeaders, read_headers
@@ -196,7 +197,7 @@ class PredictionExchange(RunExchange):
 
     async def find(self) -> Deployment:
         """Return what runs a prediction whose inputs are a form or a file; raise `GeartrainError` if nothing may."""
-        return self._check(self._wish.model.deployment)
+        return self._check(await when_loaded(lambda: self._wish.model.deployment))
 
     def _check(self, deployment: Deployment) -> Deployment:
         """Raise `GeartrainError` if a stream is wanted of a model that has none."""

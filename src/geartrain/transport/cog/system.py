@@ -15,6 +15,7 @@ from geartrain.domain.signature.types import Signature
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.interface import Interface
 from geartrain.service.models.trainings import Trainings
+from geartrain.service.models.waking import when_loaded
 from geartrain.transport.cog.api import json_answer
 from geartrain.transport.cog.docs_page import docs_page
 from geartrain.transport.cog.health import health_fields
@@ -70,7 +71,7 @@ class SystemEndpoints:
     async def openapi(self, head: Head) -> Answer:
         """`GET /openapi.json`: 503 until the signature of the model is known."""
         try:
-            interface = None if self._predictions is None else self._predictions.deployment.interface
+            interface = None if self._predictions is None else await _interface(self._predictions)
             prefix = head.root + self._prefix
             key = (interface, prefix)
             if key not in self._openapi:
@@ -102,6 +103,10 @@ class SystemEndpoints:
             if self._predictions is None:
                 raise
             return None  # a training that cannot be loaded takes nothing from the predictions
+
+
+async def _interface(model: ModelRef) -> Interface:
+    return (await when_loaded(lambda: model.deployment)).interface
 
 
 FindSystem = Callable[[Params], SystemEndpoints]

@@ -70,6 +70,10 @@ class InferExchange(RunExchange):
         self._deployment = deployment = self._context.catalogue.find(call.model, call.version)
         return inference.create(deployment, call.request, self.record.context)
 
+    def wait_limit(self, call: Call) -> float | None:
+        """Return the time limit of the request; that of the call itself is kept elsewhere."""
+        return call.request.schedule.timeout
+
     def forsake(self, prediction: Prediction) -> None:
         """Cancel the prediction: its client has gone, or its time is up."""
         self._deployment.predictions.abandon(prediction)

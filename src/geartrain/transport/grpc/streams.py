@@ -15,6 +15,7 @@ from geartrain.domain.predictions.inference import InferResponse
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.models import inference
 from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.waking import when_loaded
 from geartrain.service.readers import EventReader, LaggedError
 from geartrain.transport.grpc.context import CallContext
 from geartrain.transport.grpc.errors import as_geartrain_error, describe
@@ -60,7 +61,8 @@ class InferStream(StreamingCall):
             await self._room.wait()
         self._record.requests += 1
         try:
-            self._begin(message)
+            seconds = self.answer.seconds_left
+            await when_loaded(lambda: self._begin(message), None if seconds == NO_TIMEOUT else seconds)
         except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
             self.send_error(error, _id_of(message))
 

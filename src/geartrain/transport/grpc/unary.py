@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError, Message
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
+from geartrain.service.models.waking import ModelAsleepError, when_loaded
 from geartrain.transport import compression
 from geartrain.transport.access.grants import Grant
 from geartrain.transport.grpc import open_inference_pb2 as pb
@@ -141,14 +142,28 @@ class SyncExchange(_UnaryExchange):
             return
         try:
             check_whole(body, self._method.path)
-            answer = self._answer(self._method.answer(self._read(body[PREFIX_SIZE:])))
+            request = self._read(body[PREFIX_SIZE:])
+            try:
+                answer = self._answer(self._method.answer(request))
+            except ModelAsleepError:
+                start(self._answer_late(request))
+                return
         except Exception as error:  # noqa: BLE001 - the border of a call: whatever it is becomes a status
             answer = refusal(error)
         self._responder.respond(answer)
 
     async def _receive_compressed(self, body: Body) -> None:
         try:
-            answer = self._answer(self._method.answer(await self._unpack(body)))
+            request = await self._unpack(body)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._responder.respond(refusal(error))
+        else:
+            await self._answer_late(request)
+
+    async def _answer_late(self, request: Any) -> None:
+        """Answer when the model that is asked for has been loaded, if requests load it."""
+        try:
+            answer = self._answer(await when_loaded(lambda: self._method.answer(request)))
         except Exception as error:  # noqa: BLE001 - as above
             answer = refusal(error)
         self._responder.respond(answer)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis import tensor_json
+from geartrain.apis.infer_parameters import timeout_of
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.rendering import clip
 from geartrain.service.models.catalogue import Catalogue
@@ -123,6 +124,10 @@ class ModelExchange(RunExchange):
     def is_large(self, body: Body) -> bool:
         """Whether a body is large, or may become so when it is decompressed."""
         return len(body) > DIRECT_LIMIT or self._head.encoding is not None
+
+    def wait_limit(self, body: Any) -> float | None:
+        """Return the `timeout` of a request; one that has been read aside has found its model."""
+        return timeout_of(body, self._head.json_size) if isinstance(body, bytes | bytearray) else None
 
     async def prepare(self, body: Body) -> Any:
         """Decompress a body."""

@@ -19,7 +19,7 @@ from geartrain.transport.open_inference.infer import InferExchange
 from geartrain.transport.open_inference.info import InfoEndpoints
 from geartrain.transport.open_inference.streams import GenerateStreamExchange
 from geartrain.transport.routing import POST, Begin, Route, Scope, Subject
-from geartrain.transport.tasks import Endpoint, by_task
+from geartrain.transport.tasks import Endpoint, by_task, when_awake
 
 _GET: Final = ("GET",)  # and not HEAD, as observed
 _MODEL: Final = "/v2/models/{model}"
@@ -46,9 +46,9 @@ def _info(info: InfoEndpoints) -> Iterator[Route]:
     yield _get("/v2/models", info.models, subject="all")
     yield _get("/v2/models/stats", info.all_statistics, subject="all")
     for path in (_MODEL, _VERSION):
-        yield _get(path, info.metadata)
+        yield _get(path, when_awake(info.metadata, API))
         yield _get(f"{path}/ready", info.model_ready, "open")
-        yield _get(f"{path}/config", info.config)
+        yield _get(f"{path}/config", when_awake(info.config, API))
         yield _get(f"{path}/stats", info.statistics)
 
 

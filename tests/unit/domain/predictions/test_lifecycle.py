@@ -12,6 +12,7 @@ import pytest
 from geartrain.domain.predictions import lifecycle
 from geartrain.domain.predictions.calls import ItemInput
 from geartrain.domain.predictions.lifecycle import (
+    DORMANT,
     CallState,
     ExecutionState,
     Health,
@@ -136,6 +137,14 @@ VERSION_STEPS = {
     (V.REFUSED, V.REFUSED),
     (V.REFUSED, V.ABSENT),
     (V.UNLOADING, V.ABSENT),
+    (V.ABSENT, V.RESTING),
+    (V.READY, V.RESTING),
+    (V.RESTING, V.WAKING),
+    (V.RESTING, V.REFUSED),
+    (V.RESTING, V.ABSENT),
+    (V.WAKING, V.READY),
+    (V.WAKING, V.FAILED),
+    (V.WAKING, V.RESTING),
 }
 
 
@@ -177,7 +186,7 @@ def test_call(current: CallState, wanted: CallState) -> None:
             call._step(wanted)
 
 
-WITH_DEPLOYMENT = {V.LOADING, V.READY, V.RELOADING, V.FAILED, V.UNLOADING}
+WITH_DEPLOYMENT = {V.LOADING, V.READY, V.RELOADING, V.FAILED, V.UNLOADING, V.WAKING}
 
 
 def deployment_of(record: VersionRecord) -> Deployment:
@@ -189,6 +198,8 @@ def version_in(state: VersionState) -> Version:
     version = Version(VersionRecord("m", "1"))
     if state is V.REFUSED:
         version.refuse("no class Runner")
+    if state in {V.RESTING, V.WAKING}:
+        version.rest()
     if state in WITH_DEPLOYMENT:
         version.begin(deployment_of(version.record))
     if state in {V.READY, V.RELOADING, V.UNLOADING}:
@@ -220,15 +231,14 @@ def test_what_a_version_says_in_each_state(state: VersionState) -> None:
     version = version_in(state)
     assert version.has_deployment == (state in WITH_DEPLOYMENT)
     assert version.is_loaded == (state in {V.READY, V.RELOADING})
-    assert version.is_available == (state in {V.READY, V.RELOADING, V.LOADING})
-    assert not version.is_ready  # no worker has been started
+    assert version.is_ready == (state in DORMANT)  # no worker has been started
     if state in WITH_DEPLOYMENT:
         assert version.deployment.version == "1"
         version.deployment.workers.health = Health.READY
     else:
         with pytest.raises(RuntimeError, match=f"version 1 has no deployment: it is {state}"):
             _ = version.deployment
-    assert version.is_ready == version.is_loaded
+    assert version.is_ready == (version.is_loaded or state in DORMANT)
     expected = {
         V.ABSENT: ("UNAVAILABLE", ""),
         V.LOADING: ("LOADING", ""),
@@ -237,6 +247,8 @@ def test_what_a_version_says_in_each_state(state: VersionState) -> None:
         V.FAILED: ("UNAVAILABLE", "no weights"),
         V.REFUSED: ("UNAVAILABLE", "no class Runner"),
         V.UNLOADING: ("UNLOADING", ""),
+        V.RESTING: ("READY", "not loaded; a request loads it"),
+        V.WAKING: ("READY", "not loaded; a request loads it"),
     }
     entry = version.entry()
     assert (entry.name, entry.version) == ("m", "1")
@@ -249,6 +261,7 @@ MOVES: dict[str, Callable[[Version], Any]] = {
     "finish": lambda version: version.finish(deployment_of(version.record)),
     "fail": lambda version: version.fail("wrong"),
     "begin_unload": lambda version: version.begin_unload(),
+    "rest": lambda version: version.rest(),
 }
 OLD = "the deployment of before"
 # What each move returns, and where it leads to; what is not here is a bug of whoever calls it.
@@ -257,19 +270,26 @@ EXPECTED: dict[tuple[str, VersionState], tuple[Any, VersionState]] = {
     ("begin", V.REFUSED): ((), V.LOADING),
     ("begin", V.FAILED): ((OLD,), V.LOADING),
     ("begin", V.READY): ((), V.RELOADING),
+    ("begin", V.RESTING): ((), V.WAKING),
     ("refuse", V.ABSENT): ((), V.REFUSED),
     ("refuse", V.REFUSED): ((), V.REFUSED),
     ("refuse", V.FAILED): ((OLD,), V.REFUSED),
     ("refuse", V.READY): ((), V.READY),
     ("refuse", V.RELOADING): ((), V.RELOADING),
+    ("refuse", V.RESTING): ((), V.REFUSED),
     ("finish", V.LOADING): ((OLD,), V.READY),
     ("finish", V.RELOADING): ((OLD,), V.READY),
+    ("finish", V.WAKING): ((OLD,), V.READY),
     ("fail", V.LOADING): (False, V.FAILED),
     ("fail", V.RELOADING): (True, V.READY),
+    ("fail", V.WAKING): (False, V.FAILED),
     ("begin_unload", V.ABSENT): (False, V.ABSENT),
     ("begin_unload", V.REFUSED): (False, V.ABSENT),
     ("begin_unload", V.READY): (True, V.UNLOADING),
     ("begin_unload", V.FAILED): (True, V.UNLOADING),
+    ("begin_unload", V.RESTING): (False, V.ABSENT),
+    ("rest", V.ABSENT): ((), V.RESTING),
+    ("rest", V.READY): ((OLD,), V.RESTING),
 }
 
 
@@ -316,10 +336,16 @@ def test_reasons_of_a_version() -> None:
     assert (version.state, version.reason) == (V.ABSENT, "unloaded")
 
 
+def test_load_that_is_given_up_leaves_a_version_at_rest() -> None:
+    version = version_in(V.WAKING)
+    version.give_up()
+    assert (version.state, version.reason) == (V.RESTING, "not loaded; a request loads it")
+
+
 def test_version_whose_workers_are_gone_is_unavailable_and_says_why() -> None:
     version = version_in(V.READY)
     version.deployment.workers.health = Health.DEFUNCT
     version.deployment.workers.replicas[0].lost = "Worker crashed: gone"
     assert version.entry() == IndexEntry("m", "1", "UNAVAILABLE", "Worker crashed: gone")
-    assert version.is_available  # a crash shall not change the answers
+    assert version.is_loaded  # a crash shall not change the answers
     assert not version.is_ready

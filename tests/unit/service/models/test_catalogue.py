@@ -64,6 +64,7 @@ class Disk:
         self.default: dict[str, str] = {}
         self.opened: list[Deployment] = []
         self.noted: list[str] = []
+        self.sizes: dict[str, int] = {}
 
     def names(self) -> list[str]:
         return sorted(self.models)
@@ -78,6 +79,11 @@ class Disk:
 
     def note(self, name: str) -> None:
         self.noted.append(name)
+
+    def memory(self, name: str) -> int:
+        """The bytes of each worker of `sizes` that has not been stopped."""
+        workers = [replica.worker for each in self.opened if each.name == name for replica in each.workers.replicas]
+        return self.sizes.get(name, 0) * sum(isinstance(each, FakeWorker) and not each.is_stopped for each in workers)
 
     def open(self, record: VersionRecord) -> Deployment:
         make = self.models[record.name][record.number]
