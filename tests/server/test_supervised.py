@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import socket
 import subprocess
@@ -29,6 +30,18 @@ MODEL = """
         seen = [name for name in os.environ if name.startswith(("NOTIFY", "WATCHDOG", "LISTEN"))]
         return "VERSION" + "".join(seen)
 """
+WAITING = (
+    MODEL
+    + """
+    import pathlib, time
+    class Runner:
+        def setup(self) -> None:
+            while not pathlib.Path("go").exists():
+                time.sleep(0.01)
+        def run(self) -> str:
+            return run()
+"""
+)
 ON_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -96,6 +109,11 @@ def ask_on(connection: HTTPConnection, method: str, path: str, body: Any = None)
 def output(url: str, path: str = "/predictions") -> str:
     found: str = ask(url, "POST", path, {"input": {}})["output"]
     return found
+
+
+def is_silent(connection: socket.socket) -> bool:
+    """Whether nothing has come, a moment later either."""
+    return not select.select([connection], [], [], 0.05)[0]
 
 
 def hang_up(process: ServerProcess) -> None:
@@ -179,7 +197,7 @@ def read_until(terminal: int, words: bytes) -> None:
 
 
 def test_sockets_that_a_supervisor_has_opened(tmp_path: Path) -> None:
-    folder = write(tmp_path / "model", "1")
+    folder = write_model(tmp_path / "model", WAITING)
     path = os.path.relpath(tmp_path / "s")
     with socket.socket(socket.AF_UNIX) as unix:
         unix.bind(path)
@@ -196,14 +214,18 @@ def test_sockets_that_a_supervisor_has_opened(tmp_path: Path) -> None:
         )
         assert process.stderr is not None
         http, admin, grpc = (each.getsockname()[1] for each in others)
-        # It takes the requests that wait for it, and those that have waited since before it was there.
+        # A client that comes before the server is ready waits.
         early = HTTPConnection("127.0.0.1", http, timeout=PATIENCE)
-        early.connect()
+        early.request("GET", "/readyz")
+        assert ask(f"http://127.0.0.1:{admin}", "GET", "/readyz")["reasons"] == ["Model 'model': 1 loading."]
+        assert is_silent(early.sock)
+        (folder / "go").touch()
         told: list[dict[str, Any]] = []
         while not told or told[-1]["message"] != "ready":
             told.append(json.loads(process.stderr.readline()))
-        assert output(f"http://127.0.0.1:{http}") == "1", "workers have none of the variables"
-        assert ask_on(early, "GET", "/livez") == {"live": True}
+        assert json.loads(early.getresponse().read()) == {"ready": True}
+        early.close()
+        assert output(f"http://127.0.0.1:{http}") == "VERSION", "workers have none of the variables"
         local = HTTPConnection("localhost", timeout=PATIENCE)
         local.sock = socket.socket(socket.AF_UNIX)
         local.sock.connect(path)

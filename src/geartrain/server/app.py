@@ -97,6 +97,12 @@ class App:
             raise ModelSetupError(setup.reason, str(setup.printed))
         return deployment
 
+    async def settled(self) -> None:
+        """Wait until each model that is loaded at the start is ready, or cannot be."""
+        loads = {load for name in self.catalogue.names() for load in self.catalogue.entry(name).loads}
+        if loads:
+            await asyncio.wait(loads)
+
     async def inspect(self, source: ModelSource | None = None) -> Signature:
         """Load the model that is served alone, or another `source`, without setup, and return its signature.
 
@@ -112,10 +118,6 @@ class App:
             await worker.stop(STOP_GRACE)
 
     # its end
-
-    def stop_loading(self) -> None:
-        """Load nothing more, and give up what is being loaded; predictions are still admitted."""
-        self.catalogue.loads.cease()
 
     def close(self) -> None:
         """Admit nothing more."""

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -135,11 +135,10 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
         tune_collector()
         tune_memory()
         with contextlib.closing(supervision), _signals(_Ending(app, http, supervision), reload, early=early):
-            _listen(http, listeners, options)
-            _listen_grpc(http, listeners, app)
+            waiting = [*_listen(http, listeners, options), *_listen_grpc(http, listeners, app)]
             access.start()
             supervision.begin()
-            async with watching(app):
+            async with watching(app), _accepting(waiting, app, http):
                 await http.serve()
             options.on_progress(Progress(stage="stopping", model=_name(options)))
             await app.stop(
@@ -154,8 +153,30 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
     return 0
 
 
-def _listen(http: HttpServer, listeners: _Listeners, options: ServeOptions) -> None:
-    """Accept on the ports of HTTP, and tell where they are."""
+@contextlib.asynccontextmanager
+async def _accepting(waiting: list[Callable[[], None]], app: App, http: HttpServer) -> AsyncIterator[None]:
+    """Accept on the sockets that wait, when the models are ready or cannot be."""
+
+    async def accept() -> None:
+        await app.settled()
+        if not http.is_stopping:
+            for begin in waiting:
+                begin()
+
+    accepting = asyncio.ensure_future(accept())
+    try:
+        yield
+    finally:
+        accepting.cancel()
+
+
+def _listen(http: HttpServer, listeners: _Listeners, options: ServeOptions) -> list[Callable[[], None]]:
+    """Accept on the ports of HTTP, and tell where they are; return what is to be done later for sockets that wait.
+
+    A supervisor that passes a socket keeps connections waiting while there is no server. They wait for its models, too,
+    and so do those of a server that follows another one. The port of administration tells why meanwhile.
+    """
+    waiting: list[Callable[[], None]] = []
     scheme = "http" if listeners.tls is None else "https"
     sockets: tuple[tuple[Role, str, tuple[socket.socket, ...]], ...] = (
         ("http", "listening", listeners.http),
@@ -164,19 +185,30 @@ def _listen(http: HttpServer, listeners: _Listeners, options: ServeOptions) -> N
     for role, stage, opened in sockets:
         for listener in opened:
             url = url_of(scheme, listeners.location(listener, role, options))
-            http.listen(listener, listeners.tls, is_admin=role == "admin")
+            begin = functools.partial(http.listen, listener, listeners.tls, is_admin=role == "admin")
+            if role == "http" and role in listeners.passed:
+                waiting.append(begin)
+            else:
+                begin()
             options.on_progress(Progress(stage=stage, model=_name(options), url=url))
+    return waiting
 
 
-def _listen_grpc(http: HttpServer, listeners: _Listeners, app: App) -> None:
-    """Accept on the port of gRPC, and tell where it is; release it where there is no model to be called."""
+def _listen_grpc(http: HttpServer, listeners: _Listeners, app: App) -> list[Callable[[], None]]:
+    """Do the same for the port of gRPC; release it where there is no model to be called."""
+    waiting: list[Callable[[], None]] = []
     for listener in listeners.grpc:
         if not app.serves_models:
             listener.close()
             continue
         url = listeners.location(listener, "grpc", app.options)
-        http.listen(listener, listeners.grpc_tls)
+        begin = functools.partial(http.listen, listener, listeners.grpc_tls)
+        if "grpc" in listeners.passed:
+            waiting.append(begin)
+        else:
+            begin()
         app.options.on_progress(Progress(stage="listening-grpc", url=url))
+    return waiting
 
 
 def _name(options: ServeOptions) -> str:
@@ -274,4 +306,4 @@ class _Ending:
 
     def _end(self) -> None:
         self._http.stop()
-        self._app.stop_loading()  # predictions are admitted as long as requests come that were sent before
+        self._app.catalogue.loads.cease()  # predictions are admitted as long as requests come that were sent before
