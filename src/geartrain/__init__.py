@@ -27,6 +27,7 @@ from geartrain.authoring import (
     batched,
     concurrent,
     current_scope,
+    metrics,
     streaming,
 )
 
@@ -58,6 +59,7 @@ __all__ = [
     "batched",
     "concurrent",
     "current_scope",
+    "metrics",
     "streaming",
 ]
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.predictions.own_metrics import OwnMetric, OwnReport, Series
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.ipc import messages as m
 
@@ -65,6 +66,18 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     "control/Fatal": (m.Fatal("setup() failed: RuntimeError: boom"), "to_parent"),
     "control/DroppedLogs": (m.DroppedLogs(12, 1000), "to_parent"),
     "control/HealthcheckResult": (m.HealthcheckResult(7, "unhealthy", "it said no"), "to_parent"),
+    "control/OwnMetrics": (
+        m.OwnMetrics(
+            (
+                OwnReport(OwnMetric("tokens", "counter", "Made", ("kind",)), (Series(("answer",), 12.0),)),
+                OwnReport(OwnMetric("cache", "gauge", "", (), "max"), (Series((), 3.5),)),
+                OwnReport(
+                    OwnMetric("decode_seconds", "histogram", "", (), "sum", (0.1, 1.0)), (Series((), 0.25, (0, 1, 0)),)
+                ),
+            )
+        ),
+        "to_parent",
+    ),
     "control/ShuttingDown": (m.ShuttingDown(), "to_parent"),
     "slot/Predict": (
         m.Predict(

@@ -266,6 +266,7 @@ class _Observer:
     def __init__(self, replica: WorkerObserver, is_lost: asyncio.Event) -> None:
         self.on_setup_log = replica.on_setup_log
         self.on_loaded = replica.on_loaded
+        self.on_own_metrics = replica.on_own_metrics
         self._replica = replica
         self._is_lost = is_lost
 

@@ -28,6 +28,7 @@ from geartrain.domain.predictions.calls import (
     WorkerInfo,
 )
 from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.service.ports import WorkerPort
 from tests.contract.conftest import LIMIT, ROOT
 from tests.contract.model import batched, run
@@ -49,6 +50,9 @@ class Observer:
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """It is returned later."""
+
+    def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
+        """Do nothing: there are none."""
 
     def on_lost(self, reason: str) -> None:
         """Remember it."""

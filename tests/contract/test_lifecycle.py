@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import Completed, Event, Log, Metric, Output, Start
 from geartrain.domain.predictions.lifecycle import Health, Status
+from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.replicas import ModelSetupError
@@ -99,6 +100,9 @@ class Told:
     def on_loaded(self, info: WorkerInfo) -> None:
         """See `WorkerObserver`."""
         self.infos.append(info)
+
+    def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
+        """See `WorkerObserver`."""
 
     def on_lost(self, reason: str) -> None:
         """See `WorkerObserver`."""

@@ -230,7 +230,8 @@ from geartrain.domain.tensors.tensor import Tensor
 from geartrain.domain.predictions.calls import CallInput, ItemInput
 
 async def main():
-    observer = type("Observer", (), dict.fromkeys(("on_setup_log", "on_loaded", "on_lost"), lambda *a: None))()
+    names = ("on_setup_log", "on_loaded", "on_own_metrics", "on_lost")
+    observer = type("Observer", (), dict.fromkeys(names, lambda *a: None))()
     path, gate = Path(sys.argv[1]), sys.argv[2]
     worker = ChildWorker(Launch(f"{path.name}:SyncValue", path.parent, {"PYTHONPATH": sys.argv[3]}), observer)
     await worker.start()

@@ -205,10 +205,11 @@ def test_metrics_count_for_each_version(zoo: Zoo) -> None:
     response = zoo.client.get("/metrics")
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     values = dict(line.rsplit(" ", 1) for line in response.text.splitlines() if not line.startswith("#"))
-    assert int(values['nv_inference_request_success{model="versions",version="2"}']) >= 1
-    assert values['geartrain_slots{model="m5",version="1"}'] == "1"
-    assert values['nv_inference_request_failure{model="m5",version="1",reason="REJECTED"}'] == "0"
-    assert 'model="broken"' not in response.text
+    assert float(values['nv_inference_request_success{model="versions",version="2"}']) >= 1
+    assert values['geartrain_slots{model="m5",version="1"}'] == "1.0"
+    assert values['nv_inference_request_failure{model="m5",reason="REJECTED",version="1"}'] == "0.0"
+    broken = [name for name in values if 'model="broken"' in name]
+    assert broken == ['geartrain_model_load_failed{model="broken",version="1"}']
 
 
 async def test_a_hundred_reloads_under_load_lose_no_request(zoo: Zoo) -> None:

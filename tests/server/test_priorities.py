@@ -126,7 +126,7 @@ class Live:
         """A number of the server's metrics."""
         start = f'{name}{{model="{model}",version="1"}} '
         lines = (await self.http.get("/metrics")).text.splitlines()
-        return int(next(line for line in lines if line.startswith(start)).removeprefix(start))
+        return int(float(next(line for line in lines if line.startswith(start)).removeprefix(start)))
 
     async def reached(self, name: str, model: str, number: int) -> None:
         """Wait until a metric has at least that value."""

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geartrain.bridge.child import SetupError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.project.source import find_model
 from geartrain.server.workers import launch
 from geartrain.service.models.deployment import Limits
@@ -301,6 +303,9 @@ class Deaths:
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """Nothing is asked of it."""
+
+    def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
+        """It has none."""
 
     def on_lost(self, reason: str) -> None:
         self.reasons.append(reason)

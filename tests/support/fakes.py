@@ -220,6 +220,8 @@ class FakeWorker:
         for file in files:
             Path(file.filename).unlink(missing_ok=True)
 
+    pids = ()
+
     def kill(self, reason: str) -> None:
         """Die soon."""
         asyncio.get_running_loop().call_soon(self.die, reason)

@@ -154,6 +154,8 @@ class HandWorker:
         """Note it."""
         self.discarded += files
 
+    pids = ()
+
     def kill(self, reason: str) -> None:
         """Note it."""
         self.killed = reason

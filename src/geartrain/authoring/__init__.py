@@ -5,6 +5,7 @@ Stands on cheap modules of the standard library alone, so that `import geartrain
 
 from __future__ import annotations
 
+from geartrain.authoring import metrics
 from geartrain.authoring.batches import ItemError
 from geartrain.authoring.cancel import CancelationException, CancellationException
 from geartrain.authoring.decorators import Opaque, batched, concurrent, streaming
@@ -37,5 +38,6 @@ __all__ = [
     "batched",
     "concurrent",
     "current_scope",
+    "metrics",
     "streaming",
 ]

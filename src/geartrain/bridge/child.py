@@ -34,6 +34,7 @@ from geartrain.ipc.messages import (
     Idle,
     Init,
     Loaded,
+    OwnMetrics,
     Ready,
     SetupLog,
     Shutdown,
@@ -127,7 +128,7 @@ class ChildWorker:
         self._observer = observer
         folder = WorkerFolder()
         self._process = WorkerProcess(launch.root, launch.environment, launch.cpus)
-        self.pid = self._process.pid  # and of its process group
+        self.pids: tuple[int, ...] = (self._process.pid,)  # until it is dead
         self._log = ModelLog()
         self._raw_output = RawOutput(self._log, observer.on_setup_log)
         self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._raw_output.give)
@@ -221,7 +222,7 @@ class ChildWorker:
 
     # from the child
 
-    def _on_control(self, message: ControlToParent) -> None:  # noqa: C901 - one arm per message
+    def _on_control(self, message: ControlToParent) -> None:  # noqa: C901, PLR0912 - one arm per message
         match message:
             case Loaded():
                 self._on_loaded(message)
@@ -244,6 +245,8 @@ class ChildWorker:
                 self._slots.channels[slot].on_idle()
             case HealthcheckResult():
                 self._checks.on_result(message)
+            case OwnMetrics(reports):
+                self._observer.on_own_metrics(reports)
             case DroppedLogs(count, interval):
                 logger.warning("the worker dropped %d log messages in %d ms", count, interval)
             case _:
@@ -278,6 +281,7 @@ class ChildWorker:
         self._control.drain()
         reason = self._reason = f"Worker crashed: {self._reason or describe_exit(code)}"
         before = self._life.step(_DEAD)
+        self.pids = ()
         self._fail_setup(reason)
         self._checks.fail(reason)
         await self._slots.fail(reason)

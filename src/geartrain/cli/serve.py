@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from geartrain.cli import access, grpc, logs, models, options, wire
+from geartrain.cli import access, grpc, logs, metrics, models, options, wire
 from geartrain.cli.failure import FAILURE, fail
 from geartrain.cli.startup import ServeObserver
 from geartrain.project.device_settings import AUTO
@@ -116,6 +116,8 @@ def serve(
     run_timeout: options.RunTimeout = 0.0,
     wakeup: options.Wakeup = "adaptive",
     mirror_prints: options.MirrorPrints = "auto",
+    latency_buckets: metrics.LatencyBuckets = None,
+    size_buckets: metrics.SizeBuckets = None,
     drain_delay: options.DrainDelay = 0.0,
     shutdown_grace: options.ShutdownGrace = 30.0,
     x_mode: options.XMode = "predict",
@@ -162,6 +164,7 @@ def serve(
         shutdown_grace=shutdown_grace,
         limits=_limits(queue, keep, cancel_grace=cancel_grace, run_timeout=run_timeout),
         restarts=_restarts(restart, restart_limit),
+        buckets=metrics.buckets(latency_buckets, size_buckets),
         allow_private_urls=allow_private_urls,
         shared_memory=shared_memory,
         health_body=health_body,

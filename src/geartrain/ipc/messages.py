@@ -14,6 +14,7 @@ import msgspec
 
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.predictions.events import LogSource, MetricMode
+from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import Signature
 
 PROTOCOL_VERSION = 8
@@ -143,6 +144,12 @@ class HealthcheckResult(_Message, frozen=True, tag="HealthcheckResult"):
     id: int
     status: Literal["healthy", "unhealthy"]
     error: str | None = None
+
+
+class OwnMetrics(_Message, frozen=True, tag="OwnMetrics", gc=True):
+    """What has changed of the metrics that the author defines since the last such message."""
+
+    reports: tuple[OwnReport, ...]
 
 
 class ShuttingDown(_Message, frozen=True, tag="ShuttingDown"):
@@ -327,6 +334,7 @@ ControlToParent = (
     | Fatal
     | DroppedLogs
     | HealthcheckResult
+    | OwnMetrics
     | ShuttingDown
 )
 SlotToWorker = Predict | Withdraw

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
 
 from geartrain.bridge.child import SetupError
 from geartrain.domain.predictions.calls import WorkerInfo, WorkerObserver
 from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.printed.text import Printed
 from geartrain.domain.signature.types import Signature
 from geartrain.project.repository import Repository
@@ -47,9 +50,9 @@ class App:
             default_model=options.default_model,
             grace=options.shutdown_grace,
             keep=options.limits.keep,
+            buckets=options.buckets,
             tell=self._tell,
-            residency=options.residency,
-            waiting=options.inference_queue,
+            residency=msgspec.structs.replace(options.residency, waiting=options.inference_queue),
         )
         # Of the model that is served alone, if it has one.
         self.trainings, self._training = _make_trainings(
@@ -235,6 +238,9 @@ class _LoadOutput:
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """The worker's start returns the same."""
+
+    def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
+        """Nobody is told of them."""
 
     def on_lost(self, reason: str) -> None:
         """The worker's start raises."""

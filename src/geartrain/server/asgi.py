@@ -21,7 +21,8 @@ from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.transport.asgi import AsgiApplication
-from geartrain.transport.records import NOBODY, RequestRecords
+from geartrain.transport.records import RequestRecords
+from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.wire.exchange import Handler
 
 
@@ -70,7 +71,7 @@ _ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout")  # as `geartrain serv
 def make_application(model: str | os.PathLike[str] | None, **options: Unpack[AsgiOptions]) -> AsgiApplication:
     """Return the application that serves a model or a folder of models; raises `ProjectError`."""
     hosted = _Hosted(read_options(model, options), wait_ready=options.get("wait_ready", False))
-    return AsgiApplication(hosted.start, hosted.stop, RequestRecords(NOBODY).of)
+    return AsgiApplication(hosted.start, hosted.stop, RequestRecords(hosted.requests).of)
 
 
 def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> ServeOptions:
@@ -124,6 +125,7 @@ class _Hosted:
     def __init__(self, options: ServeOptions, *, wait_ready: bool) -> None:
         self._options = options
         self._wait_ready = wait_ready
+        self.requests = RequestCounts()
         self._open: contextlib.AsyncExitStack
 
     async def start(self) -> Handler:
@@ -137,7 +139,7 @@ class _Hosted:
             await app.start()
             bodies = large_bodies(app)
             stack.callback(bodies.close)
-            handler = make_handler(app, bodies)
+            handler = make_handler(app, bodies, counts=self.requests)
             await stack.enter_async_context(watching(app))
             if self._wait_ready:
                 await _ready(app)

@@ -9,6 +9,7 @@ from typing import Final
 
 from geartrain.server.app import App
 from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
+from geartrain.server.machine import Machine
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.guard import AccessGuard
 from geartrain.transport.cog.api import COG, CogOptions
@@ -18,6 +19,7 @@ from geartrain.transport.listeners import split_routes
 from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
 from geartrain.transport.open_inference.routes import open_inference_routes
 from geartrain.transport.records import NOBODY, RequestObserver, RequestRecords
+from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.routing import Route, Router
 from geartrain.transport.system.metrics import metrics_route
 from geartrain.transport.system.probes import probe_routes
@@ -29,7 +31,7 @@ QUIET: Final = CogOptions().quiet
 _ANSWER_GRACE: Final = 1.0  # seconds for canceled predictions to say so to their clients
 
 
-def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies) -> list[Route]:
+def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies, *, counts: RequestCounts) -> list[Route]:
     options = app.options
     catalogue = app.catalogue if app.serves_models else None
     routes = cog_routes(catalogue, app.trainings, cog_options, bodies=bodies)
@@ -37,17 +39,20 @@ def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies) -> list[Rout
     if catalogue is not None:
         context = ServerContext(catalogue, app.regions, options.max_body_bytes, ArrayLoader(), bodies)
         routes += open_inference_routes(context, health_body=options.health_body)
-        routes.append(metrics_route(catalogue, COG))
+        routes.append(metrics_route(catalogue, COG, counts, machine=Machine()))
     return routes
 
 
-def make_handler(app: App, bodies: LargeBodies, *, quiet: float = QUIET) -> Handler:
+def make_handler(
+    app: App, bodies: LargeBodies, *, counts: RequestCounts | None = None, quiet: float = QUIET
+) -> Handler:
     """Return what handles the requests to an app inside another server.
 
-    That server decides who may come in, and no request shuts it down. `bodies` reads large ones; `quiet`: see
-    `HttpServer`.
+    That server decides who may come in, and no request shuts it down. `bodies` reads large ones. `counts` are shown in
+    the metrics, and told of requests by others. `quiet`: see `HttpServer`.
     """
-    return Router(_routes(app, CogOptions(max_body=app.options.max_body_bytes, quiet=quiet), bodies), COG)
+    cog_options = CogOptions(max_body=app.options.max_body_bytes, quiet=quiet)
+    return Router(_routes(app, cog_options, bodies, counts=counts or RequestCounts()), COG)
 
 
 def large_bodies(app: App) -> LargeBodies:
@@ -96,11 +101,12 @@ class HttpServer:
         has_admin_port = options.admin_port is not None
         cog_options = CogOptions(max_body=options.max_body_bytes, quiet=quiet, has_shutdown=not has_admin_port)
         self._bodies = large_bodies(app)
-        routes = [*_routes(app, cog_options, self._bodies), shutdown_route(self.stop, cog_options)]
+        counts = RequestCounts(observer)
+        routes = [*_routes(app, cog_options, self._bodies, counts=counts), shutdown_route(self.stop, cog_options)]
         public, admin = split_routes(routes, has_admin_port=has_admin_port)
         guard = _guard(app, access)
         self._grpc = _grpc_calls(app, access)
-        handler, records = _with_grpc(Router(public, COG, guard), self._grpc), RequestRecords(observer).of
+        handler, records = _with_grpc(Router(public, COG, guard), self._grpc), RequestRecords(counts).of
         self._public = WireServer(handler, options.wire, records=records, on_tick=on_tick)
         self._admin = WireServer(Router(admin, COG, guard), options.wire, records=records)
         self._wires = (self._public, self._admin)

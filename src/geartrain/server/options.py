@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.bridge.wakeup import WakeupMode
+from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.printed.lines import PrintedLines
 from geartrain.outbound.retries import Retries
 from geartrain.project.device_settings import AUTO, Devices
@@ -121,6 +122,7 @@ class ServeOptions:
     drain_delay: float = 0.0  # after SIGTERM: how long requests are still taken, by a server that is no longer ready
     training_idle: float | None = 300.0  # how long the worker of a training stays without work
     limits: Limits = dataclasses.field(default_factory=Limits)
+    buckets: Buckets = DEFAULT_BUCKETS  # of the histograms in the metrics
     inference_queue: int = DEFAULT_QUEUE  # requests of the Open Inference Protocol that may wait for a slot
     replicas: int = 1  # workers of a model that does not say itself how many
     devices: Devices = AUTO  # that replicas are put on, of a model that does not say itself

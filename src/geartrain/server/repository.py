@@ -97,7 +97,7 @@ class ServedModels:
 
     def memory(self, name: str) -> int:
         """The bytes of memory that the workers of a model use now. May block."""
-        return memory_of({child.pid for child in tuple(self._children.get(name, ()))})
+        return memory_of({pid for child in tuple(self._children.get(name, ())) for pid in child.pids})
 
     def _read(self, name: str) -> ModelFolder:
         self.note(name)  # before it is read: a change in between is seen as one

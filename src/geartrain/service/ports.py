@@ -42,6 +42,10 @@ class WorkerPort(Protocol):
     def discard(self, files: Sequence[FileRef]) -> None:
         """Release the files of an output: they have been read, or are not needed."""
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process that it is, if it is one on this machine and lives."""
+
     def kill(self, reason: str) -> None:
         """Kill the worker at once; the calls that it runs fail for that reason."""
 

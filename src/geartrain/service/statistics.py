@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from geartrain.domain.predictions.histograms import Histograms
+from geartrain.domain.predictions.own_metrics import OwnMetrics
 from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
 
 Fault = Literal["CANCELED", "REJECTED", "BACKEND", "OTHER"]
@@ -40,6 +42,8 @@ class Counts:
     other: int = 0
     rows: int = 0  # of the batches, beyond one for each success
     batches: dict[int, BatchCount] = dataclasses.field(default_factory=dict)  # by their rows
+    histograms: Histograms = dataclasses.field(default_factory=Histograms)
+    own: OwnMetrics = dataclasses.field(default_factory=OwnMetrics)  # counters and histograms of the author
 
     def add_success(
         self, admitted: float, ready: float, began: float, *, ended: float, predict_time: float, rows: int

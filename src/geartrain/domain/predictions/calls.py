@@ -13,6 +13,7 @@ import msgspec
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.domain.predictions.inference import Parameters
+from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Tensor
@@ -135,6 +136,9 @@ class WorkerObserver(Protocol):
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """The model is loaded, and its setup begins."""
+
+    def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
+        """The author's own metrics have changed."""
 
     def on_lost(self, reason: str) -> None:
         """The worker is gone without having been told to go; the calls it had have been ended before."""

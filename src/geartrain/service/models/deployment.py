@@ -20,6 +20,7 @@ from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
 from geartrain.service.models.interface import Interface
+from geartrain.service.models.own_metrics import DeployedMetrics
 from geartrain.service.models.predictions import Executions, Predictions
 from geartrain.service.models.replicas import SpawnReplica
 from geartrain.service.models.restarts import RestartPolicy
@@ -131,6 +132,7 @@ class Deployment:
             self,
             replicas=settings.replicas,
             restarts=settings.restarts,
+            own_metrics=DeployedMetrics(record.name, record.number, record.counts.own),
             clock=clock,
         )
         self.predictions = record.predictions

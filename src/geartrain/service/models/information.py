@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.lifecycle import Health, VersionState
 from geartrain.domain.predictions.statistics import ModelStatistics
 from geartrain.service.models.catalogue import Catalogue, normal, not_available
 from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.version import Version
 from geartrain.service.models.waking import ModelAsleepError
+
+_FAULTY: Final = frozenset({VersionState.FAILED, VersionState.REFUSED})
 
 
 def is_ready(catalogue: Catalogue, name: str, version: str = "") -> bool:
@@ -58,6 +63,21 @@ def _failed(catalogue: Catalogue, name: str, version: str) -> tuple[Deployment, 
     except GeartrainError:
         return ()
     return (found,) if found.loaded.is_set() and found.workers.health is Health.SETUP_FAILED else ()
+
+
+def faults(catalogue: Catalogue) -> tuple[tuple[str, str], ...]:
+    """Return name and version of what could not be loaded, or not again; the version is empty for a whole model."""
+    found: list[tuple[str, str]] = []
+    for name in catalogue.names():
+        entry = catalogue.entry(name)
+        if entry.fault:
+            found.append((name, ""))
+        found += [(name, number) for number in entry.numbers() if _has_fault(entry.versions[number])]
+    return tuple(found)
+
+
+def _has_fault(version: Version) -> bool:
+    return version.state in _FAULTY or (version.is_loaded and bool(version.reason))
 
 
 def statistics(catalogue: Catalogue, name: str = "", version: str = "") -> list[ModelStatistics]:

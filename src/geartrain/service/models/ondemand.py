@@ -23,6 +23,7 @@ from geartrain.domain.predictions.calls import (
     WorkerObserver,
 )
 from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.service.ports import WorkerPort
 
 logger = logging.getLogger(__name__)
@@ -107,6 +108,11 @@ class OnDemandWorker:
                 holder.discard((file,))
         self._rest()
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process of the worker that is there."""
+        return () if self._child is None else self._child.pids
+
     def kill(self, reason: str) -> None:
         """End the worker that is there at once; what it runs fails for that reason."""
         if self._child is not None:
@@ -139,6 +145,9 @@ class OnDemandWorker:
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """The signature is known since `start`."""
+
+    def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
+        """Nobody is told of them: trainings have no metrics."""
 
     def on_lost(self, reason: str) -> None:
         """The worker has died; its call, if it had one, has failed already, and the slot is as good as ever."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from geartrain.domain.predictions.calls import WorkerInfo, WorkerObserver
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health, next_health
+from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.printed.text import Printed
 from geartrain.service.models.restarts import RestartPolicy, Restarts
 from geartrain.service.ports import WorkerPort
@@ -33,6 +34,14 @@ class SetupReport(msgspec.Struct):
     def logs(self) -> str:
         """What load and setup have printed, and why they failed."""
         return f"{self.printed}{self.reason}\n" if self.reason else str(self.printed)
+
+    def fail(self, reason: str, *, at: float) -> ModelSetupError:
+        """Note that setup has failed, and return the error that says so."""
+        self.completed_at = at
+        self.failed = True
+        logs = self.logs
+        self.reason = reason
+        return ModelSetupError(reason, logs)
 
 
 class ModelSetupError(Exception):
@@ -69,6 +78,9 @@ class ReplicaOwner(Protocol):
 
     def on_replica_output(self, source: LogSource, data: str) -> None:
         """Its setup has written to a stream."""
+
+    def on_replica_metrics(self, replica: Replica, reports: Sequence[OwnReport]) -> None:
+        """The author's own metrics have changed in its worker."""
 
 
 class Replica:
@@ -148,6 +160,10 @@ class Replica:
         """Tell the model what the worker has loaded, before its setup."""
         self._owner.on_replica_loaded(info)
 
+    def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
+        """Pass them on."""
+        self._owner.on_replica_metrics(self, reports)
+
     def on_lost(self, reason: str) -> None:
         """The worker died: for good, as the container runtime has it, unless the operator wants it restarted."""
         now = self._clock()
@@ -175,7 +191,7 @@ class Replica:
         try:
             worker = self._spawn(self)
         except OSError as error:
-            failure = self._setup_failed(f"no worker can be started: {error.strerror or error}")
+            failure = self.setup.fail(f"no worker can be started: {error.strerror or error}", at=self._clock())
             self._crashed("the restarted worker could not be spawned", failure.reason, lived=0)
             return
         try:
@@ -192,9 +208,11 @@ class Replica:
                 info = await worker.start()
         except TimeoutError:
             await worker.stop(0)
-            raise self._setup_failed(f"worker setup timed out after {self._time_limit:g} seconds") from None
+            raise self.setup.fail(
+                f"worker setup timed out after {self._time_limit:g} seconds", at=self._clock()
+            ) from None
         except Exception as error:
-            raise self._setup_failed(str(error)) from error
+            raise self.setup.fail(str(error), at=self._clock()) from error
         self._info = info
         self.permits = PermitPool.of(worker, info.slots)
         self.setup.completed_at = self._clock()
@@ -203,10 +221,3 @@ class Replica:
     def _step(self, health: Health) -> None:
         self.health = next_health(self.health, health)
         self._owner.on_replica(self)
-
-    def _setup_failed(self, reason: str) -> ModelSetupError:
-        setup = self.setup
-        setup.completed_at = self._clock()
-        setup.failed = True
-        setup.reason = reason
-        return ModelSetupError(reason, str(setup.printed))

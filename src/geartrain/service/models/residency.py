@@ -13,6 +13,7 @@ import msgspec
 
 from geartrain.service.models.entry import ModelEntry
 from geartrain.service.models.loads import Loads
+from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +25,13 @@ _SHARE: Final = 4  # looks in the time after which a model rests
 class ResidencyPolicy(msgspec.Struct, frozen=True):
     """What an operator allows. `idle`: seconds that a model stays without work; `max_memory`: bytes of all workers.
 
-    `on_demand`: nothing is loaded at the start.
+    `on_demand`: nothing is loaded at the start. `waiting`: how many requests may wait for the load of a model.
     """
 
     idle: float = inf
     max_memory: float = inf
     on_demand: bool = False
+    waiting: int = DEFAULT_QUEUE
 
     @property
     def is_watching(self) -> bool:

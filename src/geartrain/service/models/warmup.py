@@ -24,6 +24,7 @@ from geartrain.domain.predictions.calls import (
     WorkerObserver,
 )
 from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.service.models.admission import NoInputFiles
@@ -136,6 +137,11 @@ class WarmedWorker:
         """Whether a call may be given to a slot that is busy."""
         return self._worker.may_prefetch
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process of the worker."""
+        return self._worker.pids
+
     async def start(self) -> WorkerInfo:
         """Wait until the examples have been run.
 
@@ -170,6 +176,10 @@ class WarmedWorker:
         except WarmUpError as error:
             self._faults.append(str(error))
             self._worker.kill(str(error))
+
+    def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
+        """Pass it on."""
+        self._observer.on_own_metrics(reports)
 
     def on_lost(self, reason: str) -> None:
         """A worker that dies while it runs its examples is one that could not be set up."""

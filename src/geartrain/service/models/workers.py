@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -14,8 +14,10 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.printed.text import Printed
 from geartrain.service.models.healthcheck import HealthCheck
+from geartrain.service.models.own_metrics import DeployedMetrics
 from geartrain.service.models.replicas import ModelSetupError, Replica, ReplicaReport, SetupReport, SpawnReplica
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.scheduling.permits import PermitPool, SharedPermits
@@ -71,9 +73,14 @@ class Workers:
         *,
         replicas: int = 1,
         restarts: RestartPolicy | None = None,
+        own_metrics: DeployedMetrics | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`restarts`: whether a crashed worker is followed by another; None: it is not, as documented."""
+        """`restarts`: whether a crashed worker is followed by another; None: it is not, as documented.
+
+        `own_metrics` takes what the author's own metrics are told of.
+        """
+        self.own_metrics = own_metrics or DeployedMetrics()
         self.health = Health.UNKNOWN
         self.replicas = tuple(
             Replica(self, functools.partial(spawn, index), restarts, clock=clock) for index in range(replicas)
@@ -120,6 +127,8 @@ class Workers:
         if replica.health is _READY:
             self._has_loaded = True
             self._observer.on_loaded(replica.info)
+        else:
+            self.own_metrics.forget(replica)
         if len(self.replicas) == 1:
             self.health = replica.health
             self.permits = replica.permits
@@ -138,6 +147,10 @@ class Workers:
     def on_replica_output(self, source: LogSource, data: str) -> None:
         """The setup of a replica has written to a stream."""
         self._observer.on_setup_output(source, data)
+
+    def on_replica_metrics(self, replica: Replica, reports: Sequence[OwnReport]) -> None:
+        """The author's own metrics have changed in the worker of a replica."""
+        self.own_metrics.add(replica, reports)
 
     # what is asked
 

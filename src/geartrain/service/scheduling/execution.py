@@ -81,6 +81,7 @@ class Timing(msgspec.Struct, gc=False):
     admitted: float
     ready: float = 0.0  # its files were there
     began: float = 0.0
+    first_output: float = 0.0  # of several
 
 
 class CallPort(Protocol):
@@ -301,12 +302,19 @@ class Execution:
 
     def on_output(self, chunk: bytes, files: Sequence[FileRef]) -> None:
         """The run gave a chunk of JSON text, empty if one of the files holds it."""
+        if not self.timing.first_output:
+            self._note_first_output()
         if files:
             self._begin_delivery().give(chunk, files, self.prediction.add_output)
         elif self._delivery.is_pending:
             self._delivery.after(lambda: self.prediction.add_output(chunk))
         else:
             self.prediction.add_output(chunk)
+
+    def _note_first_output(self) -> None:
+        context, timing = self._scheduler.context, self.timing
+        timing.first_output = context.clock()
+        context.counts.histograms.first_output.observe(timing.first_output - timing.admitted)
 
     def on_log(self, source: LogSource, data: str) -> None:
         """The run wrote to a stream."""
@@ -376,10 +384,13 @@ class Execution:
         self._preparation = NO_PREPARATION  # as the delivery
         prediction = self.prediction
         if type(outcome) is Succeeded:
-            timing, predict_time = self.timing, outcome.predict_time
-            self._scheduler.context.counts.add_success(
+            timing, predict_time, output = self.timing, outcome.predict_time, outcome.output
+            counts = self._scheduler.context.counts
+            counts.add_success(
                 timing.admitted, timing.ready, timing.began, ended=at, predict_time=predict_time, rows=self.item.rows
             )
+            self._add_run(predict_time, at)
+            counts.histograms.output_size.observe(sum(map(len, prediction.chunks)) if output is None else len(output))
             is_packed = outcome.output is None and self._is_packed()  # of a whole output it makes no difference
             prediction.succeed(outcome.output, at=at, predict_time=predict_time, packed=is_packed)
         elif type(outcome) is Failed:
@@ -410,5 +421,22 @@ class Execution:
             return Undelivered(self._delivery.error)
         return CANCELED if self._delivery.is_cut else outcome
 
+    def _add_run(self, run: float, at: float) -> None:
+        """Count a run of `run` seconds that is over."""
+        timing, item = self.timing, self.item
+        size = len(item.input)
+        if item.tensors:
+            size += sum([len(tensor.data) for tensor in item.tensors])
+        self._scheduler.context.counts.histograms.add_run(
+            timing.began - timing.ready,
+            run,
+            at - timing.admitted,
+            input_size=size,
+            request=self.prediction.request,
+            at=at,
+        )
+
     def _count_fault(self, fault: Fault, at: float) -> None:
+        if self.timing.began:
+            self._add_run(at - self.timing.began, at)
         self._scheduler.context.counts.add_fault(fault, at - self.timing.admitted, ran=self.timing.began > 0, at=at)

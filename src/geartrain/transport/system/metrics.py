@@ -2,52 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import Final, Protocol
 
+import msgspec
+
+from geartrain.apis.metric_values import GpuUse, ModelMetrics, ProcessUse, ServerMetrics, WorkerMetrics
+from geartrain.authoring import __version__
 from geartrain.domain.predictions.lifecycle import Health
+from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
-from geartrain.transport.routing import GET, Api, Params, Route
-from geartrain.transport.wire.exchange import Answer, Head
+from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.replicas import Replica
+from geartrain.transport.request_counts import RequestCounts
+from geartrain.transport.routing import GET, Api, Route
+from geartrain.transport.tasks import Request, by_task
+from geartrain.transport.wire.exchange import Answer
 
-if TYPE_CHECKING:
-    from geartrain.apis.metrics import ModelMetrics
+_MAX_BODY: Final = 65_536  # bytes of a body, which nobody reads
 
 
-def metrics_route(catalogue: Catalogue, api: Api) -> Route:
-    """Return the route of the counts of every model that is served, for Prometheus; `api` refuses what is wrong."""
-    return Route(GET, "/metrics", MetricsEndpoint(catalogue).begin, api, "read", subject="all")
+class MachinePort(Protocol):
+    """What is known of processes and GPUs. All of it may block for some milliseconds."""
+
+    def process(self, pid: int) -> tuple[ProcessUse, ...]:
+        """Return what a process takes; nothing if it is gone, or may not be looked at."""
+
+    def server(self) -> tuple[ProcessUse, ...]:
+        """Return what the server's own process takes."""
+
+    def max_descriptors(self) -> int:
+        """Return how many descriptors the server may have, 0 for no limit."""
+
+    def gpus(self) -> tuple[GpuUse, ...]:
+        """Return the GPUs that there are."""
+
+
+class NoMachine:
+    """Knows of no processes and no GPUs."""
+
+    def process(self, pid: int) -> tuple[ProcessUse, ...]:  # noqa: ARG002 - as of `MachinePort`
+        """Return nothing."""
+        return ()
+
+    def server(self) -> tuple[ProcessUse, ...]:
+        """Return nothing."""
+        return ()
+
+    def max_descriptors(self) -> int:
+        """Return that there is no limit."""
+        return 0
+
+    def gpus(self) -> tuple[GpuUse, ...]:
+        """Return none."""
+        return ()
+
+
+NO_MACHINE: Final = NoMachine()
+
+
+def metrics_route(catalogue: Catalogue, api: Api, counts: RequestCounts, *, machine: MachinePort = NO_MACHINE) -> Route:
+    """Return the route of the metrics of a server, for Prometheus; `api` refuses what is wrong."""
+    endpoint = MetricsEndpoint(catalogue, counts, machine)
+    return Route(GET, "/metrics", by_task(endpoint.answer, api, _MAX_BODY), api, "read", subject="all")
 
 
 class MetricsEndpoint:
-    """The counts of every model that is served."""
+    """The metrics of every model that is served, and of the server."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, counts: RequestCounts, machine: MachinePort) -> None:
         self._catalogue = catalogue
+        self._counts = counts
+        self._machine = machine
 
-    def begin(self, _head: Head, _params: Params) -> Answer:
-        """Answer."""
-        from geartrain.apis.metrics import CONTENT_TYPE, encode_metrics
+    async def answer(self, request: Request) -> Answer:
+        """Answer in the format that `Accept` asks for."""
+        accept = b",".join(value for name, value in request.head.headers if name == b"accept").decode("latin-1")
+        # What changes on the loop is read here, but for the counts of histograms. The rest would hold the loop.
+        deployments = list(self._catalogue.deployments())
+        seen = [(_model(each), [_pids(replica) for replica in each.workers.replicas]) for each in deployments]
+        faults, requests = information.faults(self._catalogue), self._counts.all()
+        content_type, text = await asyncio.to_thread(self._encode, accept, seen, faults=faults, requests=requests)
+        return Answer(HTTPStatus.OK, (text,), ((b"content-type", content_type.encode()),))
 
-        text = encode_metrics(self._models())
-        return Answer(HTTPStatus.OK, (text,), ((b"content-type", CONTENT_TYPE.encode()),))
+    def _encode(
+        self,
+        accept: str,
+        seen: list[tuple[ModelMetrics, list[tuple[int, ...]]]],
+        *,
+        faults: tuple[tuple[str, str], ...],
+        requests: dict[tuple[str, str], int],
+    ) -> tuple[str, bytes]:
+        from geartrain.apis.metrics import OPENMETRICS, TEXT, encode_metrics, wants_openmetrics
 
-    def _models(self) -> Iterator[ModelMetrics]:
-        from geartrain.apis.metrics import ModelMetrics
+        machine = self._machine
+        models = tuple(
+            _with_workers(model, tuple(tuple(use for pid in each for use in machine.process(pid)) for each in pids))
+            for model, pids in seen
+        )
+        server = ServerMetrics(
+            version=__version__,
+            models=models,
+            faults=faults,
+            requests=requests,
+            process=machine.server(),
+            max_descriptors=machine.max_descriptors(),
+            gpus=machine.gpus(),
+        )
+        as_openmetrics = wants_openmetrics(accept)
+        return OPENMETRICS if as_openmetrics else TEXT, encode_metrics(server, as_openmetrics=as_openmetrics)
 
-        for deployment in self._catalogue.deployments():
-            workers, scheduler = deployment.workers, deployment.scheduler
-            permits, counts = workers.permits, scheduler.context.counts
-            yield ModelMetrics(
-                statistics=counts.statistics(deployment.name, deployment.version),
-                failures=counts.faults,
-                is_ready=workers.health is Health.READY,
-                waiting=scheduler.waiting,
-                queue=deployment.settings.inference_queue,
-                slots=permits.size,
-                slots_in_use=permits.size - permits.idle,
-                replicas=len(workers.replicas),
-                replicas_ready=sum(replica.health is Health.READY for replica in workers.replicas),
-                restarts=workers.restarts.count,
-            )
+
+def _pids(replica: Replica) -> tuple[int, ...]:
+    return replica.worker.pids
+
+
+def _model(deployment: Deployment) -> ModelMetrics:
+    workers, scheduler = deployment.workers, deployment.scheduler
+    permits, counts = workers.permits, scheduler.context.counts
+    return ModelMetrics(
+        statistics=counts.statistics(deployment.name, deployment.version),
+        failures=counts.faults,
+        health=workers.health,
+        waiting=scheduler.waiting,
+        running=len(deployment.executions.live) - scheduler.waiting,
+        queue=deployment.settings.inference_queue,
+        slots=permits.size,
+        slots_in_use=permits.size - permits.idle,
+        workers=tuple(WorkerMetrics(replica.health is Health.READY) for replica in workers.replicas),
+        restarts=workers.restarts.count,
+        histograms=counts.histograms,
+        own=workers.own_metrics.all(),
+    )
+
+
+def _with_workers(model: ModelMetrics, uses: tuple[tuple[ProcessUse, ...], ...]) -> ModelMetrics:
+    """Add what the processes of the workers take."""
+    workers = [WorkerMetrics(worker.is_ready, use) for worker, use in zip(model.workers, uses, strict=True)]
+    return msgspec.structs.replace(model, workers=tuple(workers))

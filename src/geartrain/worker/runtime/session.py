@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from geartrain.authoring.metrics import registry
 from geartrain.domain.predictions.events import LogSource
 from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
@@ -32,6 +33,7 @@ from geartrain.worker.loading import cog_alias
 from geartrain.worker.loading.loader import LoadedRunner, LoadError, load
 from geartrain.worker.runtime.cancellation import CancelRegion
 from geartrain.worker.runtime.control import ControlThread
+from geartrain.worker.runtime.own_metrics import MetricsSender
 from geartrain.worker.runtime.platform import die_with_parent, line_buffer_c_stdout
 from geartrain.worker.stdio.router import Router
 
@@ -91,6 +93,8 @@ class _Session:
                 return 0
             slots = self._connect(number)
             self._send_loaded(runner, number)
+            metrics = MetricsSender(registry, self._control.send, lambda: self._region.shield)
+            metrics.attach()
             self._setup(runner)
         except _SetupFailedError as error:
             self._router.flush_ambient()
@@ -98,6 +102,7 @@ class _Session:
             self._control.send(Fatal(str(error)))
             return 1
         self._serve(runner, slots, flush_c)
+        metrics.flush()
         return 0
 
     # before Ready

@@ -47,12 +47,12 @@ class Runner:
 class House:
     """Models by name, and a catalogue of them, with a clock that the test turns."""
 
-    def __init__(self, *names: str, policy: ResidencyPolicy, waiting: int = 100) -> None:
+    def __init__(self, *names: str, policy: ResidencyPolicy) -> None:
         self.runners = {name: Runner() for name in names}
         self.steps: list[Step] = []
         self.now = 1000.0
         self.repository = FakeRepository(**{name: self._maker(name) for name in names})
-        self.catalogue = Catalogue(self.repository, residency=policy, waiting=waiting, tell=self.steps.append)
+        self.catalogue = Catalogue(self.repository, residency=policy, tell=self.steps.append)
         self.residency = self.catalogue.residency
         self.residency._clock = lambda: self.now
         self.repository.memory = self._memory  # type: ignore[method-assign]
@@ -101,7 +101,7 @@ async def houses() -> AsyncIterator[Callable[..., House]]:
 
     def make(*names: str, **policy: Any) -> House:
         waiting = policy.pop("waiting", 100)
-        made.append(House(*names, policy=ResidencyPolicy(**policy), waiting=waiting))
+        made.append(House(*names, policy=ResidencyPolicy(**policy, waiting=waiting)))
         return made[-1]
 
     yield make

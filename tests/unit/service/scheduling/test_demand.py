@@ -65,6 +65,8 @@ class Worker:
     def discard(self, files: object) -> None:
         raise NotImplementedError
 
+    pids = ()
+
     def kill(self, reason: str) -> None:
         raise NotImplementedError
 

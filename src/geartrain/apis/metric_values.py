@@ -1,0 +1,81 @@
+"""What a server tells in its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from geartrain.domain.predictions.histograms import Histograms
+from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.own_metrics import OwnReport
+from geartrain.domain.predictions.statistics import ModelStatistics
+
+
+class ProcessUse(msgspec.Struct, frozen=True):
+    """What a process takes. `started`: seconds since the epoch; `read` and `written`: bytes from and to disks."""
+
+    cpu: float  # seconds
+    memory: int  # bytes, resident
+    descriptors: int
+    started: float
+    read: int
+    written: int
+
+
+class GpuUse(msgspec.Struct, frozen=True):
+    """What is in use of a GPU. Memory in bytes; `utilization` from 0 to 1."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_used: int
+    memory_total: int
+    utilization: float
+
+
+class WorkerMetrics(msgspec.Struct, frozen=True):
+    """What is known of one replica; `process` is empty while it has none."""
+
+    is_ready: bool
+    process: tuple[ProcessUse, ...] = ()
+
+
+class ModelMetrics(msgspec.Struct, frozen=True):
+    """What is known of one model version; `failures` are counts by reason, a short word."""
+
+    statistics: ModelStatistics
+    failures: Mapping[Any, int]
+    health: Health
+    waiting: int  # for a slot
+    running: int
+    queue: int  # how many may wait
+    slots: int
+    slots_in_use: int
+    workers: tuple[WorkerMetrics, ...]
+    restarts: int
+    histograms: Histograms
+    own: tuple[OwnReport, ...] = ()  # the author's
+
+
+class ServerMetrics(msgspec.Struct, frozen=True):
+    """What is known of a server.
+
+    Attributes:
+        version: of geartrain.
+        models: those that are available.
+        faults: name and version of models that could not be loaded, or not again.
+        requests: how many have been answered, by protocol and status.
+        process: that of the server, if it can be looked at.
+        max_descriptors: how many it may have, 0 if that is not known.
+        gpus: those that there are.
+    """
+
+    version: str
+    models: tuple[ModelMetrics, ...] = ()
+    faults: tuple[tuple[str, str], ...] = ()
+    requests: Mapping[tuple[str, str], int] = {}
+    process: tuple[ProcessUse, ...] = ()
+    max_descriptors: int = 0
+    gpus: tuple[GpuUse, ...] = ()

@@ -1,0 +1,58 @@
+"""The options of `geartrain serve` for metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+
+from geartrain.cli.options import parse_duration, parse_size
+from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets, check_bounds
+
+METRICS: Final = "Metrics"
+
+
+def _parser(read: Callable[[str], float]) -> Callable[[Any], tuple[float, ...]]:
+    """Return what reads bounds of buckets with commas between them."""
+
+    def parse(text: Any) -> tuple[float, ...]:
+        if isinstance(text, tuple):
+            return text
+        bounds = tuple(float(read(part.strip())) for part in text.split(","))
+        try:
+            check_bounds(bounds)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        return bounds
+
+    return parse
+
+
+LatencyBuckets = Annotated[
+    Any,
+    typer.Option(
+        parser=_parser(parse_duration),
+        metavar="TIMES",
+        show_default=False,
+        help="The upper bounds of the buckets of all histograms of times in /metrics, such as 10ms,100ms,1s,10s. By "
+        "default there are 16, from 1ms to 5m.",
+        rich_help_panel=METRICS,
+    ),
+]
+SizeBuckets = Annotated[
+    Any,
+    typer.Option(
+        parser=_parser(parse_size),
+        metavar="SIZES",
+        show_default=False,
+        help="The upper bounds of the buckets of all histograms of sizes in /metrics, such as 1KiB,1MiB,100MiB. By "
+        "default there are 10, from 256 bytes to 64MiB.",
+        rich_help_panel=METRICS,
+    ),
+]
+
+
+def buckets(seconds: tuple[float, ...] | None, sizes: tuple[float, ...] | None) -> Buckets:
+    """Return what the options say; an option that is not given leaves the default."""
+    return Buckets(seconds or DEFAULT_BUCKETS.seconds, sizes or DEFAULT_BUCKETS.bytes)

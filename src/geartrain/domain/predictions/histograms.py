@@ -1,0 +1,109 @@
+"""Histograms: how often a value fell into each of some buckets."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import pairwise
+from math import isfinite
+from typing import Final
+
+import msgspec
+
+from geartrain.domain.predictions.request_context import RequestContext
+
+MAX_BUCKETS: Final = 50
+
+
+class Buckets(msgspec.Struct, frozen=True):
+    """The upper bounds of the buckets of a server's histograms, in rising order; the last bucket has no bound.
+
+    Attributes:
+        seconds: of what takes time.
+        bytes: of what has a size.
+    """
+
+    seconds: tuple[float, ...] = (
+        *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+        *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
+    )
+    bytes: tuple[float, ...] = tuple(float(256 * 4**power) for power in range(10))  # 256 bytes to 64 MiB
+
+
+DEFAULT_BUCKETS: Final = Buckets()
+
+
+Exemplar = tuple[float, RequestContext, float]
+"""A value, the request that it belongs to, and when it was observed, in seconds since the epoch."""
+_SAMPLED: Final = "01"  # at the end of a `traceparent`
+
+
+class Histogram:
+    """Counts of values by bucket, and their sum.
+
+    Attributes:
+        bounds: the upper bounds of the buckets, which belong to them.
+        counts: how many values fell into each bucket; the last one is of values above all bounds.
+        total: the sum of all values.
+        exemplars: the latest value that belongs to a trace, by the index of its bucket.
+    """
+
+    __slots__ = ("bounds", "counts", "exemplars", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def observe_traced(self, value: float, request: RequestContext, at: float) -> None:
+        """Count a value that belongs to the trace of a request, at a moment in seconds since the epoch."""
+        bucket = bisect_left(self.bounds, value)
+        self.counts[bucket] += 1
+        self.total += value
+        self.exemplars[bucket] = (value, request, at)
+
+
+class Histograms:
+    """How the predictions of a model version that came to a run are distributed. Times in seconds, sizes in bytes."""
+
+    __slots__ = ("first_output", "input_size", "output_size", "queue", "run", "total")
+
+    def __init__(self, buckets: Buckets = DEFAULT_BUCKETS) -> None:
+        self.queue = Histogram(buckets.seconds)  # from the time its files were there to the beginning of its run
+        self.run = Histogram(buckets.seconds)  # in the model
+        self.total = Histogram(buckets.seconds)  # from admission to end
+        self.first_output = Histogram(buckets.seconds)  # from admission to the first of several outputs
+        self.input_size = Histogram(buckets.bytes)
+        self.output_size = Histogram(buckets.bytes)  # of those that ended well
+
+    def add_run(
+        self, queue: float, run: float, total: float, *, input_size: int, request: RequestContext, at: float
+    ) -> None:
+        """Count a prediction that has run, however it ended, `at` that moment in seconds since the epoch."""
+        self.input_size.observe(input_size)
+        if request.traceparent.endswith(_SAMPLED):
+            self.queue.observe_traced(queue, request, at)
+            self.run.observe_traced(run, request, at)
+            self.total.observe_traced(total, request, at)
+        else:
+            self.queue.observe(queue)
+            self.run.observe(run)
+            self.total.observe(total)
+
+
+def check_bounds(bounds: tuple[float, ...]) -> None:
+    """Raise `ValueError`, with a sentence, unless these can be the bounds of a histogram."""
+    if not bounds:
+        raise ValueError("a histogram needs at least one bucket")
+    if len(bounds) > MAX_BUCKETS:
+        raise ValueError(f"a histogram has at most {MAX_BUCKETS} buckets, not {len(bounds)}")
+    if not all(map(isfinite, bounds)):
+        raise ValueError("the bounds of buckets are finite numbers; the last bucket has no bound by itself")
+    for before, after in pairwise(bounds):
+        if after <= before:
+            raise ValueError(f"the bounds of buckets rise: {after:g} cannot follow {before:g}")

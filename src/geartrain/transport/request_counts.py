@@ -1,0 +1,41 @@
+"""How many requests have ended, by protocol and status."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from geartrain.transport.grpc.status import Status
+from geartrain.transport.records import NO_GRPC, NOBODY, Ended, RequestObserver
+
+_OK: Final = HTTPStatus.OK  # to read it from its class takes several times as long
+
+
+class RequestCounts:
+    """Hears of requests that are over, and passes them on to another `RequestObserver`."""
+
+    def __init__(self, following: RequestObserver = NOBODY) -> None:
+        self._following = following
+        self._good: dict[str, int] = {}  # nearly all; by protocol
+        self._others: dict[tuple[str, int, int], int] = {}  # by protocol, status of HTTP and status of gRPC
+
+    def add(self, request: Ended) -> None:
+        """Count it."""
+        protocol, grpc_status = request.origin.protocol, request.grpc_status
+        if request.status is _OK and grpc_status <= 0:
+            self._good[protocol] = self._good.get(protocol, 0) + 1
+        else:
+            key = (protocol, int(request.status), grpc_status)
+            self._others[key] = self._others.get(key, 0) + 1
+        self._following.add(request)
+
+    def all(self) -> dict[tuple[str, str], int]:
+        """Return the counts by protocol and status: the name of gRPC's, otherwise the number of HTTP's."""
+        counts = {
+            (protocol, Status.OK.name if protocol == "grpc" else str(int(_OK))): count
+            for protocol, count in self._good.items()
+        }
+        for (protocol, status, grpc_status), count in self._others.items():
+            key = (protocol, str(status) if grpc_status == NO_GRPC else Status(grpc_status).name)
+            counts[key] = counts.get(key, 0) + count
+        return counts

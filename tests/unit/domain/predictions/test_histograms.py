@@ -1,0 +1,89 @@
+"""Histograms and the author's own metrics, added up."""
+
+from __future__ import annotations
+
+import pytest
+
+from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Histogram, check_bounds
+from geartrain.domain.predictions.own_metrics import MAX_SERIES, OwnMetric, OwnMetrics, OwnReport, Series, merge_gauges
+
+TOKENS = OwnMetric("tokens", "counter", "", ("kind",))
+DECODE = OwnMetric("decode", "histogram", "", bounds=(1.0,))
+
+
+def gauge(merge: str, *values: float) -> list[OwnMetrics]:
+    metric = OwnMetric("level", "gauge", "", merge=merge)  # type: ignore[arg-type]
+    workers = []
+    for value in values:
+        worker = OwnMetrics()
+        assert worker.add(OwnReport(metric, (Series((), value),)))
+        workers.append(worker)
+    return workers
+
+
+def test_value_belongs_to_the_bucket_of_its_bound() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.0, 1.0, 1.1, 2.0, 2.1):
+        histogram.observe(value)
+    assert histogram.counts == [2, 2, 1]
+    assert histogram.total == pytest.approx(6.2)
+
+
+@pytest.mark.parametrize("bounds", [DEFAULT_BUCKETS.seconds, DEFAULT_BUCKETS.bytes, (1.0,)])
+def test_good_bounds(bounds: tuple[float, ...]) -> None:
+    check_bounds(bounds)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [
+        ((), "at least one"),
+        (tuple(map(float, range(51))), "at most 50"),
+        ((1.0, float("inf")), "finite"),
+        ((1.0, 1.0), "1 cannot follow 1"),
+        ((2.0, 1.0), "1 cannot follow 2"),
+    ],
+)
+def test_bad_bounds(bounds: tuple[float, ...], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        check_bounds(bounds)
+
+
+def test_increases_add_up() -> None:
+    metrics = OwnMetrics()
+    for _ in range(2):
+        assert metrics.add(OwnReport(TOKENS, (Series(("in",), 2.0), Series(("out",), 1.0))))
+        assert metrics.add(OwnReport(DECODE, (Series((), 3.0, (1, 2)),)))
+    assert metrics.all() == [
+        OwnReport(TOKENS, (Series(("in",), 4.0), Series(("out",), 2.0))),
+        OwnReport(DECODE, (Series((), 6.0, (2, 4)),)),
+    ]
+
+
+def test_metric_that_is_defined_anew_begins_anew_unless_only_its_text_differs() -> None:
+    metrics = OwnMetrics()
+    metrics.add(OwnReport(DECODE, (Series((), 3.0, (1, 2)),)))
+    metrics.add(OwnReport(OwnMetric("decode", "histogram", "told better", bounds=(1.0,)), (Series((), 3.0, (1, 2)),)))
+    assert metrics.all()[0].series == (Series((), 6.0, (2, 4)),)
+    metrics.add(OwnReport(OwnMetric("decode", "histogram", "", bounds=(1.0, 2.0)), (Series((), 1.0, (1, 0, 0)),)))
+    assert metrics.all()[0].series == (Series((), 1.0, (1, 0, 0)),)
+
+
+def test_series_are_bounded() -> None:
+    metrics = OwnMetrics()
+    many = tuple(Series((str(number),), 1.0) for number in range(MAX_SERIES + 1))
+    assert not metrics.add(OwnReport(TOKENS, many))
+    assert len(metrics.all()[0].series) == MAX_SERIES
+    assert metrics.add(OwnReport(TOKENS, many[:1]))  # those that are there go on
+    assert metrics.all()[0].series[0].value == 2
+
+
+@pytest.mark.parametrize(("merge", "expected"), [("sum", 6.0), ("max", 3.0), ("min", 1.0)])
+def test_gauges_of_several_workers_are_merged_by_their_rule(merge: str, expected: float) -> None:
+    (report,) = merge_gauges(gauge(merge, 2.0, 3.0, 1.0))
+    assert report.series == (Series((), expected),)
+
+
+def test_gauge_that_two_workers_define_otherwise_is_the_firsts() -> None:
+    (report,) = merge_gauges([*gauge("max", 2.0), *gauge("sum", 5.0)])
+    assert (report.metric.merge, report.series) == ("max", (Series((), 2.0),))
