@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from geartrain.bridge.wakeup import WakeupMode
+from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets, check_bounds
 from geartrain.project.device_settings import Devices, read_devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
@@ -59,11 +60,15 @@ class AsgiOptions(TypedDict, total=False):
     allow_private_urls: bool
     shared_memory: bool
     health_body: bool
+    latency_buckets: Iterable[float]
+    size_buckets: Iterable[float]
     wakeup: WakeupMode
     mirror_prints: MirrorMode
 
 
-_READ_HERE: Final = frozenset({"devices", "wait_ready", "no_pickle", "load", "restart", "restart_limit"})
+_READ_HERE: Final = frozenset(
+    {"devices", "wait_ready", "no_pickle", "load", "restart", "restart_limit", "latency_buckets", "size_buckets"}
+)
 _RENAMED: Final = {"max_body_size": "max_body_bytes", "max_download_size": "max_download_bytes"}
 _ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout")  # as `geartrain serve` reads them
 
@@ -101,6 +106,7 @@ def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> 
         restarts=restarts if options.get("restart") == "on-crash" else None,
         load=load,
         devices=_devices(options.get("devices", "auto")),
+        buckets=_read_buckets(options),
         **fields,
     )
 
@@ -110,6 +116,15 @@ def _devices(text: str) -> Devices:
         return read_devices(text)
     except ValueError:
         raise ProjectError(f"`devices` is {text!r}; write auto, cpu, or names such as cuda:0,cuda:1") from None
+
+
+def _read_buckets(options: AsgiOptions) -> Buckets:
+    """Return the buckets of histograms; raises `ValueError` for bounds that do not rise."""
+    seconds = tuple(options.get("latency_buckets", DEFAULT_BUCKETS.seconds))
+    sizes = tuple(options.get("size_buckets", DEFAULT_BUCKETS.bytes))
+    for bounds in (seconds, sizes):
+        check_bounds(bounds)
+    return Buckets(seconds, sizes)
 
 
 def _check_names(source: ModelSource | Repository, wanted: set[str]) -> None:

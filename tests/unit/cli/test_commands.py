@@ -14,6 +14,7 @@ import geartrain
 import geartrain.server
 from geartrain.cli import logs, options
 from geartrain.cli.main import app
+from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.project.variables import NAMES
 from geartrain.server import NO_LIMIT, PortInUseError, Progress, ServeOptions, log_progress
 from geartrain.server.memory import usable_memory
@@ -263,9 +264,19 @@ def test_0_disables_each_limit(server: FakeServer) -> None:
     assert chosen.grpc.max_message_bytes == 0
 
 
+def test_buckets_of_histograms_have_units(server: FakeServer) -> None:
+    chosen = serve(server, "--latency-buckets", "10ms, 1s,1m", "--size-buckets", "1KiB,1MiB")
+    assert chosen.buckets == Buckets((0.01, 1.0, 60.0), (1024.0, float(MIB)))
+    assert serve(server, "--size-buckets", "10").buckets == Buckets(DEFAULT_BUCKETS.seconds, (10.0,))
+    assert serve(server).buckets == DEFAULT_BUCKETS
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("--latency-buckets", "1s,soon"), "Invalid value for '--latency-buckets': 'soon' is no span of time"),
+        (("--latency-buckets", "1s,1s"), "Invalid value for '--latency-buckets': the bounds of buckets rise"),
+        (("--size-buckets", "1MiB,"), "Invalid value for '--size-buckets': '' is no size"),
         (("--head-timeout", "soon"), "Invalid value for '--head-timeout': 'soon' is no span of time"),
         (("--max-head-size", "big"), "Invalid value for '--max-head-size': 'big' is no size"),
         (("--max-connections", "-1"), "Invalid value for '--max-connections'"),

@@ -13,6 +13,7 @@ import pytest
 import geartrain
 import geartrain.server.http
 import geartrain.server.repository
+from geartrain.domain.predictions.histograms import Buckets
 from geartrain.project.device_settings import Devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
@@ -68,6 +69,8 @@ def test_every_option_arrives(model: Path) -> None:
         "allow_private_urls": True,
         "shared_memory": True,
         "health_body": True,
+        "latency_buckets": [0.5, 1],
+        "size_buckets": (10,),
         "wakeup": "blocking",
     }
     assert given.keys() == AsgiOptions.__annotations__.keys()
@@ -86,6 +89,7 @@ def test_every_option_arrives(model: Path) -> None:
     assert options.restarts == RestartPolicy(limit=10)
     assert (options.max_body_bytes, options.max_download_bytes) == (11, 12)
     assert (options.upload_url, options.allow_private_urls) == ("https://files.example/", True)
+    assert options.buckets == Buckets((0.5, 1), (10,))
     assert (options.shared_memory, options.health_body, options.wakeup) == (True, True, "blocking")
 
 
@@ -150,7 +154,7 @@ class Bench:
         self.workers.append(FakeWorker(self.runner, observer))
         return self.workers[-1]
 
-    def make_handler(self, app: App, _bodies: object) -> NoHandler:
+    def make_handler(self, app: App, _bodies: object, *, counts: object) -> NoHandler:
         self.apps.append(app)
         return NoHandler(app)
 
