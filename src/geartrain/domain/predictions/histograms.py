@@ -60,13 +60,6 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    def observe_traced(self, value: float, request: RequestContext, at: float) -> None:
-        """Count a value that belongs to the trace of a request, at a moment in seconds since the epoch."""
-        bucket = bisect_left(self.bounds, value)
-        self.counts[bucket] += 1
-        self.total += value
-        self.exemplars[bucket] = (value, request, at)
-
 
 class Histograms:
     """How the predictions of a model version that came to a run are distributed. Times in seconds, sizes in bytes."""
@@ -85,15 +78,15 @@ class Histograms:
         self, queue: float, run: float, total: float, *, input_size: int, request: RequestContext, at: float
     ) -> None:
         """Count a prediction that has run, however it ended, `at` that moment in seconds since the epoch."""
+        # This is on the path of each prediction: written out, it takes half the time of four calls of `observe`.
+        is_traced = request.traceparent[-2:] == _SAMPLED
+        for histogram, value in ((self.queue, queue), (self.run, run), (self.total, total)):
+            bucket = bisect_left(histogram.bounds, value)
+            histogram.counts[bucket] += 1
+            histogram.total += value
+            if is_traced:
+                histogram.exemplars[bucket] = (value, request, at)
         self.input_size.observe(input_size)
-        if request.traceparent.endswith(_SAMPLED):
-            self.queue.observe_traced(queue, request, at)
-            self.run.observe_traced(run, request, at)
-            self.total.observe_traced(total, request, at)
-        else:
-            self.queue.observe(queue)
-            self.run.observe(run)
-            self.total.observe(total)
 
 
 def check_bounds(bounds: tuple[float, ...]) -> None:
