@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from geartrain.domain.printed.text import Printed
 from geartrain.domain.printed.updates import INTERVAL
 from tests.support import sse
 from tests.support.servers import LiveServer, Serve, ServerProcess, write_model
@@ -91,18 +92,19 @@ async def test_prints_between_updates(server: LiveServer) -> None:
 
 
 @in_module
-async def test_streams_get_an_update_now_and_then(server: LiveServer) -> None:
+@pytest.mark.parametrize(("what", "name", "last"), [("bar", "steps", f"{STEPS}/{STEPS}"), ("nested", "outer", "3/3")])
+async def test_streams_get_an_update_now_and_then(server: LiveServer, what: str, name: str, last: str) -> None:
     began = time.monotonic()
     async with connection(server.url) as wire:
-        stream = await sse.ask(wire, {"what": "bar"})
+        stream = await sse.ask(wire, {"what": what})
         events = await stream.rest()
     elapsed = time.monotonic() - began
-    updates = [data["data"] for name, data in events if name == "log"]
+    updates = [data["data"] for kind, data in events if kind == "log"]
     assert 2 <= len(updates) <= elapsed / INTERVAL + 2  # the first one and the last one come without a pause
-    assert all(update.count("steps") <= 1 for update in updates)
-    (completed,) = [data for name, data in events if name == "completed"]
-    assert LAST.fullmatch(completed["logs"].removesuffix("\n"))
-    assert f"{STEPS}/{STEPS}" in "".join(updates)
+    assert all(update.count(name) <= 1 for update in updates)
+    (completed,) = [data for kind, data in events if kind == "completed"]
+    assert str(Printed("".join(updates))) == completed["logs"]
+    assert last in completed["logs"]
 
 
 def test_run_in_a_pipe_shows_the_last_state(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TaskID
 from rich.progress import Progress as Display
 from rich.text import Text
 
+from geartrain.domain.printed.text import MOVES_UP
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -18,7 +20,8 @@ _MEGABYTE = 1_000_000
 class Activity:
     """A step at a time, below what the model prints.
 
-    A line that the model leaves open, such as a progress bar of its own, replaces the command's until it is closed.
+    A line that the model leaves open, such as a progress bar of its own, replaces the command's until it is closed;
+    several bars, below each other, do so until the step ends.
     On a terminal that cannot move its cursor there is only what the model prints.
     """
 
@@ -29,6 +32,7 @@ class Activity:
         self._tasks: dict[str, TaskID] = {}
         self._display: Display | None = None
         self._is_mid_line = False
+        self._moves_up = False  # the model, in this step: there may be text of its below the cursor
         self._has_ended = False
         self._step, self._began = step, time.monotonic() if began is None else began
         self._show()
@@ -37,6 +41,7 @@ class Activity:
         """Begin the next step; a no-op after the end."""
         self._step, self._began = step, time.monotonic()
         self._files.clear()
+        self._moves_up = False
         self._hide()
         self._show()
 
@@ -50,6 +55,7 @@ class Activity:
         self._console.file.write(text)
         self._console.file.flush()
         self._is_mid_line = not text.endswith("\n") if text else self._is_mid_line
+        self._moves_up = self._moves_up or MOVES_UP.search(text) is not None
         self._show()
 
     def add_bytes(self, file: str, size: int, total: int | None) -> None:
@@ -76,7 +82,9 @@ class Activity:
             self._console.file.flush()
 
     def _show(self) -> None:
-        if self._has_ended or self._is_mid_line or not self._console.is_terminal or self._console.is_dumb_terminal:
+        if self._has_ended or self._is_mid_line or self._moves_up:
+            return
+        if not self._console.is_terminal or self._console.is_dumb_terminal:
             return
         display = Display(
             SpinnerColumn(), _What(), _Bar(), _HowMuch(), console=self._console, transient=True, redirect_stdout=False

@@ -158,6 +158,18 @@ def test_time_is_that_since_the_beginning() -> None:
     assert "Waiting \x1b[36m42." in stream.getvalue()
 
 
+def test_bars_below_each_other_keep_the_spinner_away_until_the_next_step() -> None:
+    activity, stream = terminal_activity("Waiting")
+    activity.add_text("\r outer\n\r inner\x1b[A")
+    before = len(stream.getvalue())
+    activity.add_text("\n")
+    activity.add_text("\r inner 2\x1b[A\r outer 2\n")
+    assert stream.getvalue()[before:] == "\n\r inner 2\x1b[A\r outer 2\n"
+    activity.step("Running")
+    activity.end()
+    assert "Running" in stream.getvalue()[before:]
+
+
 def test_line_that_is_open_keeps_the_spinner_away_until_it_is_closed() -> None:
     activity, stream = terminal_activity("Waiting")
     activity.add_text("whole\nlines\n")

@@ -72,6 +72,7 @@ def test_every_option_arrives(model: Path) -> None:
         "latency_buckets": [0.5, 1],
         "size_buckets": (10,),
         "wakeup": "blocking",
+        "mirror_prints": "on",
     }
     assert given.keys() == AsgiOptions.__annotations__.keys()
     options = read_options(model.parent, given)
@@ -91,6 +92,7 @@ def test_every_option_arrives(model: Path) -> None:
     assert (options.upload_url, options.allow_private_urls) == ("https://files.example/", True)
     assert options.buckets == Buckets((0.5, 1), (10,))
     assert (options.shared_memory, options.health_body, options.wakeup) == (True, True, "blocking")
+    assert options.mirror_prints == "on"
 
 
 def test_zero_is_no_limit_where_it_is_for_serve(model: Path) -> None:

@@ -10,6 +10,9 @@ from geartrain.domain.printed.screen import MAX_ROWS, Screen
 OVERWRITES: Final = re.compile(r"\r(?!\n)|\x08|\x1b\[[0-9;]{0,32}[A-GJK]")
 """What can change text that has been printed before; a return in front of a newline cannot."""
 
+MOVES_UP: Final = re.compile(r"\x1b\[[0-9]{0,2}[AF]")
+"""What brings the cursor back to lines that have ended."""
+
 
 class Printed:
     """A text that grows. A progress bar in it is its last state; all else is as it was printed.

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final, Generic, TypeVar
 
-from geartrain.domain.printed.screen import Row, width_of
+from geartrain.domain.printed.screen import MAX_ROWS, Row, width_of
 from geartrain.domain.printed.text import OVERWRITES
 
 INTERVAL: Final = 0.1  # seconds
 _MAX_HELD: Final = 65_536  # characters; beyond that they are not held
-_MAX_ROWS: Final = 16  # of progress bars below each other
+_MAX_BARS: Final = 16  # below each other
 
 _TOKEN: Final = re.compile(r"\x1b\[([0-9]{0,2})([AK])|\x1b\[[0-9;]{0,32}(m)|([\r\n])|([^\x1b\r\n\b]+)")
+_VERTICAL: Final = re.compile(r"(\n)|\x1b\[([0-9]{0,2})A")
 _FIRST: Final = re.compile(r"[\r\n]")
 
 S = TypeVar("S")
@@ -26,10 +27,11 @@ class Updates(Generic[S]):
     that `is_due`, within `INTERVAL`, and at the end.
     """
 
-    __slots__ = ("_due", "_has_updates", "_held", "_is_at_start", "_size")
+    __slots__ = ("_above", "_due", "_has_updates", "_held", "_is_at_start", "_size")
 
     def __init__(self) -> None:
         """What came before, if anything, had no updates."""
+        self._above = 0  # rows that are known to be above the cursor, where what was given last has left it
         self._held: list[tuple[S, str]] = []
         self._size = 0  # characters held
         self._due = 0.0  # when the next update may be given
@@ -52,11 +54,12 @@ class Updates(Generic[S]):
         is_update = OVERWRITES.search(text) is not None
         self._has_updates = self._has_updates or is_update
         if not self._has_updates:
-            self._is_at_start = text.endswith("\n")
+            self._note(text)
             return [(source, text)]
         self._hold(source, text)
-        is_line = not is_update and "\n" in text and not text.isspace()
-        if is_line or now >= self._due or self._size > _MAX_HELD:
+        is_blank = text.isspace() and not is_update  # perhaps on the way to a bar further down
+        is_line = "\n" in text and not is_update and not is_blank
+        if is_line or (now >= self._due and not is_blank) or self._size > _MAX_HELD:
             return self.take(now)
         return []
 
@@ -64,8 +67,8 @@ class Updates(Generic[S]):
         """Return what is held: of an update that is overwritten by the next one, nothing is left."""
         pieces: list[tuple[S, str]] = []
         for source, text in self._held:
-            short = compact(text, is_at_start=self._is_at_start)
-            self._is_at_start = short.endswith(("\r", "\n"))
+            short = compact(text, is_at_start=self._is_at_start, above=self._above)
+            self._note(short)
             pieces.append((source, short))
         self._held = []
         self._size = 0
@@ -80,16 +83,26 @@ class Updates(Generic[S]):
             text = held.pop()[1] + text
         held.append((source, text))
         if self._size > _MAX_HELD // 2:
-            short = compact(text, is_at_start=self._is_at_start and len(held) == 1)
+            is_first = len(held) == 1
+            short = compact(text, is_at_start=self._is_at_start and is_first, above=self._above if is_first else 0)
             self._size -= len(text) - len(short)
             held[-1] = (source, short)
 
+    def _note(self, text: str) -> None:
+        """Note where a text that is given leaves the cursor."""
+        self._is_at_start = text.endswith(("\r", "\n"))
+        for down, up in _VERTICAL.findall(text):
+            self._above += 1 if down else -(int(up or 1) or 1)
+            self._above = max(0, min(self._above, MAX_ROWS - 1))
 
-def compact(text: str, *, is_at_start: bool) -> str:
+
+def compact(text: str, *, is_at_start: bool, above: int = 0) -> str:
     """Return a text that leaves a terminal in the same state, without what the text itself overwrites.
 
     `is_at_start`: the cursor is at the start of a line. If it is not, what is in front of the first return or line end
-    is kept. A text with other sequences than those of usual progress bars is returned as it is.
+    is kept. `above`: so many rows are above the cursor, at least.
+
+    A text with other sequences than those of usual progress bars is returned as it is.
     """
     start = 0
     if not is_at_start:
@@ -103,7 +116,7 @@ def compact(text: str, *, is_at_start: bool) -> str:
         if token.start() != end or not strip.take(token):
             return text
         end = token.end()
-    if end != len(text) or not strip.can_redraw:
+    if end != len(text) or not strip.can_redraw or strip.above > above:
         return text
     short = text[:start] + strip.redraw()
     return short if len(short) < len(text) else text
@@ -132,9 +145,10 @@ class _StripRow(Row):
 
 
 class _Strip:
-    """The rows that a text writes, from the one that the cursor is in at its begin."""
+    """The rows that a text writes, and those between them and the row that the cursor is in at its begin."""
 
     def __init__(self) -> None:
+        self.above = 0  # rows above that one
         self._rows = [_StripRow()]
         self._row = self._column = 0
         self._lead = ""  # colours for the next character
@@ -166,19 +180,18 @@ class _Strip:
         elif style:
             self._lead += token[0]
         elif final == "A":
-            self._row -= int(number or 1) or 1
-            if self._row >= 0:
-                self._rows[self._row].is_returned = True
+            self._go_up(int(number or 1) or 1)
         else:
             return self._erase(row, number)
-        return 0 <= self._row < _MAX_ROWS
+        return len(self._rows) <= _MAX_BARS
 
     def redraw(self) -> str:
         """Return what writes all rows, and leaves the cursor where it is."""
-        text = "\n".join([*["" if row.is_empty else row.redraw() for row in self._rows[:-1]], self._rows[-1].redraw()])
+        text = f"\x1b[{self.above}A" if self.above else ""
+        text += "\n".join([*["" if row.is_empty else row.redraw() for row in self._rows[:-1]], self._rows[-1].redraw()])
         up = len(self._rows) - 1 - self._row
         if up:
-            text += f"\x1b[{up}A" if up > 1 else "\x1b[A"
+            text += f"\x1b[{up}A"
         if self._column != len(self._rows[-1].cells):
             text += "\r" + "".join(self._rows[self._row].cells[: self._column])
         return text + self._lead
@@ -190,6 +203,14 @@ class _Strip:
         self._column = 0
         if self._row == len(self._rows):
             self._rows.append(_StripRow())
+
+    def _go_up(self, number: int) -> None:
+        self._row -= number
+        missing = max(0, -self._row)
+        self._rows[:0] = [_StripRow() for _ in range(missing)]
+        self.above += missing
+        self._row += missing
+        self._rows[self._row].is_returned = True
 
     def _erase(self, row: _StripRow, number: str) -> bool:
         if number not in {"", "0", "2"} or not self.is_known:

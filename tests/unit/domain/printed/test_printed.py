@@ -111,13 +111,16 @@ def test_a_long_log_behind_a_bar_costs_no_more_than_its_lines() -> None:
 
 
 @settings(deadline=None)
-@given(bars.map("".join), bars.map("".join), bars.map("".join), st.booleans())
-@example("", "\r 1%\r 2%\r 3%", "\n", True)
-@example("outer", "\n\r in 1%\x1b[A\n\r in 2%\x1b[A\r outer", "\n", False)
-@example("", "abc\r\n语\r", "x", False)
-def test_a_compact_text_leaves_a_terminal_as_it_would_be(before: str, text: str, after: str, starts: bool) -> None:
-    before += "\r" if starts else ""
-    short = compact(text, is_at_start=starts)
+@given(bars.map("".join), bars.map("".join), bars.map("".join), st.booleans(), st.integers(0, 4))
+@example("", "\r 1%\r 2%\r 3%", "\n", True, 0)
+@example("outer", "\n\r in 1%\x1b[A\n\r in 2%\x1b[A\r outer", "\n", False, 0)
+@example("", "abc\r\n语\r", "x", False, 0)
+@example("", "\r in 1\x1b[A\n\r in 2\x1b[A", "\r out\n", True, 1)
+def test_a_compact_text_leaves_a_terminal_as_it_would_be(
+    before: str, text: str, after: str, starts: bool, above: int
+) -> None:
+    before += "top\n" * above + ("\r" if starts else "")
+    short = compact(text, is_at_start=starts, above=above)
     assert len(short) <= len(text)
     assert shown(before + short + after) == shown(before + text + after)
 
@@ -126,7 +129,9 @@ def test_of_many_updates_the_last_one_is_left() -> None:
     assert compact("".join(f"\r {i}%" for i in range(100)), is_at_start=False) == "\r 99%"
     assert compact("".join(f"{i}%\r" for i in range(10, 100)), is_at_start=True) == "\r99%\r"
     nested = "".join(f"\n\r in {i}\x1b[A" for i in range(100))
-    assert compact(nested, is_at_start=False) == "\n\r in 99\x1b[A"
+    assert compact(nested, is_at_start=False) == "\n\r in 99\x1b[1A"
+    assert compact(nested[1:], is_at_start=False, above=1) == "\x1b[1A\n\r in 99\x1b[1A"
+    assert compact(nested[1:], is_at_start=False) == nested[1:]  # there may be no row above
 
 
 # on the way

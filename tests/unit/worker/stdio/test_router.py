@@ -368,7 +368,6 @@ def test_the_last_state_of_a_bar_comes_without_a_further_write() -> None:
         writer.write("stderr", f"\r {percent}%")
         writer.flush()
     assert there.wait(40)
-    assert len(heard.pieces) < 100
 
 
 def test_what_is_held_of_a_bar_comes_with_a_line_and_with_the_end() -> None:
