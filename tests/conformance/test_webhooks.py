@@ -461,7 +461,7 @@ async def test_tries_have_an_end(serve: Serve, receiver: Receiver, caplog: pytes
         await idle(server)
     assert len(receiver.calls) == 13
     (record,) = [record for record in caplog.records if "not delivered" in record.message]
-    assert (record.levelname, vars(record)["prediction"]) == ("WARNING", "lost")
+    assert (record.levelname, vars(record)["prediction_id"]) == ("WARNING", "lost")
     assert vars(record)["reason"] == "the receiver answered 500 Internal Server Error"
     assert "secret" not in caplog.text
 

@@ -73,24 +73,28 @@ def test_prints_of_protocols_without_logs(server_process: Start, tmp_path: Path,
     assert [line["message"] for line in lines] == ["printed loud", "100%", "end of loud"]
     assert [line.get("source") for line in lines[:2]] == ["stdout", "stderr"]
     assert {(line["model"], line["level"]) for line in lines} == {("model", "info")}
-    (prediction,) = {line["prediction"] for line in lines}
+    (prediction,) = {line["prediction_id"] for line in lines}
     assert prediction
 
 
 def test_failed_run_has_its_traceback_in_the_log(server_process: Start, tmp_path: Path) -> None:
     asked = Asked(server_process, tmp_path)
     asked.rest("bad")
-    lines = asked.printed_until("ValueError: boom bad")
-    assert [line["message"] for line in lines][2:3] == ["Traceback (most recent call last):"]
-    assert len({line["prediction"] for line in lines}) == 1
-    assert len({line["request_id"] for line in lines}) == 1
+    asked.process.wait_for("a run failed")
+    (failure,) = [line for line in asked.process.lines if line["message"] == "a run failed"]
+    assert failure["exception"].startswith("Traceback (most recent call last):\n")
+    assert failure["exception"].endswith("ValueError: boom bad")
+    asked.rest("after")
+    lines = asked.printed_until("end of after")
+    assert not [line for line in lines if "Traceback" in line["message"] or "boom bad" in line["message"]]
+    assert failure["prediction_id"] in {line["prediction_id"] for line in lines}
 
 
 def test_every_run_with_on(server_process: Start, tmp_path: Path) -> None:
     asked = Asked(server_process, tmp_path, "--mirror-prints", "on")
     body = asked.cog("both")
     lines = asked.printed_until("end of both")
-    assert {line["prediction"] for line in lines} == {body["id"]}
+    assert {line["prediction_id"] for line in lines} == {body["id"]}
     assert body["logs"] == "printed both\n100%\nend of both"
 
 

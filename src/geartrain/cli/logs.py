@@ -6,12 +6,14 @@ msgspec, which the server has loaded anyway; structlog is loaded when a first li
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import os
 import sys
+import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import msgspec
 
@@ -64,8 +66,22 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
+_writing: Final = threading.RLock()
+
+
+def write_lines(text: str) -> None:
+    """Write whole lines to stderr between the records, from any thread. What nobody can read is dropped."""
+    with _writing, contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
 class _StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to whatever `sys.stderr` is at that moment, so a live display can step aside for each line."""
+
+    def createLock(self) -> None:  # noqa: N802 - as of `Handler`
+        """Take turns with `write_lines`."""
+        self.lock = _writing
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr

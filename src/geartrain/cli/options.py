@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 
 from geartrain.domain.signature.text_values import FALSE, TRUE, parse_boolean
 from geartrain.project.durations import read_duration, read_seconds
+from geartrain.transport.access_options import AccessLogOptions, read_access_log
 
 DEFAULT_MAX_BYTES: Final = 100 * 1024**2
 
@@ -46,6 +47,16 @@ def check_switch(text: str) -> str:
     """Turn an option's word for true or false into `true` or `false`, so that `false` means false (D24)."""
     try:
         return "true" if parse_boolean(text) else "false"
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def parse_access_log(text: str | AccessLogOptions) -> AccessLogOptions:
+    """Read which requests have a line in the access log."""
+    if isinstance(text, AccessLogOptions):
+        return text
+    try:
+        return read_access_log(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -221,3 +232,15 @@ class BareSwitchCommand(TyperCommand):
             if word in self.bare_switches and following.lower() not in TRUE | FALSE:
                 complete.append("true")
         return super().parse_args(ctx, complete)
+
+
+LOG_ALL: Final = AccessLogOptions()
+AccessLog = Annotated[
+    AccessLogOptions,
+    typer.Option(
+        parser=parse_access_log,
+        metavar="MODE",
+        show_default="on",
+        help="Which requests have a line in the log: on (all), sampled:N (one in N, and errors), errors, or off.",
+    ),
+]

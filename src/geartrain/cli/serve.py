@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from geartrain.cli import access, grpc, logs, metrics, models, options, wire
+from geartrain.cli.access_lines import written_as
 from geartrain.cli.failure import FAILURE, fail
 from geartrain.cli.startup import ServeObserver
 from geartrain.project.device_settings import AUTO
@@ -122,6 +123,7 @@ def serve(
     shutdown_grace: options.ShutdownGrace = 30.0,
     x_mode: options.XMode = "predict",
     threads: Annotated[int | None, typer.Option(hidden=True, help="Accepted and ignored, as Cog does.")] = None,  # noqa: ARG001
+    access_log: options.AccessLog = options.LOG_ALL,
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. COG_LOG_LEVEL says the same.")
     ] = None,
@@ -135,7 +137,7 @@ def serve(
     tls = wire.tls_files(tls_cert, tls_key, tls_client_ca)
     grpc_tls = grpc.tls_files(grpc_tls_cert, grpc_tls_key, grpc_tls_ca) or tls
     found = _find(model, x_mode, load, default_model=default_model, reload=reload, no_pickle=no_pickle)
-    observer = _observe(found, log_level, log_format)
+    observer, form = _observe(found, log_level, log_format)
     from geartrain.server import NO_LIMIT, ServeOptions  # after the checks: they take no time
 
     serve_options = ServeOptions(
@@ -171,6 +173,7 @@ def serve(
         wakeup=wakeup,
         mirror_prints=mirror_prints,
         grpc=grpc.grpc_options(grpc_port, grpc_max_message_size, grpc_tls, has_administration=admin_port is None),
+        access_log=written_as(access_log, form),
         access=access.access_options(keys, jwt, cors_origins=cors_origin, allowed_hosts=allowed_host),
         default_model=default_model,
         load=found.to_load,
@@ -208,12 +211,13 @@ def _find(
     return _Found(source, *models.variables_of(source), to_load)
 
 
-def _observe(found: _Found, level: str | None, form: str | None) -> ServeObserver:
-    """Set up the logs and say what was passed over; return what shows the start."""
+def _observe(found: _Found, level: str | None, form: str | None) -> tuple[ServeObserver, logs.Format]:
+    """Set up the logs and say what was passed over; return what shows the start, and the form of the logs."""
     configured = logs.configure(level or found.variables.log_level, form or found.variables.log_format)
     for sentence in found.warnings:
         logger.warning(sentence)
-    return ServeObserver(found.source, for_person=configured == "console" and logs.is_terminal(sys.stderr))
+    is_for_person = configured == "console" and logs.is_terminal(sys.stderr)
+    return ServeObserver(found.source, for_person=is_for_person), configured
 
 
 def _limits(queue: int, keep: float, *, cancel_grace: float, run_timeout: float) -> Limits:

@@ -21,8 +21,10 @@ from geartrain.server.reloading import watching
 from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
+from geartrain.transport.access_log import AccessLog
+from geartrain.transport.access_options import read_access_log
 from geartrain.transport.asgi import AsgiApplication
-from geartrain.transport.records import RequestRecords
+from geartrain.transport.records import NOBODY, Ended, RequestObserver, RequestRecords
 from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.wire.exchange import Handler
 
@@ -64,6 +66,7 @@ class AsgiOptions(TypedDict, total=False):
     size_buckets: Iterable[float]
     wakeup: WakeupMode
     mirror_prints: MirrorMode
+    access_log: str
 
 
 _READ_HERE: Final = frozenset(
@@ -91,6 +94,8 @@ def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> 
     load = None if "load" not in options else frozenset(options["load"])
     _check_names(source, {*(load or ()), *([options["default_model"]] if "default_model" in options else [])})
     values: dict[str, Any] = {"allow_private_urls": False, **options}
+    if "access_log" in options:
+        values["access_log"] = read_access_log(options["access_log"])
     unlimited = {name: None for name in _ZERO_IS_NO_LIMIT if values.get(name) == 0}
     limits = {name: value for name, value in {**values, **unlimited}.items() if name in Limits.__struct_fields__}
     for name in _RENAMED:
@@ -140,7 +145,8 @@ class _Hosted:
     def __init__(self, options: ServeOptions, *, wait_ready: bool) -> None:
         self._options = options
         self._wait_ready = wait_ready
-        self.requests = RequestCounts()
+        self.requests = RequestCounts(self)
+        self._access_log: RequestObserver = NOBODY
         self._open: contextlib.AsyncExitStack
 
     async def start(self) -> Handler:
@@ -155,6 +161,7 @@ class _Hosted:
             bodies = large_bodies(app)
             stack.callback(bodies.close)
             handler = make_handler(app, bodies, counts=self.requests)
+            self._access_log = stack.enter_context(AccessLog(self._options.access_log))
             await stack.enter_async_context(watching(app))
             if self._wait_ready:
                 await _ready(app)
@@ -163,7 +170,12 @@ class _Hosted:
 
     async def stop(self) -> None:
         """End what `start` has started."""
+        self._access_log = NOBODY
         await self._open.aclose()
+
+    def add(self, request: Ended) -> None:
+        """Pass it on to the access log. See `RequestObserver`."""
+        self._access_log.add(request)
 
 
 async def _stop(app: App) -> None:

@@ -25,6 +25,7 @@ from geartrain.service.models.residency import STAY, ResidencyPolicy
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.transport.access.options import AccessOptions
+from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.grpc.options import GrpcOptions
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.tls import TlsFiles
@@ -131,6 +132,7 @@ class ServeOptions:
     webhooks: WebhookOptions = WebhookOptions()
     grpc: GrpcOptions = dataclasses.field(default_factory=GrpcOptions)
     access: AccessOptions = dataclasses.field(default_factory=AccessOptions)
+    access_log: AccessLogOptions = dataclasses.field(default_factory=AccessLogOptions)
     stream_history: int | None = None  # events of a prediction that are kept for late readers
     default_model: str | None = None  # the one whose API is at the root, where there are several
     load: frozenset[str] | None = None  # the models of a repository to load at the start; None: all

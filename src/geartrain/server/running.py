@@ -27,6 +27,7 @@ from geartrain.server.sockets import address_text, bind, host_of, location, serv
 from geartrain.server.tuning import tune_collector, tune_memory
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
+from geartrain.transport.access_log import AccessLog
 from geartrain.transport.listeners import exposure_warning
 from geartrain.transport.wire.tls import TlsContext
 
@@ -124,7 +125,8 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
             access.refresh()
             listeners.refresh()
 
-        http = HttpServer(app, access, on_tick=on_tick)
+        access_log = AccessLog(options.access_log)
+        http = HttpServer(app, access, observer=access_log, on_tick=on_tick)
         reload = Reload(app, on_tick)
         supervision = Supervision(
             notifier,
@@ -134,7 +136,8 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
         )
         tune_collector()
         tune_memory()
-        with contextlib.closing(supervision), _signals(_Ending(app, http, supervision), reload, early=early):
+        ending = _Ending(app, http, supervision)
+        with access_log, contextlib.closing(supervision), _signals(ending, reload, early=early):
             waiting = [*_listen(http, listeners, options), *_listen_grpc(http, listeners, app)]
             access.start()
             supervision.begin()

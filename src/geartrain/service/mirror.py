@@ -9,9 +9,11 @@ from functools import partial
 from typing import Final, Literal, get_args
 
 from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.request_context import ProtocolName
+from geartrain.domain.predictions.request_context import NO_REQUEST, ProtocolName
 from geartrain.domain.printed.lines import PrintedLines
+from geartrain.service.scheduling.failures import TRACEBACK
 
 logger = logging.getLogger("geartrain.model")
 
@@ -32,7 +34,8 @@ _MIRRORED: Final[dict[MirrorMode, frozenset[ProtocolName]]] = {
 class PrintMirror:
     """Writes a record for each line that a run prints, with the ids of the prediction and of its request.
 
-    Of a progress bar there is a record of its last state. A long line is cut. When runs print more than `MAX_LINES` a
+    The traceback of a failed run is left to the record of its failure (`service.scheduling.failures`). Of a progress
+    bar there is a record of its last state. A long line is cut. When runs print more than `MAX_LINES` a
     second, further lines are left out and counted.
     """
 
@@ -41,6 +44,8 @@ class PrintMirror:
         self._protocols = _MIRRORED[mode]
         self._clock = clock
         self._printing: dict[Prediction, PrintedLines] = {}
+        # A traceback that has been printed. As the last thing it is that of the failed run, which is logged whole.
+        self._tracebacks: dict[Prediction, tuple[tuple[LogSource, str]]] = {}
         self._began = clock()  # the second that is counted
         self._written = 0  # lines of it
         self._left_out = 0  # lines since the latest warning
@@ -53,10 +58,19 @@ class PrintMirror:
         if lines is None:
             lines = self._printing[prediction] = PrintedLines()
             prediction.log.listen_for_end(partial(self._end, prediction))
-        self._write(prediction, lines.add(text), source=source)
+        for held_source, held in self._tracebacks.pop(prediction, ()):
+            self._write(prediction, lines.add(held), source=held_source)
+        if TRACEBACK in text:
+            self._tracebacks[prediction] = ((source, text),)
+        else:
+            self._write(prediction, lines.add(text), source=source)
 
     def _end(self, prediction: Prediction) -> None:
-        self._write(prediction, self._printing.pop(prediction).end())
+        lines = self._printing.pop(prediction)
+        for source, held in self._tracebacks.pop(prediction, ()):
+            if prediction.status is not Status.FAILED or prediction.request is NO_REQUEST:
+                self._write(prediction, lines.add(held), source=source)
+        self._write(prediction, lines.end())
         if not self._printing:
             self._warn()
 
@@ -80,7 +94,7 @@ class PrintMirror:
 
 def _ids(prediction: Prediction) -> dict[str, str]:
     ids = {
-        "prediction": prediction.id,
+        "prediction_id": prediction.id,
         "model": prediction.model,
         "version": prediction.version,
         "request_id": prediction.request.request_id,

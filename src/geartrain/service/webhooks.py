@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -127,7 +128,7 @@ class _Delivery:
         self._webhooks = webhooks
         self._webhook = webhook
         self._prediction = prediction
-        self._prediction_id = prediction.id
+        self._fields = _fields(prediction, webhook)
         self._reached = True  # the last time
         self._limit: asyncio.Timeout | None = None  # of what is being told, unless it is the end
         self._ends: float | None = None  # when every limit strikes, on the loop's clock, once the server is to end
@@ -156,7 +157,7 @@ class _Delivery:
     def give_up(self) -> None:
         """Give this delivery up, because too many webhooks wait for receivers."""
         self.task.cancel()
-        logger.warning("a webhook is given up: too much waits for receivers", extra={"prediction": self._prediction_id})
+        logger.warning("a webhook is given up: too much waits for receivers", extra=self._fields)
 
     async def _follow(self) -> None:
         """Tell of outputs and logs at most once an interval, until the end."""
@@ -191,7 +192,7 @@ class _Delivery:
         )
         self._reached = failure is None
         if failure is not None:
-            logger.debug("a webhook was not delivered", extra={"prediction": self._prediction_id, "reason": failure})
+            logger.debug("a webhook was not delivered", extra={**self._fields, "reason": failure})
 
     async def _within_limit(self, work: Coroutine[Any, Any, T]) -> T | str:
         try:
@@ -209,10 +210,20 @@ class _Delivery:
         if failure is not None:
             logger.warning(
                 "the webhook of a finished prediction was not delivered",
-                extra={"prediction": self._prediction_id, "reason": failure},
+                extra={**self._fields, "reason": failure},
             )
 
     def _on_end(self) -> None:
         prediction = self._prediction
         output = prediction.chunks if prediction.output is None else (prediction.output,)
         self._webhooks.ended(self, len(prediction.input) + sum(map(len, output)) + len(prediction.logs))
+
+
+def _fields(prediction: Prediction, webhook: Webhook) -> dict[str, str]:
+    """Return what the log says of a delivery. Of the receiver it is the host alone: a URL may hold secrets."""
+    return {
+        "model": prediction.model,
+        "prediction_id": prediction.id,
+        "request_id": prediction.request.request_id,
+        "receiver": urlsplit(webhook.url).netloc.rpartition("@")[2],
+    }

@@ -28,6 +28,7 @@ NO_PREDICTION: Final = Prediction("", b"", 0.0)
 """Of a request that has started none."""
 LEFT: Final = 499
 """In place of a status, where the client has left before its answer was complete. Other servers say so, too."""
+_BAD: Final = 400  # the first status of an error
 _LONGEST_PATH: Final = 1024  # bytes of a path that are kept
 _GRPC_STATUS: Final = b"grpc-status"
 NO_GRPC: Final = -1
@@ -40,6 +41,7 @@ class Origin(msgspec.Struct, frozen=True):
     path: str
     protocol: ProtocolName
     key: str
+    model: str
     is_routine: bool
     prediction_id: str
     sent: SentIds
@@ -87,6 +89,11 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     admitted: float
     started: float | None
     completed: float | None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was answered with an error, or its run failed, or its client has left."""
+        return self.status >= _BAD or self.grpc_status > 0 or self.outcome is Status.FAILED or self.failures > 0
 
 
 class RequestObserver(Protocol):
@@ -197,6 +204,7 @@ class RequestRecords:
             head.path[:_LONGEST_PATH].decode("latin-1"),
             cast("ProtocolName", notes.protocol),
             notes.key,
+            notes.model,
             notes.is_routine,
             notes.prediction_id,
             _ids_of(head),

@@ -179,7 +179,7 @@ class Router:
         if route is None:
             allowed = ", ".join(sorted(node.routes))
             return next(iter(node.routes.values())).api.wrong_method(allowed)
-        head.notes.protocol = route.protocol
+        head.notes.protocol, head.notes.model = route.protocol, params.get("model", "")
         try:
             begin, is_reusable = self._admit(head, route, params)
             head.notes.is_routine = route.scope in ROUTINE

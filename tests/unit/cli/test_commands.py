@@ -18,6 +18,7 @@ from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.project.variables import NAMES
 from geartrain.server import NO_LIMIT, PortInUseError, Progress, ServeOptions, log_progress
 from geartrain.server.memory import usable_memory
+from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.tls import TlsFiles, TlsFilesError
 
@@ -107,7 +108,9 @@ def test_unknown_command_is_a_usage_error() -> None:
 def test_serve_has_defaults(server: FakeServer, model: Path) -> None:
     chosen = serve(server)
     assert (chosen.model.root, chosen.model.runner) == (model, "run.py")
-    assert dataclasses.replace(chosen, on_progress=log_progress) == ServeOptions(
+    assert chosen.access_log.mode == "on"
+    as_usual = dataclasses.replace(chosen, on_progress=log_progress, access_log=AccessLogOptions())
+    assert as_usual == ServeOptions(
         source=chosen.source,
         host="127.0.0.1",
         port=5000,

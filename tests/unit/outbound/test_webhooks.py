@@ -231,7 +231,7 @@ async def test_longest_waiting_is_given_up_when_too_much_waits(
         webhooks.follow(a_prediction(f"p{number}", b'"' + b"x" * 998 + b'"'), Webhook("http://a.test"))
         await until(lambda number=number: f"p{number} completed".encode() in sender.sent)  # type: ignore[misc]
     await until(lambda: len(webhooks._tasks) == 3)
-    given_up = [vars(record)["prediction"] for record in caplog.records if "given up" in record.message]
+    given_up = [vars(record)["prediction_id"] for record in caplog.records if "given up" in record.message]
     assert given_up == ["p0", "p1"]
     await webhooks.close()
     assert (webhooks._ended, webhooks._held, webhooks._tasks) == ({}, 0, {})

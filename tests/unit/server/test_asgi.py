@@ -22,6 +22,7 @@ from geartrain.server.asgi import AsgiOptions, read_options
 from geartrain.server.placement import Placement
 from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.restarts import RestartPolicy
+from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.wire.exchange import Answer, Head
 from tests.support.fakes import FakeWorker
 
@@ -73,10 +74,12 @@ def test_every_option_arrives(model: Path) -> None:
         "size_buckets": (10,),
         "wakeup": "blocking",
         "mirror_prints": "on",
+        "access_log": "sampled:13",
     }
     assert given.keys() == AsgiOptions.__annotations__.keys()
     options = read_options(model.parent, given)
     assert isinstance(options.source, Repository)
+    assert options.access_log == AccessLogOptions("sampled", 13)
     limits = options.limits
     assert (limits.queue, limits.keep, limits.run_timeout, limits.cancel_grace) == (3, 5.0, 6.0, 7.0)
     assert (options.default_model, options.load, options.replicas, options.reload) == (

@@ -133,6 +133,7 @@ class Deployment:
             replicas=settings.replicas,
             restarts=settings.restarts,
             own_metrics=DeployedMetrics(record.name, record.number, record.counts.own),
+            labels={"model": record.name, "version": record.number},
             clock=clock,
         )
         self.predictions = record.predictions

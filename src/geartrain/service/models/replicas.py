@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -69,6 +69,8 @@ SpawnReplica = Callable[[int, WorkerObserver], WorkerPort]
 
 class ReplicaOwner(Protocol):
     """The workers that a replica is one of."""
+
+    labels: Mapping[str, str]  # of their model, in the log
 
     def on_replica(self, replica: Replica) -> None:
         """Its health has changed."""
@@ -178,9 +180,10 @@ class Replica:
         if delay is None:
             self.lost += self.restarts.note
             self._step(Health.DEFUNCT)
-            logger.error("%s; no further prediction is possible", what, extra={"reason": self.lost})
+            fields = {**self._owner.labels, "reason": self.lost, "hint": self.restarts.hint}
+            logger.error("%s; no further prediction is possible", what, extra=fields)
             return
-        logger.error("%s; another is started", what, extra={"reason": reason, "delay": delay})
+        logger.error("%s; another is started", what, extra={**self._owner.labels, "reason": reason, "delay": delay})
         self._restarting = asyncio.ensure_future(self._restart(delay))
         if self.health is not Health.STARTING:  # as it is when the crash was in a restart
             self._step(Health.STARTING)

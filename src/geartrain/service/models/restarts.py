@@ -29,6 +29,13 @@ class Restarts:
         policy = self._policy
         return "" if policy is None else f"; no further restart: the limit of restarts in a row is {policy.limit}"
 
+    @property
+    def hint(self) -> str:
+        """What an operator can do about a crash that no restart follows."""
+        if self._policy is None:
+            return "start the server again; with --restart on-crash another worker follows by itself"
+        return "start the server again, or load the model anew"
+
     def next_delay(self, reason: str, *, lived: float) -> float | None:
         """Note a crash; return the seconds to wait before the next start, or None if there shall be none.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -74,13 +74,15 @@ class Workers:
         replicas: int = 1,
         restarts: RestartPolicy | None = None,
         own_metrics: DeployedMetrics | None = None,
+        labels: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`restarts`: whether a crashed worker is followed by another; None: it is not, as documented.
 
-        `own_metrics` takes what the author's own metrics are told of.
+        `own_metrics` takes what the author's own metrics are told of. `labels` say in the log which model it is.
         """
         self.own_metrics = own_metrics or DeployedMetrics()
+        self.labels: Mapping[str, str] = labels or {}
         self.health = Health.UNKNOWN
         self.replicas = tuple(
             Replica(self, functools.partial(spawn, index), restarts, clock=clock) for index in range(replicas)

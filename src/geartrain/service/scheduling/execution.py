@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Hashable, Sequence
 from typing import Any, Final, Protocol
 
@@ -17,6 +18,7 @@ from geartrain.domain.predictions.lifecycle import EXECUTION_STEPS, ExecutionSta
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.delivery import NO_DELIVERY, Delivery, NoDelivery
+from geartrain.service.scheduling.failures import NOT_DELIVERED, NOT_RUN, RUN_FAILED, TIMED_OUT, log_failure
 from geartrain.service.scheduling.preparation import (
     NO_ATTACHMENTS,
     NO_PREPARATION,
@@ -396,9 +398,15 @@ class Execution:
         elif type(outcome) is Failed:
             self._count_fault("BACKEND" if self.timing.began else "OTHER", at)
             prediction.fail(outcome.error, at=at)
+            if self.timing.began:
+                log_failure(prediction, RUN_FAILED, level=logging.ERROR)
+            else:
+                log_failure(prediction, NOT_RUN)
         elif type(outcome) is Undelivered:
             self._count_fault("OTHER", at)
             prediction.fail(outcome.message, at=at)
+            # A client that names the receiver can name one that takes nothing.
+            log_failure(prediction, NOT_DELIVERED, level=logging.INFO if self.output_prefix else logging.ERROR)
         elif type(outcome) is Refused:
             self._count_fault("REJECTED", at)
             prediction.fail(outcome.message, at=at, code=outcome.code)
@@ -411,6 +419,7 @@ class Execution:
         if type(stopped_as) is TimedOut:
             self._count_fault("OTHER" if self.timing.began else "REJECTED", at)
             self.prediction.fail(f"timed out after {stopped_as.limit:g} s", at=at, code=Code.TIMED_OUT)
+            log_failure(self.prediction, TIMED_OUT)
         else:
             self._count_fault("CANCELED", at)
             self.prediction.cancel(at=at)

@@ -41,12 +41,14 @@ class RequestNotes(msgspec.Struct, gc=False):
     Attributes:
         protocol: by which a model is asked, or `system`.
         key: the name of the key that the client has shown; empty for none.
+        model: that the request names; empty for none.
         is_routine: whether it is one of the many that look after a server, such as a probe.
         prediction_id: of the prediction that the request is about, where it runs none.
     """
 
     protocol: str = "system"
     key: str = ""
+    model: str = ""
     is_routine: bool = False
     prediction_id: str = ""
 

@@ -1,0 +1,59 @@
+"""What the log says of predictions that failed, whatever protocol asked for them.
+
+The run is its author's, so its failure is an error. What a client can bring about by itself is information: it must not
+fill a log that somebody watches.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from geartrain.domain.predictions.events import Log
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.request_context import NO_REQUEST
+
+logger = logging.getLogger("geartrain.runs")
+
+RUN_FAILED: Final = "a run failed"
+NOT_RUN: Final = "a prediction failed before its run"
+NOT_DELIVERED: Final = "the outputs of a run could not be delivered"
+TIMED_OUT: Final = "a prediction took too long"
+TRACEBACK: Final = "Traceback (most recent call last):"  # how one begins
+_LONGEST: Final = 16_384  # characters of a traceback, and of an error
+
+
+def log_failure(prediction: Prediction, what: str, *, level: int = logging.INFO) -> None:
+    """Log a prediction that has failed, with the ids of its request and the traceback of its run.
+
+    One that no request asks for is the command line's, which tells of it itself.
+    """
+    request = prediction.request
+    if request is NO_REQUEST:
+        return
+    fields: dict[str, Any] = {
+        "model": prediction.model,
+        "version": prediction.version,
+        "protocol": request.protocol,
+        "prediction_id": prediction.id,
+        "request_id": request.request_id,
+        "trace_id": request.trace_id,
+        "error": _clip(prediction.error or ""),
+    }
+    traceback = traceback_of(prediction)
+    if traceback:
+        fields["exception"] = traceback
+    logger.log(level, what, extra=fields)
+
+
+def traceback_of(prediction: Prediction) -> str:
+    """Return the traceback with which a run ended: the worker sends it last. Empty if there is none."""
+    events = reversed(prediction.log.read(prediction.log.first_index))
+    last = next((event.data for event in events if isinstance(event, Log)), "")
+    at = last.find(TRACEBACK)
+    return "" if at < 0 else _clip(last[last.rfind("\n", 0, at) + 1 :].rstrip("\n"))
+
+
+def _clip(text: str) -> str:
+    """Leave out the middle of a text that is too long for a line."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} […] {text[-_LONGEST // 2 :]}"

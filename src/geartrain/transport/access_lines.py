@@ -1,0 +1,145 @@
+"""What a line of the access log says of a request."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.domain.predictions.lifecycle import Status
+from geartrain.transport.records import LEFT, NO_GRPC, Ended
+
+LOGGER: Final = logging.getLogger("geartrain.access")
+MESSAGE: Final = "request"
+_TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
+_NOTHING: Final = -1.0
+_MILLISECONDS: Final = 1000
+
+RequestWriter = Callable[[Sequence[Ended]], None]
+"""Writes lines for requests. Called by a thread, one call after the other; may block."""
+
+
+class AccessLine(msgspec.Struct, omit_defaults=True):
+    """A line, in the order of its fields; what does not apply to a request is left out.
+
+    Attributes:
+        timestamp: when the answer was complete, in UTC.
+        outcome: `succeeded`, `failed` or `canceled` of its prediction, `accepted` if that goes on without the client,
+            `disconnected` if the client has left. Without a prediction `refused` for an error, otherwise `done`.
+        queue_ms: milliseconds between the admission of the prediction and the beginning of its run.
+        run_ms: milliseconds of the run, and of the delivery of its files.
+        total_ms: milliseconds between the head of the request and the end of the answer.
+        bytes_in: of the body of the request.
+        bytes_out: of the body of the answer.
+        grpc_status: the number of it; `status` is always 200 in gRPC, or 499.
+        requests: of a stream of gRPC, as are the `failures` among them.
+    """
+
+    timestamp: str
+    level: str
+    logger: str
+    message: str
+    protocol: str
+    method: str
+    path: str
+    status: int
+    outcome: str
+    request_id: str
+    trace_id: str
+    total_ms: float
+    bytes_in: int
+    bytes_out: int
+    model: str = ""
+    version: str = ""
+    prediction_id: str = ""
+    queue_ms: float = _NOTHING
+    run_ms: float = _NOTHING
+    peer: str = ""
+    key: str = ""
+    grpc_status: int = NO_GRPC
+    requests: int = 0
+    failures: int = 0
+
+
+class LineMaker:
+    """Makes lines. What is the same for all moments of a second is made once."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._text = ""
+
+    def make(self, request: Ended) -> AccessLine:
+        """Return the line of a request."""
+        origin, context, ended, started = request.origin, request.context, request.ended, request.started
+        completed = request.completed
+        queue = _NOTHING if started is None else _milliseconds(started - request.admitted)
+        run = _NOTHING if started is None or completed is None else _milliseconds(completed - started)
+        return AccessLine(
+            self._timestamp(ended),
+            "debug" if origin.is_routine else "info",
+            LOGGER.name,
+            MESSAGE,
+            origin.protocol,
+            origin.method,
+            origin.path,
+            request.status,
+            outcome_of(request),
+            context.request_id,
+            context.trace_id,
+            _milliseconds(ended - request.began),
+            request.received,
+            request.sent,
+            request.model or origin.model,
+            request.version,
+            request.prediction_id or origin.prediction_id,
+            queue,
+            run,
+            request.peer,
+            origin.key,
+            request.grpc_status,
+            request.requests,
+            request.failures,
+        )
+
+    def _timestamp(self, moment: float) -> str:
+        second = int(moment)
+        if second != self._second:
+            self._second, self._text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._text}.{int((moment - second) * 1_000_000):06d}+00:00"
+
+
+def outcome_of(request: Ended) -> str:
+    """Return the outcome of a request; see `AccessLine`."""
+    if request.status == LEFT:
+        return "disconnected"
+    if not request.prediction_id:
+        return "refused" if request.has_failed else "done"
+    return request.outcome.value if request.outcome in _TERMINAL else "accepted"
+
+
+def fields_of(line: AccessLine) -> dict[str, Any]:
+    """Return the fields of a line that apply to its request, without those that every record of a log has."""
+    fields: dict[str, Any] = msgspec.to_builtins(line)
+    for name in ("timestamp", "level", "logger", "message"):
+        del fields[name]
+    return fields
+
+
+def by_logging() -> RequestWriter:
+    """Return what writes lines as records of `geartrain.access`, for whoever has set up logging."""
+    maker = LineMaker()
+
+    def write(requests: Sequence[Ended]) -> None:
+        for request in requests:
+            line = maker.make(request)
+            level = logging.DEBUG if request.origin.is_routine else logging.INFO
+            LOGGER.log(level, "%s %s %d", line.method, line.path, line.status, extra=fields_of(line))
+
+    return write
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * _MILLISECONDS, 3)
