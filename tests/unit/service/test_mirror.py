@@ -58,7 +58,7 @@ def test_lines_carry_the_ids(caplog: pytest.LogCaptureFixture) -> None:
     mirror.hear(one, "stdout", "ine\n\r10%")
     mirror.hear(one, "stderr", "\r20%")
     one.succeed(b"1", at=1.0)
-    found = [(vars(record)["prediction"], record.getMessage()) for record in caplog.records]
+    found = [(vars(record)["prediction_id"], record.getMessage()) for record in caplog.records]
     assert found == [("other", "between"), ("one", "a line"), ("one", "20%")]
     record = vars(caplog.records[0])
     assert (record["model"], record["version"], record["request_id"], record["source"]) == ("m", "1", "r", "stderr")
