@@ -68,7 +68,7 @@ TlsCa = Annotated[
     typer.Option(
         "--grpc-tls-ca",
         metavar="FILE",
-        help="Let only clients in whose certificate this CA has signed; goes with --grpc-tls-cert.",
+        help="Let in only clients whose certificate was signed by this CA; needs --grpc-tls-cert.",
         rich_help_panel=GRPC,
     ),
 ]

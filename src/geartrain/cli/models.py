@@ -61,7 +61,7 @@ Replicas = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Equal workers of each model that does not say itself how many.",
+        help="Equal workers of each model that does not set its own number.",
         rich_help_panel=MODELS,
     ),
 ]

@@ -81,7 +81,7 @@ def parse_duration(text: str | float) -> float:
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and end, when the option was given."""
+    """Print the version and exit, when the option was given."""
     if wanted:
         import geartrain
 
@@ -157,7 +157,7 @@ Wakeup = Annotated[
     Literal["adaptive", "blocking"],
     typer.Option(
         help="How server and workers wait for each other: adaptive stays awake for moments around predictions, which "
-        "makes short ones faster; blocking always sleeps, for machines that are paid by processor time. With a CPU "
+        "makes short ones faster; blocking always sleeps, for machines that are billed by processor time. With a CPU "
         "quota of one core or less, adaptive sleeps too.",
         rich_help_panel=PREDICTIONS,
     ),
@@ -172,7 +172,9 @@ MirrorPrints = Annotated[
 ]
 RestartLimit = Annotated[
     int,
-    typer.Option(min=1, metavar="N", help="How many crashes in a row --restart forgives.", rich_help_panel=MODELS),
+    typer.Option(
+        min=1, metavar="N", help="How many crashes in a row are followed by a restart.", rich_help_panel=MODELS
+    ),
 ]
 CancelGrace = Annotated[
     float,
@@ -190,7 +192,7 @@ RunTimeout = Annotated[
         parser=parse_duration,
         metavar="TIME",
         show_default=False,
-        help="How long a run may take before it is canceled and fails, for each model that does not say itself; 0, the "
+        help="How long a run may take before it is canceled and fails, unless the model sets its own limit; 0, the "
         "default, disables the limit. Trainings may take as long as they need.",
         rich_help_panel=PREDICTIONS,
     ),
@@ -215,7 +217,7 @@ DrainDelay = Annotated[
     ),
 ]
 Version = Annotated[
-    bool, typer.Option("--version", "-v", callback=print_version, is_eager=True, help="Print the version and end.")
+    bool, typer.Option("--version", "-v", callback=print_version, is_eager=True, help="Print the version and exit.")
 ]
 
 

@@ -35,7 +35,7 @@ Host = Annotated[
     typer.Option(
         envvar="HOST",
         metavar="ADDRESS",
-        help="The address to listen on; 0.0.0.0 for every one of the machine, as in a container.",
+        help="The address to listen on; 0.0.0.0 for all addresses of the machine, as in a container.",
         rich_help_panel=CONNECTIONS,
     ),
 ]
@@ -84,7 +84,8 @@ MaxConnectionsPerClient = Annotated[
     typer.Option(
         min=0,
         metavar="N",
-        help="How many of them may be of one address; 0, the default, disables this limit. A proxy is one address.",
+        help="How many of them may come from one address; 0, the default, disables this limit. All clients of a "
+        "proxy share its address.",
         rich_help_panel=CONNECTIONS,
     ),
 ]
@@ -92,7 +93,8 @@ HeadTimeout = Annotated[
     float, _time("How long the head of a request may take to come; 10s by default. 0 disables this limit.")
 ]
 BodyTimeout = Annotated[
-    float, _time("In what time 10 KiB of a body have to come, or its rest; 10s by default. 0 disables this limit.")
+    float,
+    _time("The time in which 10 KiB of a body, or its rest, have to come; 10s by default. 0 disables this limit."),
 ]
 IdleTimeout = Annotated[
     float, _time("How long a connection may be without a request; 75s by default. 0 disables this limit.")
@@ -119,7 +121,7 @@ TlsClientCa = Annotated[
     typer.Option(
         "--tls-client-ca",
         metavar="FILE",
-        help="Let only clients in whose certificate this CA has signed.",
+        help="Let in only clients whose certificate was signed by this CA.",
         rich_help_panel=SECURITY,
     ),
 ]
