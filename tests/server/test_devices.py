@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from geartrain.bridge.cpu_quota import usable_cores
 from geartrain.project.device_settings import AUTO, Devices
 from geartrain.project.source import find_model
 from geartrain.server import Progress, ServeOptions, build
@@ -125,7 +127,7 @@ async def test_replicas_are_pinned_to_processors_of_their_own(
     tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usable = sorted(os.sched_getaffinity(0))
-    count = min(2, len(usable))
+    count = min(2, math.ceil(usable_cores()))
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
     async with serve(model(tmp_path / "m", f"replicas: {count}\ncpus_per_replica: 1\n")) as server:
         found = await replicas(server)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import http.client
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,6 +125,21 @@ def test_the_first_call_of_grpc_loads_its_model(tmp_path: Path, server_process: 
         assert stub.ModelReady(pb.ModelReadyRequest(name="metadata")).ready
         assert stub.ModelMetadata(pb.ModelMetadataRequest(name="metadata"), timeout=PATIENCE).inputs[0].name == "text"
         assert stub.ModelConfig(pb.ModelConfigRequest(name="config"), timeout=PATIENCE).config.name == "config"
+
+
+def test_a_form_that_comes_slowly_outlives_its_model(tmp_path: Path, zoos: list[Zoo]) -> None:
+    zoo = Zoo(models(tmp_path, "a"), "--load", "on-demand", "--idle-unload", "100ms")
+    zoos.append(zoo)
+    part = '--x\r\ncontent-disposition: form-data; name="text"\r\n\r\n!\r\n'
+    with contextlib.closing(http.client.HTTPConnection(zoo.url.removeprefix("http://"), timeout=PATIENCE)) as client:
+        client.putrequest("POST", "/models/a/predictions")
+        client.putheader("content-type", "multipart/form-data; boundary=x")
+        client.putheader("content-length", str(len(part) + len("--x--\r\n")))
+        client.endheaders(part.encode())
+        assert zoo.wait("unloaded") == "a"
+        client.send(b"--x--\r\n")
+        answer = json.loads(client.getresponse().read())
+    assert answer["output"] == "a!"
 
 
 def test_clients_that_come_together_are_all_served(tmp_path: Path, zoos: list[Zoo]) -> None:

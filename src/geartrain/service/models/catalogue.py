@@ -187,7 +187,7 @@ class Catalogue:
         if name not in self._entries:
             entry = self._entries[name] = self._new_entry(name)
             if self._policy.wakes:
-                entry.waking = Waking(lambda: self.loads.wake(entry), limit=self._policy.waiting)
+                entry.waking = Waking(lambda: self.loads.wake(entry), limit=max(1, self._policy.waiting))
         return self._entries[name]
 
     async def _make_room(self, entry: ModelEntry) -> None:

@@ -112,8 +112,7 @@ class FormExchange:
 
     async def _receive(self, body: BodyReader) -> None:
         try:
-            deployment = await self._find()
-            prediction = await admit_form(body, self._content_type, deployment, complete=self._complete_if_wanted)
+            prediction = await admit_form(body, self._content_type, self._find, complete=self._complete_if_wanted)
         except ClientGoneError:
             logger.debug("a client disconnected before its request was whole")
         except GeartrainError as error:
@@ -131,18 +130,26 @@ class FormExchange:
 
 
 async def admit_form(
-    body: BodyReader, content_type: bytes, deployment: Deployment, *, complete: Callable[[Form], NewPrediction]
+    body: BodyReader,
+    content_type: bytes,
+    find: Callable[[], Awaitable[Deployment]],
+    *,
+    complete: Callable[[Form], NewPrediction],
 ) -> Prediction:
     """Read a body that `may_be_input`, and start a prediction of what `complete` makes of it.
+
+    `find` returns what runs it. It is asked before the body comes, which takes its time, and again afterwards: the
+    model may have been reloaded meanwhile, or unloaded until a request needs it.
 
     Raises `GeartrainError`, and what `complete` raises; `ClientGoneError` if the body does not come whole. Nothing of
     the body is left then.
     """
+    deployment = await find()
     deployment.workers.check_ready()  # before a large body is taken
     signature, store = deployment.interface.signature, deployment.outbound.new_attachments()
     form = await read_form(body, content_type, signature, store=store)
     try:
-        return deployment.create(complete(form))
+        return (await find()).create(complete(form))
     except BaseException:
         start(store.remove())
         raise

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -446,8 +446,17 @@ def new(form: Form) -> NewPrediction:
     return NewPrediction(form.input, attachments=form.attachments)
 
 
+def finding(deployment: Deployment) -> Callable[[], Awaitable[Deployment]]:
+    """Return what finds this one."""
+
+    async def find() -> Deployment:
+        return deployment
+
+    return find
+
+
 async def admit(deployment: Deployment, body: Body, content_type: bytes = TYPE) -> Prediction:
-    return await admit_form(body, content_type, deployment, complete=new)
+    return await admit_form(body, content_type, finding(deployment), complete=new)
 
 
 async def test_prediction_has_the_files(serve: Callable[..., Any], tmp_path: Path) -> None:
@@ -518,7 +527,7 @@ async def test_nothing_is_left_where_the_request_is_given_up(serve: Callable[...
         raise ClientGoneError
 
     with pytest.raises(ClientGoneError):
-        await admit_form(body_of(("image", PNG, "a")), TYPE, deployment, complete=leave)
+        await admit_form(body_of(("image", PNG, "a")), TYPE, finding(deployment), complete=leave)
     await ended_removals()
     assert left(tmp_path) == []
 
