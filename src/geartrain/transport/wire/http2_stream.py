@@ -231,7 +231,8 @@ class WholeStream(Http2Stream):
 
     def close_body(self) -> None:
         """Hold nothing of the body."""
-        self._body.close()
+        body, self._body = self._body, NO_BODY  # which knows this stream: a circle would keep the answer in memory
+        body.close()
 
     def _gather(self, come: BodyReceived | BodyParts) -> None:
         body = self._body

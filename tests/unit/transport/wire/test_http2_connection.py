@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -139,6 +140,11 @@ class Http2Line:
     @property
     def parts(self) -> PartsExchange:
         return self.handler.parts[-1]
+
+
+def streams() -> list[Http2Stream]:
+    """Return those that are in memory."""
+    return [each for each in gc.get_objects() if isinstance(each, Http2Stream)]
 
 
 def frames(line: Http2Line) -> list[Any]:
@@ -283,6 +289,24 @@ def test_body_in_frames_is_gathered_and_counted() -> None:
     line.exchange.reply()
     assert line.answer(stream)[0] == 200
     assert line.context.budget.used == 0
+
+
+def test_a_request_that_is_over_is_in_no_circle() -> None:
+    """Its body and its prediction would stay in memory until the next collection."""
+    line = Http2Line()
+    gc.collect()
+    before = streams()
+    gc.disable()
+    try:
+        stream = line.request("/run")
+        line.data(stream, b"ab")
+        line.data(stream, b"cd", is_last=True)
+        line.exchange.reply()
+        assert line.answer(stream)[0] == 200
+        line.handler.exchanges.clear()
+        assert len(streams()) == len(before)
+    finally:
+        gc.enable()
 
 
 def test_large_body_gets_credit_as_it_comes() -> None:
