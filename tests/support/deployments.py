@@ -9,6 +9,7 @@ from typing import Any
 
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.predictions.request_context import RequestContext
+from geartrain.domain.predictions.tracing import NO_TRACER, TracerPort
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, VersionRecord
@@ -54,6 +55,7 @@ class FakeOutbound:
         new_folder: Callable[[], FolderPort] = no_folder,
         new_attachments: Callable[[], AttachmentStorePort] = no_attachments,
     ) -> None:
+        self.tracer: TracerPort = NO_TRACER
         self.outputs = outputs or NoOutputs()
         self.new_folder = new_folder
         self.new_attachments = new_attachments

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 import httpcore
 import httpx
 
+from geartrain.outbound.tracing import TracedClient
+
 if TYPE_CHECKING:
     from geartrain.outbound.policy import UrlPolicy
 
@@ -149,7 +151,7 @@ def open_download_client(
     operator's passwords wherever a client points. Redirects are not followed by it, for it would read the bodies of
     the redirecting answers without a limit.
     """
-    return httpx.AsyncClient(
+    return TracedClient(
         transport=GuardedTransport(GuardedBackend(policy), tls),
         timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS, pool=None),
         headers={"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": "gzip"},
@@ -163,7 +165,7 @@ def open_guarded_client(policy: UrlPolicy, *, tls: ssl.SSLContext, timeout: floa
 
     `timeout` is the longest silence of a receiver, in seconds.
     """
-    return httpx.AsyncClient(
+    return TracedClient(
         transport=GuardedTransport(GuardedBackend(policy), tls),
         timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS, pool=None),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
@@ -174,7 +176,7 @@ def open_guarded_client(policy: UrlPolicy, *, tls: ssl.SSLContext, timeout: floa
 
 def open_upload_client(*, tls: ssl.SSLContext, timeout: float) -> httpx.AsyncClient:
     """A client for URLs of the operator's: no policy, and the environment's proxies are used."""
-    return httpx.AsyncClient(verify=tls, timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS))
+    return TracedClient(verify=tls, timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS))
 
 
 async def read_rest(response: httpx.Response) -> None:

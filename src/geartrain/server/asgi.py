@@ -18,6 +18,7 @@ from geartrain.project.source import ModelSource, find_model
 from geartrain.server.app import App, build
 from geartrain.server.options import NO_LIMIT, ServeOptions
 from geartrain.server.reloading import watching
+from geartrain.server.tracing import records_of
 from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
@@ -26,7 +27,7 @@ from geartrain.transport.access_options import read_access_log
 from geartrain.transport.asgi import AsgiApplication
 from geartrain.transport.records import NOBODY, Ended, RequestObserver, RequestRecords
 from geartrain.transport.request_counts import RequestCounts
-from geartrain.transport.wire.exchange import Handler
+from geartrain.transport.wire.exchange import Handler, Head, NewRecord, Records
 
 
 class AsgiOptions(TypedDict, total=False):
@@ -79,7 +80,7 @@ _ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout")  # as `geartrain serv
 def make_application(model: str | os.PathLike[str] | None, **options: Unpack[AsgiOptions]) -> AsgiApplication:
     """Return the application that serves a model or a folder of models; raises `ProjectError`."""
     hosted = _Hosted(read_options(model, options), wait_ready=options.get("wait_ready", False))
-    return AsgiApplication(hosted.start, hosted.stop, RequestRecords(hosted.requests).of)
+    return AsgiApplication(hosted.start, hosted.stop, hosted.records)
 
 
 def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> ServeOptions:
@@ -148,6 +149,11 @@ class _Hosted:
         self.requests = RequestCounts(self)
         self._access_log: RequestObserver = NOBODY
         self._open: contextlib.AsyncExitStack
+        self._records: Records = RequestRecords(self.requests).of  # until it is started
+
+    def records(self, head: Head) -> NewRecord:
+        """Return what makes the records of the requests with a head. See `Records`."""
+        return self._records(head)
 
     async def start(self) -> Handler:
         """Start the workers; return what answers requests."""
@@ -162,6 +168,7 @@ class _Hosted:
             stack.callback(bodies.close)
             handler = make_handler(app, bodies, counts=self.requests)
             self._access_log = stack.enter_context(AccessLog(self._options.access_log))
+            self._records = records_of(self.requests, app.outbound.tracer, handler)
             await stack.enter_async_context(watching(app))
             if self._wait_ready:
                 await _ready(app)

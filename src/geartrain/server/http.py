@@ -10,6 +10,7 @@ from typing import Final
 from geartrain.server.app import App
 from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
 from geartrain.server.machine import Machine
+from geartrain.server.tracing import records_of
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.guard import AccessGuard
 from geartrain.transport.cog.api import COG, CogOptions
@@ -18,7 +19,7 @@ from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.listeners import split_routes
 from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
 from geartrain.transport.open_inference.routes import open_inference_routes
-from geartrain.transport.records import NOBODY, RequestObserver, RequestRecords
+from geartrain.transport.records import NOBODY, RequestObserver
 from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.routing import Route, Router
 from geartrain.transport.system.metrics import metrics_route
@@ -43,9 +44,7 @@ def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies, *, counts: R
     return routes
 
 
-def make_handler(
-    app: App, bodies: LargeBodies, *, counts: RequestCounts | None = None, quiet: float = QUIET
-) -> Handler:
+def make_handler(app: App, bodies: LargeBodies, *, counts: RequestCounts | None = None, quiet: float = QUIET) -> Router:
     """Return what handles the requests to an app inside another server.
 
     That server decides who may come in, and no request shuts it down. `bodies` reads large ones. `counts` are shown in
@@ -106,9 +105,12 @@ class HttpServer:
         public, admin = split_routes(routes, has_admin_port=has_admin_port)
         guard = _guard(app, access)
         self._grpc = _grpc_calls(app, access)
-        handler, records = _with_grpc(Router(public, COG, guard), self._grpc), RequestRecords(counts).of
-        self._public = WireServer(handler, options.wire, records=records, on_tick=on_tick)
-        self._admin = WireServer(Router(admin, COG, guard), options.wire, records=records)
+        routers = (Router(public, COG, guard), Router(admin, COG, guard))
+        scheme, tracer = "http" if options.tls is None else "https", app.outbound.tracer
+        records = [records_of(counts, tracer, router, scheme=scheme) for router in routers]
+        handler = _with_grpc(routers[0], self._grpc)
+        self._public = WireServer(handler, options.wire, records=records[0], on_tick=on_tick)
+        self._admin = WireServer(routers[1], options.wire, records=records[1])
         self._wires = (self._public, self._admin)
         access.on_change(self._forget_heads)
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from geartrain.apis import cog
 from geartrain.authoring import __version__
+from geartrain.server.tracing import open_tracer
 from geartrain.service.webhooks import Webhooks
 
 if TYPE_CHECKING:
+    from geartrain.domain.predictions.tracing import TracerPort
     from geartrain.domain.signature.types import Signature
     from geartrain.outbound.policy import UrlPolicy
     from geartrain.outbound.uploads import OutputDestinations
@@ -29,6 +31,11 @@ class Outbound:
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
         self._webhooks: dict[tuple[str | None, float], Webhooks] = {}
+
+    @cached_property
+    def tracer(self) -> TracerPort:
+        """What takes the spans of predictions."""
+        return open_tracer()
 
     @cached_property
     def outputs(self) -> OutputDestinations:
@@ -81,6 +88,8 @@ class Outbound:
         for webhooks in self._webhooks.values():
             await webhooks.close()
         made = vars(self)  # a part that was not needed was never made
+        if "tracer" in made:
+            await self.tracer.close()
         if "outputs" in made:
             await self.outputs.close()
         if "_workspace" in made:

@@ -207,7 +207,7 @@ class RequestRecords:
             notes.model,
             notes.is_routine,
             notes.prediction_id,
-            _ids_of(head),
+            ids_of(head),
         )
         return partial(RequestRecord, self._observer, origin)
 
@@ -221,7 +221,8 @@ def _grpc_status(trailers: Fields) -> int:
     return next((int(value) for name, value in trailers if name == _GRPC_STATUS), NO_GRPC)
 
 
-def _ids_of(head: Head) -> SentIds:
+def ids_of(head: Head) -> SentIds:
+    """Return the ids that the client has sent."""
     values: dict[bytes, list[bytes]] = {b"x-request-id": [], b"traceparent": [], b"tracestate": []}
     for name, value in head.headers:
         if name in values:

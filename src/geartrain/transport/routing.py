@@ -166,6 +166,12 @@ class Router:
             return self._guard.dress(head, self._api_of(split_path(head.path)).refuse(error))
         return _dress(self._guard, head, self._decide(head)) if answer is None else answer
 
+    def template(self, method: str, path: str) -> str:
+        """Return the path of the row that a request belongs to, whether or not it may come in; empty without one."""
+        found = self._root.find(split_path(path.encode("latin-1")), 0, {})
+        route = None if found is None else found[0].routes.get(method)
+        return "" if route is None else route.path
+
     def _api_of(self, steps: list[str]) -> Api:
         return self._apis.get(steps[0], self._default)
 

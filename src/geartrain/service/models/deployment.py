@@ -17,6 +17,7 @@ from geartrain.domain.predictions.events import DEFAULT_CAPACITY, LogSource
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
+from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
 from geartrain.service.models.interface import Interface
@@ -31,6 +32,7 @@ from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.service.scheduling.context import OnPrint, RunContext, no_mirror
 from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.scheduler import Scheduler
+from geartrain.service.scheduling.tracing import NO_TRACE, NO_TRACES, traces_of
 from geartrain.service.statistics import Counts
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
@@ -81,6 +83,10 @@ class VersionRecord(msgspec.Struct, frozen=True, eq=False):
 
 class OutboundPort(Protocol):
     """The outside world, as the predictions of all models of a server reach it."""
+
+    @property
+    def tracer(self) -> TracerPort:
+        """What takes the spans of predictions."""
 
     @property
     def outputs(self) -> OutputsPort:
@@ -150,6 +156,7 @@ class Deployment:
             new_folder=outbound.new_folder,
             on_print=on_print,
             clock=clock,
+            traces=traces_of(outbound.tracer, record.name, record.number, clock=clock),
         )
         limits = settings.limits
         self.scheduler = Scheduler(
@@ -211,7 +218,8 @@ class Deployment:
             raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
         prediction = self._admit(new, admission.echo(new) if admission.secrets else new.input, values)
         if new.webhook is not None:
-            self._webhooks().follow(prediction, new.webhook)
+            with self.scheduler.context.traces.telling(prediction.request):
+                self._webhooks().follow(prediction, new.webhook)
         return prediction
 
     def _admit(self, new: NewPrediction, echo: bytes, values: dict[str, Any] | None) -> Prediction:
@@ -231,8 +239,15 @@ class Deployment:
         prediction.model, prediction.version = self.name, self.version
         if history != DEFAULT_CAPACITY:
             prediction.log.keep(history)
-        item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request)
+        request, trace, traces = new.request, NO_TRACE, scheduler.context.traces
+        if traces is not NO_TRACES:
+            trace = traces.trace(request)
+            request = trace.request_of_run(request)
+        item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, request)
         execution = Execution(scheduler, prediction, item, ticket=ticket, at=now)
+        if trace is not NO_TRACE:
+            execution.trace = trace
+            trace.follow(prediction, execution.timing)
         execution.is_kept = new.keep
         if not new.background:
             execution.output_prefix = new.output_prefix

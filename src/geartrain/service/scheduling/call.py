@@ -14,6 +14,7 @@ from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.execution import CANCELED, Execution
 from geartrain.service.scheduling.pace import Pace
 from geartrain.service.scheduling.permits import Permit
+from geartrain.service.scheduling.tracing import NO_TRACE, NO_TRACES, Seat
 
 SIZE_METRIC = "batch_size"
 # To read a member of an enumeration from its class takes several times as long as a global name.
@@ -175,12 +176,23 @@ class Call:
         self._step(_RUNNING)
         owner = self._owner
         at = self._began_at = self._began_at or owner.context.clock()
+        if owner.context.traces is not NO_TRACES:
+            self._seat_members()
         for member in self._members.values():
             member.begin(at)
         if owner.is_batching:
             size = Metric(SIZE_METRIC, self.rows, "replace")
             for member in self._members.values():
                 member.prediction.record(size)
+
+    def _seat_members(self) -> None:
+        """Tell the traces of the members where they run, and with whom."""
+        members, permit = self._members.values(), self.permit
+        pid = next(iter(permit.worker.pids), 0)
+        runs = [member.trace.run for member in members if member.trace is not NO_TRACE]
+        for member in members:
+            others = tuple(run for run in runs if run is not member.trace.run)
+            member.trace.seat(Seat(permit.slot, pid, self.size, self.rows, others))
 
     def on_unstarted(self) -> None:
         """Give the members back to the queue."""

@@ -10,6 +10,7 @@ import msgspec
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
+from geartrain.service.scheduling.tracing import NO_TRACES, TracesPort
 from geartrain.service.statistics import Counts
 
 
@@ -39,3 +40,4 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     new_folder: Callable[[], FolderPort] = no_folder
     on_print: OnPrint = no_mirror
     clock: Callable[[], float] = time.time  # seconds since the epoch
+    traces: TracesPort = NO_TRACES

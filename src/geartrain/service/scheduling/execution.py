@@ -26,6 +26,7 @@ from geartrain.service.scheduling.preparation import (
     NoPreparation,
     Preparation,
 )
+from geartrain.service.scheduling.tracing import NO_TRACE, TracePort
 from geartrain.service.statistics import Fault
 
 CANCELED = Canceled()
@@ -84,6 +85,7 @@ class Timing(msgspec.Struct, gc=False):
     ready: float = 0.0  # its files were there
     began: float = 0.0
     first_output: float = 0.0  # of several
+    ended: float = 0.0  # its run, where something of it was still to be delivered then
 
 
 class CallPort(Protocol):
@@ -158,6 +160,7 @@ class Execution:
         "state",
         "ticket",
         "timing",
+        "trace",
     )
 
     def __init__(
@@ -171,6 +174,7 @@ class Execution:
         self.state = _ADMITTED
         self.is_kept = False  # so that a client can ask for the prediction after its end
         self.output_prefix: str | None = None  # the URL that its client wants its output files at
+        self.trace: TracePort = NO_TRACE
         self._scheduler = scheduler
         self._call: CallPort = _NO_CALL
         self._preparation: Preparation | NoPreparation = NO_PREPARATION
@@ -197,6 +201,7 @@ class Execution:
     def prepare(self, values: dict[str, Any], attachments: Attachments = NO_ATTACHMENTS) -> None:
         """Fetch the files of the decoded input, and submit the execution when they are there."""
         self._step(_S.PREPARING)
+        self.timing.ready = 0.0
         context = self._scheduler.context
         folder = attachments.folder if attachments.files else context.new_folder()
         self._preparation = Preparation(
@@ -206,7 +211,8 @@ class Execution:
             on_ready=self._on_ready,
             on_end=self._on_unprepared,
         )
-        self._preparation.begin(values)
+        with self.trace.preparing():
+            self._preparation.begin(values)
 
     def _on_ready(self, local: bytes) -> None:
         self.item = msgspec.structs.replace(self.item, input=local)
@@ -307,7 +313,8 @@ class Execution:
         if not self.timing.first_output:
             self._note_first_output()
         if files:
-            self._begin_delivery().give(chunk, files, self.prediction.add_output)
+            with self.trace.delivering():
+                self._begin_delivery().give(chunk, files, self.prediction.add_output)
         elif self._delivery.is_pending:
             self._delivery.after(lambda: self.prediction.add_output(chunk))
         else:
@@ -354,9 +361,11 @@ class Execution:
         if not (files or self._delivery.is_pending or self._preparation.has_files):
             self._finish(outcome, at)
             return
+        self.timing.ended = at
         delivered: list[bytes] = []
         if isinstance(outcome, Succeeded) and outcome.output is not None and files:
-            self._begin_delivery().give(outcome.output, files, delivered.append)
+            with self.trace.delivering():
+                self._begin_delivery().give(outcome.output, files, delivered.append)
         elif files:
             self._call.discard(files)
         self._close(outcome, delivered)
@@ -404,6 +413,7 @@ class Execution:
                 log_failure(prediction, NOT_RUN)
         elif type(outcome) is Undelivered:
             self._count_fault("OTHER", at)
+            self.trace.undelivered()
             prediction.fail(outcome.message, at=at)
             # A client that names the receiver can name one that takes nothing.
             log_failure(prediction, NOT_DELIVERED, level=logging.INFO if self.output_prefix else logging.ERROR)

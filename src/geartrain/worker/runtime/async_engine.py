@@ -41,12 +41,19 @@ class AsyncEngine:
     """The loop of a worker whose `run()` is a coroutine function or an async generator."""
 
     def __init__(
-        self, run: Callable[..., Any], slots: list[Slot], control: Channel, *, loop: asyncio.AbstractEventLoop
+        self,
+        run: Callable[..., Any],
+        slots: list[Slot],
+        control: Channel,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        new_call: type[Call] = Call,
     ) -> None:
         self._run = run
         self._slots = slots
         self._control = control
         self._loop = loop
+        self._new_call = new_call
         self._running: dict[int, _Running] = {}
         self._early: dict[int, int] = {}  # by slot: the call whose cancel came before it
         self._open = len(slots)
@@ -101,7 +108,7 @@ class AsyncEngine:
                 self._begin(number, slot, message)
 
     def _begin(self, number: int, slot: Slot, message: Predict) -> None:
-        running = _Running(Call(message, slot, self._tools))
+        running = _Running(self._new_call(message, slot, self._tools))
         if self._early.pop(number, None) == message.serial:
             running.canceled = True
         self._running[number] = running

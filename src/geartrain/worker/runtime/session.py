@@ -24,6 +24,7 @@ from geartrain.ipc.messages import (
     WorkerLog,
     decode_control_to_worker,
 )
+from geartrain.telemetry import author_spans
 from geartrain.worker.channels import forks
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot, can_share
@@ -39,7 +40,9 @@ from geartrain.worker.stdio.router import Router
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
+    from geartrain.worker.calls.call import Call
     from geartrain.worker.values.output_check import Contract
 
 
@@ -234,10 +237,11 @@ class _Session:
             slots = [Slot(channel, CallFiles(), slots=len(channels)) for channel in channels]
         self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
         flush_c()
+        new_call, end_spans = self._trace()
         if runner.is_async and self._loop is not None:
             from geartrain.worker.runtime.async_engine import AsyncEngine, close_loop
 
-            engine = AsyncEngine(runner.run, slots, self._control, loop=self._loop)
+            engine = AsyncEngine(runner.run, slots, self._control, loop=self._loop, new_call=new_call)
             self._thread.serve(engine, runner.healthcheck)
             self._control.send(Ready())
             engine.serve(tools, flush_c)
@@ -246,7 +250,24 @@ class _Session:
             from geartrain.worker.runtime.sync_engine import SyncEngine
 
             self._region.install()
-            sync = SyncEngine(runner.run, slots[0], self._region, streams=signature.output.mode != "value")
+            streams = signature.output.mode != "value"
+            sync = SyncEngine(runner.run, slots[0], self._region, streams=streams, new_call=new_call)
             self._thread.serve(sync, runner.healthcheck)
             self._control.send(Ready())
             sync.serve(tools, flush_c)
+        end_spans()
+
+    def _trace(self) -> tuple[type[Call], Callable[[], None]]:
+        """Return the kind of the calls, by whether the model may record spans, and what sends the last of its spans."""
+
+        def warn(text: str) -> None:
+            self._control.send(WorkerLog("geartrain.worker", "warning", text))
+
+        end_spans = author_spans.provide(os.environ, warn)
+        if not author_spans.may_record(os.environ):
+            from geartrain.worker.calls.call import Call
+
+            return Call, end_spans
+        from geartrain.worker.calls.traced_call import TracedCall
+
+        return TracedCall, end_spans

@@ -24,12 +24,21 @@ _STREAMS = (types.GeneratorType, map, filter, zip)
 class SyncEngine:
     """The loop of a worker whose `run()` is a plain function or a generator."""
 
-    def __init__(self, run: Callable[..., Any], slot: Slot, region: CancelRegion, *, streams: bool) -> None:
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        slot: Slot,
+        region: CancelRegion,
+        *,
+        streams: bool,
+        new_call: type[Call] = Call,
+    ) -> None:
         """`streams`: the output is declared as an iterator, so whatever comes back is given chunk by chunk."""
         self._run = run
         self._slot = slot
         self._region = region
         self._streams = streams
+        self._new_call = new_call
         self._stopping = False
         self._ahead: deque[SlotToWorker] = deque()  # received while the slot was looked at for a `Withdraw`
 
@@ -71,7 +80,7 @@ class SyncEngine:
         return run_async(function)
 
     def _serve_one(self, message: Predict, tools: CallTools, flush_c: Callable[[], None]) -> None:
-        call = Call(message, self._slot, tools)
+        call = self._new_call(message, self._slot, tools)
         while True:
             try:
                 with call:

@@ -1,0 +1,43 @@
+"""Traces, where the variables of OpenTelemetry ask for them."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from geartrain.authoring import __version__
+from geartrain.domain.predictions.tracing import NO_TRACER, TracerPort
+from geartrain.telemetry.settings import MISSING, TelemetryError, is_installed, wants_traces
+from geartrain.transport.records import RequestObserver, RequestRecords
+from geartrain.transport.routing import Router
+from geartrain.transport.wire.exchange import Records
+
+logger = logging.getLogger(__name__)
+
+
+def open_tracer() -> TracerPort:
+    """Return the tracer that the variables ask for; where there can be none, the log says why."""
+    if not wants_traces(os.environ):
+        return NO_TRACER
+    if not is_installed():
+        logger.warning(MISSING)
+        return NO_TRACER
+    from geartrain.telemetry.tracer import OtelTracer
+
+    try:
+        return OtelTracer(__version__)
+    except TelemetryError as error:
+        logger.warning("there are no traces: %s", error)
+        return NO_TRACER
+
+
+def records_of(observer: RequestObserver, tracer: TracerPort, router: Router, *, scheme: str = "") -> Records:
+    """Return what makes the records of the requests to a router, with spans where there are traces.
+
+    `scheme`: `http` or `https`, empty if it is not known.
+    """
+    if tracer is NO_TRACER:
+        return RequestRecords(observer).of
+    from geartrain.transport.tracing import TracedRecords
+
+    return TracedRecords(observer, tracer, scheme=scheme, route_of=router.template).of

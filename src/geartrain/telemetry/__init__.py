@@ -1,0 +1,1 @@
+"""Traces with OpenTelemetry: the one place that knows it, for the server and for the worker."""

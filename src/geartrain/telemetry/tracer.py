@@ -1,0 +1,106 @@
+"""The tracer of the server, on OpenTelemetry; see `TracerPort`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TraceFlags, TraceState
+
+from geartrain.domain.predictions.tracing import NO_CONTEXT, SAMPLED, Span, TraceContext
+from geartrain.telemetry.provider import begin_shutdown, make_provider, sampler_of_variables
+
+logger = logging.getLogger(__name__)
+
+_SCOPE: Final = "geartrain"
+_REQUEST: Final = "request"  # what a sampler is told of the name, which is not known yet
+_CLOSE_LIMIT: Final = 3.0  # seconds to send what is left at the end
+_LONGEST_ERROR: Final = 4096  # characters
+_NANOSECONDS: Final = 1e9
+_KINDS: Final = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}
+
+
+class _GivenIds(RandomIdGenerator):
+    """Gives the ids of the span that is being made, which have been handed out before."""
+
+    def __init__(self) -> None:
+        self.given = NO_CONTEXT
+
+    def generate_span_id(self) -> int:
+        return int(self.given.span_id, 16)
+
+    def generate_trace_id(self) -> int:
+        return int(self.given.trace_id, 16)
+
+
+class OtelTracer:
+    """Decides with the sampler of the variables, and makes each span when it is over."""
+
+    def __init__(self, version: str) -> None:
+        """`version` is that of geartrain. Raises `TelemetryError`."""
+        self._sampler = sampler_of_variables()
+        self._random = RandomIdGenerator()
+        self._ids = _GivenIds()
+        # What comes here has been sampled: to ask again could only lead to another answer.
+        self._provider = make_provider(sampler=ALWAYS_ON, ids=self._ids)
+        self._tracer = self._provider.get_tracer(_SCOPE, version)
+
+    def begin(self, parent: TraceContext) -> TraceContext:
+        """Return the span of a request."""
+        if parent is NO_CONTEXT:
+            trace_id, context = self._random.generate_trace_id(), Context()
+        else:
+            trace_id, context = int(parent.trace_id, 16), _context_of(parent, is_remote=True)
+        result = self._sampler.should_sample(context, trace_id, _REQUEST, SpanKind.SERVER)
+        state = "" if result.trace_state is None else result.trace_state.to_header()
+        flags = parent.flags & ~SAMPLED | (SAMPLED if result.decision is Decision.RECORD_AND_SAMPLE else 0)
+        return TraceContext(f"{trace_id:032x}", self._new_id(), flags, state)
+
+    def child(self, parent: TraceContext) -> TraceContext:
+        """Return a new span in the trace of `parent`."""
+        return TraceContext(parent.trace_id, self._new_id(), parent.flags, parent.state)
+
+    def record(self, span: Span) -> None:
+        """Make the span, and have it sent."""
+        self._ids.given = span.context
+        has_parent = span.parent is not NO_CONTEXT
+        made = self._tracer.start_span(
+            span.name,
+            _context_of(span.parent, is_remote=span.is_parent_remote) if has_parent else Context(),
+            _KINDS[span.kind],
+            dict(span.attributes),
+            [Link(_otel_context(link, is_remote=False)) for link in span.links],
+            start_time=int(span.start * _NANOSECONDS),
+        )
+        if span.is_failed or span.error:
+            made.set_status(Status(StatusCode.ERROR, span.error[:_LONGEST_ERROR] or None))
+        made.end(int(span.end * _NANOSECONDS))
+
+    async def close(self) -> None:
+        """Send what has been recorded. What a receiver has not taken after three seconds is lost."""
+        thread = begin_shutdown(self._provider)
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + _CLOSE_LIMIT
+        while thread.is_alive():
+            if loop.time() > ends:
+                logger.warning("the last traces are lost: their receiver does not take them")
+                return
+            await asyncio.sleep(0.01)
+
+    def _new_id(self) -> str:
+        return f"{self._random.generate_span_id():016x}"
+
+
+def _context_of(parent: TraceContext, *, is_remote: bool) -> Context:
+    return trace.set_span_in_context(trace.NonRecordingSpan(_otel_context(parent, is_remote=is_remote)), Context())
+
+
+def _otel_context(context: TraceContext, *, is_remote: bool) -> trace.SpanContext:
+    state = TraceState.from_header([context.state]) if context.state else None
+    flags = TraceFlags(context.flags)
+    return trace.SpanContext(int(context.trace_id, 16), int(context.span_id, 16), is_remote, flags, state)
