@@ -15,11 +15,9 @@ import msgspec
 from geartrain.bridge.control import ControlChannel
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.healthchecks import HealthChecks, gone
-from geartrain.bridge.model_log import ModelLog
 from geartrain.bridge.process import WorkerProcess, describe_exit
 from geartrain.bridge.raw_output import RawOutput
 from geartrain.bridge.slot_server import SlotServer
-from geartrain.bridge.stdio import OutputPipes
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.predictions import calls
 from geartrain.domain.predictions.lifecycle import StateMachine
@@ -129,10 +127,8 @@ class ChildWorker:
         folder = WorkerFolder()
         self._process = WorkerProcess(launch.root, launch.environment, launch.cpus)
         self.pids: tuple[int, ...] = (self._process.pid,)  # until it is dead
-        self._log = ModelLog()
-        self._raw_output = RawOutput(self._log, observer.on_setup_log)
-        self._pipes = OutputPipes(self._process.stdout, self._process.stderr, self._raw_output.give)
-        self._slots = SlotServer(folder, wakeup=launch.wakeup, before_end=self._pipes.drain)
+        self._output = RawOutput(self._process.stdout, self._process.stderr, observer.on_setup_log)
+        self._slots = SlotServer(folder, wakeup=launch.wakeup, before_end=self._output.pipes.drain)
         self._control = ControlChannel(self._process.control, self._on_control)
         self._control.send(_init_of(launch, self._slots))
         self._checks = HealthChecks(self._control)
@@ -150,7 +146,7 @@ class ChildWorker:
         """
         self._life.step(ChildState.STARTING)
         loop = asyncio.get_running_loop()
-        self._pipes.attach(loop)
+        self._output.pipes.attach(loop)
         self._control.attach(loop)
         self._process.watch(lambda code: _call_soon_threadsafe(loop, self._on_exit, code))
         await self._slots.open()
@@ -162,9 +158,9 @@ class ChildWorker:
             await self._slots.stop_accepting()
         if self._life.state is not ChildState.STARTING:  # it died between its last word of setup and here
             raise SetupError(self._reason or "the worker has been stopped")
-        self._pipes.drain()  # what setup wrote past Python is setup's
+        self._output.pipes.drain()  # what setup wrote past Python is setup's
         self._life.step(ChildState.SERVING)
-        self._raw_output.begin_service(self._slots.channels)
+        self._output.begin_service(self._slots.channels)
         self._slots.begin_service(one_by_one=not info.is_async)
         return info
 
@@ -173,13 +169,13 @@ class ChildWorker:
         if self._life.state is _DEAD:
             listener.on_unstarted()
         else:
-            self._raw_output.count_call()
+            self._output.count_call()
             self._slots.run(slot, call, listener)
 
     @property
     def may_prefetch(self) -> bool:
         """Whether a call may be handed to a busy slot; see `RawOutput`."""
-        return self._raw_output.is_quiet
+        return self._output.is_quiet
 
     def discard(self, files: Sequence[calls.FileRef]) -> None:
         """Remove the files of an output: they have been read, or are not needed."""
@@ -232,12 +228,12 @@ class ChildWorker:
                 self._observer.on_setup_log(source, data)
             case WorkerLog(target, level, text):
                 if target == "model":
-                    self._log.add(text)
+                    self._output.log.add(text)
                 else:
                     logger.log(_LEVELS[level], text, extra={"worker_target": target, "pid": self._process.pid})
             case Fatal(reason):
                 self._reason = reason
-                self._pipes.drain()
+                self._output.pipes.drain()
                 self._fail_setup(reason)
             case SlotCancelled() | SlotFailed():
                 self._slots.detach(message)
@@ -277,7 +273,7 @@ class ChildWorker:
         """Read what the dead worker has still sent, then end its calls."""
         self._process.kill()  # its process group: what it had started must not outlive it
         await self._slots.drain(_DRAIN_LIMIT)
-        self._pipes.drain()
+        self._output.pipes.drain()
         self._control.drain()
         reason = self._reason = f"Worker crashed: {self._reason or describe_exit(code)}"
         before = self._life.step(_DEAD)
@@ -294,8 +290,7 @@ class ChildWorker:
     async def _close(self, *, now: bool) -> None:
         await self._slots.close()
         self._control.close()
-        self._pipes.close()
-        self._log.end()
+        self._output.close()
         self._slots.folder.close(now=now)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import IO, Final
 
 from geartrain.bridge.model_log import ModelLog
 from geartrain.bridge.slot_state import SlotState
 from geartrain.bridge.slots import NO_CALL, SlotChannel
+from geartrain.bridge.stdio import OutputPipes
 from geartrain.domain.predictions.calls import ALL
 from geartrain.domain.predictions.events import LogSource
 
@@ -23,10 +24,11 @@ class RawOutput:
     for a while, and its output finds its calls again.
     """
 
-    __slots__ = ("_calls", "_is_served", "_log", "_on_setup_log", "_quiet_from", "_slots")
+    __slots__ = ("_calls", "_is_served", "_on_setup_log", "_quiet_from", "_slots", "log", "pipes")
 
-    def __init__(self, log: ModelLog, on_setup_log: Callable[[LogSource, str], None]) -> None:
-        self._log = log
+    def __init__(self, stdout: IO[bytes], stderr: IO[bytes], on_setup_log: Callable[[LogSource, str], None]) -> None:
+        self.log = ModelLog()
+        self.pipes = OutputPipes(stdout, stderr, self.give)
         self._slots: Mapping[int, SlotChannel] = {}
         self._on_setup_log = on_setup_log
         self._is_served = False
@@ -37,6 +39,11 @@ class RawOutput:
         """Note that setup is over, and which slots there are."""
         self._slots = slots
         self._is_served = True
+
+    def close(self) -> None:
+        """Read no more; what has no end yet goes to the log."""
+        self.pipes.close()
+        self.log.end()
 
     def count_call(self) -> None:
         """Note that a call begins."""
@@ -57,4 +64,4 @@ class RawOutput:
         if len(running) == 1 and running[0].next_call is NO_CALL:
             running[0].call.listener.on_log(ALL, source, data)
         else:
-            self._log.add(data, source=source)
+            self.log.add(data, source=source)

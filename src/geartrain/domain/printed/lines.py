@@ -19,6 +19,9 @@ class PrintedLines:
     def add(self, text: str) -> list[str]:
         """Print some text; return the lines that are complete, without their ends."""
         screen = self._screen
+        if "\n" not in text:  # so no line is complete that was not
+            screen.feed(text)
+            return []
         gone = [line for line in screen.feed(text) if not self._given or self._given.pop(0) != line]
         return gone + self._new(screen.lines()[: max(len(screen.rows) - 1 - screen.reach, 0)])
 
