@@ -147,7 +147,7 @@ async def catalogue_of(**models: Callable[[VersionRecord], Deployment]) -> Catal
     catalogue.spawn()
     catalogue.loads.begin()
     for name in models:
-        loads = catalogue.entry(name).loads
+        loads = catalogue.entry(name).loading.tasks
         if loads:  # else it has been loaded while others were waited for
             await asyncio.wait_for(asyncio.wait(loads), 10)
     return catalogue

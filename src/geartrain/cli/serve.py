@@ -182,11 +182,8 @@ def serve(
         devices=devices or AUTO,
         inference_queue=inference_queue,
         reload=reload,
-        target=model,
-        find_again=lambda: find_model(model, mode=x_mode, no_pickle=no_pickle),
-        on_progress=observer,
     )
-    raise typer.Exit(_run(serve_options) or (FAILURE if observer.has_failed else 0))
+    raise typer.Exit(_run(serve_options, observer, model, mode=x_mode, no_pickle=no_pickle))
 
 
 class _Found(NamedTuple):
@@ -239,13 +236,24 @@ def _residency(load: str, idle_unload: float, max_memory: int) -> ResidencyPolic
         fail(error.message)
 
 
-def _run(serve_options: ServeOptions) -> int:
+def _run(
+    serve_options: ServeOptions, observer: ServeObserver, model: str | None, *, mode: Mode, no_pickle: bool
+) -> int:
     from geartrain.server import ActivationError, PortInUseError, find_ready_file, run_server
     from geartrain.transport.access.errors import AccessError
     from geartrain.transport.grpc.options import GrpcOptionsError
     from geartrain.transport.wire.tls import TlsFilesError
 
     try:
-        return run_server(dataclasses.replace(serve_options, ready_file=find_ready_file(os.environ)))
+        code = run_server(
+            dataclasses.replace(
+                serve_options,
+                target=model,
+                find_again=lambda: find_model(model, mode=mode, no_pickle=no_pickle),
+                ready_file=find_ready_file(os.environ),
+                on_progress=observer,
+            )
+        )
     except (PortInUseError, ActivationError, AccessError, GrpcOptionsError, TlsFilesError) as error:
         fail(str(error))
+    return code or (FAILURE if observer.has_failed else 0)

@@ -218,7 +218,7 @@ async def test_one_of_several_models_that_cannot_be_ready_does_not(bench: Bench,
     app = geartrain.asgi(model.parent, wait_ready=True)
     async with app.lifespan():
         assert await status_of(app) == HTTPStatus.SERVICE_UNAVAILABLE
-        assert not bench.apps[0].catalogue.entry("cats").loads
+        assert not bench.apps[0].catalogue.entry("cats").loading.tasks
 
 
 async def test_stop_that_is_canceled_kills_the_workers(bench: Bench, model: Path) -> None:

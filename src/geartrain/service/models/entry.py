@@ -20,6 +20,19 @@ from geartrain.service.models.workers import HealthReport
 from geartrain.service.statistics import Counts
 
 
+class Loading:
+    """The loads and unloads of one model, one at a time: the lock that each of them takes, and the tasks of loads."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none is under way."""
+        return not (self.tasks or self.lock.locked())
+
+
 class ModelEntry:
     """One model. It stays, with its predictions and counts, while deployments come and go."""
 
@@ -33,8 +46,7 @@ class ModelEntry:
         self.wanted = Wanted(())
         self.is_wanted = False  # whether it is to be served, well or not
         self.fault = ""  # of the model as a whole
-        self.lock = asyncio.Lock()  # one load or unload at a time
-        self.loads: set[asyncio.Task[None]] = set()
+        self.loading = Loading()
         self.has_default = False  # whether a version serves requests that name none
         self.waking = NO_WAKING
         self.default: tuple[Deployment, ...] = ()  # the deployment for them; also one that failed, to say why

@@ -93,7 +93,7 @@ class Loads:
         """Wait until a model that rests is loaded; raises `NOT_READY` with the reason if it cannot be."""
         if not any(version.state in DORMANT for version in entry.versions.values()):
             return
-        task = next(iter(entry.loads), None) or self._run(entry, self._load(entry))
+        task = next(iter(entry.loading.tasks), None) or self._run(entry, self._load(entry))
         await asyncio.wait((task,))
         if task.cancelled():
             raise GeartrainError(Code.NOT_READY, f"The model '{entry.name}' has been unloaded meanwhile.")
@@ -109,8 +109,8 @@ class Loads:
 
     async def unload(self, entry: ModelEntry) -> None:
         """Take a model out of service, and wait until its requests have ended. Loads under way are given up."""
-        _give_up(entry.loads)
-        async with entry.lock:
+        _give_up(entry.loading.tasks)
+        async with entry.loading.lock:
             entry.is_wanted = False
             entry.fault = ""
             await asyncio.gather(*(self._loader.take_down(entry, version) for version in entry.versions.values()))
@@ -140,19 +140,19 @@ class Loads:
     def _run(self, entry: ModelEntry, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Go on with a load, whoever waits for it; its error, if any, is told."""
         task = asyncio.ensure_future(load)
-        entry.loads.add(task)
-        task.add_done_callback(entry.loads.discard)
+        entry.loading.tasks.add(task)
+        task.add_done_callback(entry.loading.tasks.discard)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_heed)
         return task
 
     async def _finish_first(self, entry: ModelEntry, attempts: list[Attempt]) -> None:
-        async with entry.lock:
+        async with entry.loading.lock:
             await self._loader.finish(entry, attempts)
 
     async def _load(self, entry: ModelEntry) -> None:
-        async with entry.lock:
+        async with entry.loading.lock:
             if self._is_closing:
                 raise GeartrainError(Code.SHUTTING_DOWN, "The server is shutting down and loads nothing more.")
             try:

@@ -174,4 +174,4 @@ def _last_use(entry: ModelEntry, now: float) -> float:
 
 def is_idle(entry: ModelEntry) -> bool:
     """Whether a model has no work: no prediction is live, none waits for it, and nobody loads it."""
-    return not (entry.predictions.live or entry.waking.waiting or entry.loads or entry.lock.locked())
+    return entry.loading.is_idle and not (entry.predictions.live or entry.waking.waiting)

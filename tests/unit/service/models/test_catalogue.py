@@ -111,8 +111,8 @@ class Shop:
         self.catalogue.loads.begin()
         for name in names or self.disk.names():
             entry = self.catalogue.entry(name)
-            if entry.loads:
-                await asyncio.wait(entry.loads)
+            if entry.loading.tasks:
+                await asyncio.wait(entry.loading.tasks)
 
     async def stop(self) -> None:
         self.catalogue.loads.close()
@@ -665,7 +665,7 @@ async def test_nothing_is_raised_or_told_before_the_loop_runs() -> None:
     assert shop.catalogue.index()[0] == IndexEntry("cats", "1", "LOADING")
     assert (await entry.report()).health is Health.UNKNOWN
     shop.catalogue.loads.begin()
-    await asyncio.wait(entry.loads)
+    await asyncio.wait(entry.loading.tasks)
     assert await answer(shop.catalogue, "cats") == "c"
     assert sorted(shop.told()) == [
         ("ready", "cats", "1"),

@@ -74,7 +74,7 @@ class House:
             await self.loaded(name)
 
     async def loaded(self, name: str) -> None:
-        loads = self.catalogue.entry(name).loads
+        loads = self.catalogue.entry(name).loading.tasks
         if loads:
             await asyncio.wait_for(asyncio.wait(loads), 10)
 
