@@ -167,6 +167,21 @@ def test_a_reload_takes_up_models_keys_and_nothing_that_is_broken(server_process
     assert index == {"cats": "READY", "dogs": "READY", "eels": "READY", "hens": "UNAVAILABLE"}
 
 
+def test_a_reload_wakes_no_model_that_rests(server_process: Start, tmp_path: Path) -> None:
+    zoo = tmp_path / "zoo"
+    for name in ("cats", "dogs"):
+        write(zoo / name, f"{name} 1 ")
+    process = server_process(str(zoo), "--load", "on-demand")
+    url = process.wait_for("listening")["url"]
+    assert output(url, "/models/cats/predictions") == "cats 1 "
+    for name in ("cats", "dogs"):
+        write(zoo / name, f"{name} 2 ")
+    hang_up(process)
+    process.wait_for("the reload is over")
+    assert [line["model"] for line in process.lines if line["message"] == "ready"] == ["cats", "cats"]
+    assert [output(url, f"/models/{name}/predictions") for name in ("cats", "dogs")] == ["cats 2 ", "dogs 2 "]
+
+
 def test_a_server_whose_terminal_is_closed_ends(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", "1")
     ours, theirs = pty.openpty()

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 from geartrain.domain.errors import GeartrainError
+from geartrain.domain.predictions.lifecycle import DORMANT
 from geartrain.server.app import App
+from geartrain.service.models.entry import ModelEntry
 
 logger = logging.getLogger("geartrain.server")
 
@@ -59,12 +61,15 @@ class Reload:
             logger.info("the reload is over")
 
     async def _names(self) -> list[str]:
-        """Return the models that are loaded or should be, and new ones where all of a folder are served."""
+        """Return the models that are loaded or should be, and new ones where all of a folder are served.
+
+        One that rests is read from disk when a request needs it.
+        """
         catalogue, found = self._app.catalogue, []
         if self._app.options.load is None:
             found = await asyncio.to_thread(self._app.models.names)
-        known = catalogue.names()
-        return sorted({*found, *known} - {name for name in known if not catalogue.entry(name).is_wanted})
+        known = {name: catalogue.entry(name) for name in catalogue.names()}
+        return sorted({*found, *known} - {name for name, entry in known.items() if _is_left_alone(entry)})
 
     async def _load(self, name: str) -> None:
         try:
@@ -73,6 +78,10 @@ class Reload:
             pass  # the catalogue has told it
         except Exception:
             logger.exception("the model %r could not be reloaded", name)
+
+
+def _is_left_alone(entry: ModelEntry) -> bool:
+    return not entry.is_wanted or any(version.state in DORMANT for version in entry.versions.values())
 
 
 class Terminal:
