@@ -85,7 +85,7 @@ class App:
         """
         entry = self.catalogue.entry(self.options.model.name)
         deployment = entry.deployment()
-        loads = set(entry.loads)
+        loads = set(entry.loading.tasks)
         loaded = asyncio.ensure_future(deployment.loaded.wait())
         try:
             await asyncio.wait({loaded, *loads}, return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +102,7 @@ class App:
 
     async def settled(self) -> None:
         """Wait until each model that is loaded at the start is ready, or cannot be."""
-        loads = {load for name in self.catalogue.names() for load in self.catalogue.entry(name).loads}
+        loads = {load for name in self.catalogue.names() for load in self.catalogue.entry(name).loading.tasks}
         if loads:
             await asyncio.wait(loads)
 

@@ -200,6 +200,6 @@ async def _ready(app: App) -> None:
     if not isinstance(app.options.source, Repository):
         await app.ready()
         return
-    loads = {load for name in app.catalogue.names() for load in app.catalogue.entry(name).loads}
+    loads = {load for name in app.catalogue.names() for load in app.catalogue.entry(name).loading.tasks}
     if loads:
         await asyncio.wait(loads)

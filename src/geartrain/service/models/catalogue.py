@@ -180,7 +180,7 @@ class Catalogue:
             return
         entry = self._entries[name]
         await self.loads.unload(entry)
-        if not entry.loads and not entry.is_wanted:
+        if not entry.loading.tasks and not entry.is_wanted:
             del self._entries[name]
 
     def _entry(self, name: str) -> ModelEntry:
