@@ -14,6 +14,7 @@ import stamina
 
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.ipc.framing import INLINE_LIMIT
+from geartrain.ipc.shared_memory import LARGEST
 from geartrain.service.models.deployment import Deployment
 from tests.support.servers import Serve, ServerProcess, eventually, write_model
 from tests.support.web_server import Received, Server, running_server
@@ -177,17 +178,17 @@ async def test_input_over_the_limit_travels_by_a_file_that_the_worker_deletes(
     frame = len(b'{"do":"wait","text":""}')
     async with serve(WIRE) as server:
         server.open_gate()
-        for length in (1, INLINE_LIMIT - frame):
+        for length in (1, INLINE_LIMIT - frame, INLINE_LIMIT + 1):
             assert (await server.predict({"do": "wait", "text": "x" * length}))["output"] == ["x" * length]
         assert in_files == []
         (server.root / "go").unlink()
-        await server.start({"do": "wait", "text": "x" * (INLINE_LIMIT - frame + 1)}, id="large")
+        await server.start({"do": "wait", "text": "x" * LARGEST}, id="large")
         await server.said("large", "begun")
         (file,) = in_files
         assert file.parent.is_dir()
         assert not file.exists()  # it has been read, and the run has not ended
         server.open_gate()
-        assert (await server.ended("large")).chunks == [b'"' + b"x" * (INLINE_LIMIT - frame + 1) + b'"']
+        assert (await server.ended("large")).chunks == [b'"' + b"x" * LARGEST + b'"']
 
 
 async def test_output_files_are_written_where_the_server_says(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,9 @@
 """How the bytes of a payload get from one side to the other: in the message, in a file, or in shared memory.
 
 Parent and worker write and read payloads with the same two classes, so the thresholds are known here only. Small pieces
-and plain JSON travel in the message. Packed pieces between `shared_memory.WORTHWHILE` and `shared_memory.LARGEST` lie
-in the memory that both sides share for the slot, if the other side has read what was there before. What is larger than
-`framing.INLINE_LIMIT` is written to a file.
+and plain JSON travel in the message. Packed pieces and long texts of inputs, between `shared_memory.WORTHWHILE` and
+`shared_memory.LARGEST`, lie in the memory that both sides share for the slot, if the other side has read what was there
+before. What is larger than `framing.INLINE_LIMIT`, and does not lie there, is written to a file.
 """
 
 from __future__ import annotations
