@@ -142,3 +142,25 @@ def test_only_objects_have_members(text: str) -> None:
 )
 def test_member_that_stands_twice_is_found_at_any_depth(text: str, name: str | None) -> None:
     assert json_limits.repeated_member(text) == name
+
+
+@given(text=st.text(',[{"a', max_size=40), most=st.integers(0, 50))
+def test_signs_are_counted_up_to_a_limit(text: str, most: int) -> None:
+    data = text.encode()
+    count = sum(map(text.count, ',[{"'))
+    found = json_limits.count_some(bytearray(data), b',[{"', most)
+    assert found == count if count <= most else found > most
+    assert json_scan.count(data, b',[{"') == count
+
+
+def test_signs_are_counted_across_pieces() -> None:
+    text = (b"," * 3 + b"x") * json_scan.PIECE
+    assert json_scan.count(text, b",") == 3 * json_scan.PIECE
+
+
+@pytest.mark.parametrize("count", [19_999, 20_000, 20_001, 30_000])
+def test_elements_are_counted_where_there_are_many(count: int) -> None:
+    text = json.dumps([0] * count).encode()
+    json_limits.check_elements(text, count + 1)
+    with pytest.raises(JsonLimitError, match=f"more than {count - 1} elements"):
+        json_limits.check_elements(text, count - 1)

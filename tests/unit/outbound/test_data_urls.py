@@ -83,6 +83,14 @@ def test_payload_of_many_pieces_comes_back(more: int) -> None:
     assert b"".join(pieces) == content
 
 
+@pytest.mark.parametrize("fault", ["=", "==", "é", "*", "\n="])
+def test_padding_or_a_stray_character_at_the_end_of_a_piece_is_found(fault: str) -> None:
+    """A piece that ends with padding could be decoded by itself."""
+    begin = "A" * ((1 << 16) - len(fault)) + fault
+    with pytest.raises(DataUrlError, match="malformed base64"):
+        parse_data_url(f"data:;base64,{begin}{'A' * (1 << 16)}")
+
+
 def test_fault_in_the_last_piece_is_found() -> None:
     payload = "A" * (1 << 20) + "A*AA"
     with pytest.raises(DataUrlError):
