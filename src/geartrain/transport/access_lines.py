@@ -16,7 +16,6 @@ LOGGER: Final = logging.getLogger("geartrain.access")
 MESSAGE: Final = "request"
 _TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
 _NOTHING: Final = -1.0
-_MILLISECONDS: Final = 1000
 
 RequestWriter = Callable[[Sequence[Ended]], None]
 """Writes lines for requests. Called by a thread, one call after the other; may block."""
@@ -108,7 +107,7 @@ class LineMaker:
         second = int(moment)
         if second != self._second:
             self._second, self._text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return f"{self._text}.{int((moment - second) * 1_000_000):06d}+00:00"
+        return "%s.%06d+00:00" % (self._text, (moment - second) * 1_000_000)  # noqa: UP031 - half the price of an f-string
 
 
 def outcome_of(request: Ended) -> str:
@@ -142,4 +141,4 @@ def by_logging() -> RequestWriter:
 
 
 def _milliseconds(seconds: float) -> float:
-    return round(seconds * _MILLISECONDS, 3)
+    return int(seconds * 1_000_000) / 1000  # half the price of `round`

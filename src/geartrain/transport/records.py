@@ -6,7 +6,6 @@ prediction in between.
 
 from __future__ import annotations
 
-from functools import partial
 from time import time
 from typing import Final, Protocol, cast
 from urllib.parse import quote
@@ -113,38 +112,37 @@ class NoObserver:
 NOBODY: Final = NoObserver()
 
 
-class RequestRecord:
-    """What is kept of one request. See `Record`."""
+class RequestRecord(msgspec.Struct, gc=False, eq=False):
+    """What is kept of one request. See `Record`.
 
-    __slots__ = (
-        "_began",
-        "_observer",
-        "_origin",
-        "_peer",
-        "context",
-        "failures",
-        "prediction",
-        "received",
-        "requests",
-        "sent",
-    )
+    Attributes:
+        observer: hears of its end.
+        origin: what its head says.
+        peer: the address of the client.
+        began: when its head had come.
+        context: its ids.
+        prediction: that it has asked for.
+        received: bytes of the body so far.
+        sent: bytes of the body of the answer so far.
+        requests: how many have come in it, if it is a stream of gRPC.
+        failures: how many of these were answered with an error.
+    """
 
-    def __init__(self, observer: RequestObserver, origin: Origin, peer: str) -> None:
-        self._observer = observer
-        self._origin = origin
-        self._peer = peer
-        self._began = time()
-        self.context = new_context(origin.sent, origin.protocol)
-        self.prediction = NO_PREDICTION
-        self.received = 0
-        self.sent = 0
-        self.requests = 0  # of a stream of gRPC, as are the failures
-        self.failures = 0
+    observer: RequestObserver
+    origin: Origin
+    peer: str
+    began: float
+    context: RequestContext
+    prediction: Prediction = NO_PREDICTION
+    received: int = 0
+    sent: int = 0
+    requests: int = 0
+    failures: int = 0
 
     def lines(self) -> bytes:
         """Return the header fields of the answer as lines of HTTP/1.1."""
         context = self.context
-        prediction_id = self.prediction.id or self._origin.prediction_id
+        prediction_id = self.prediction.id or self.origin.prediction_id
         if not prediction_id:
             return f"x-request-id: {context.request_id}\r\ntraceparent: {context.traceparent}\r\n".encode()
         return (
@@ -156,18 +154,18 @@ class RequestRecord:
         """Return the header fields of the answer."""
         context = self.context
         ids = ((b"x-request-id", context.request_id.encode()), (b"traceparent", context.traceparent.encode()))
-        prediction_id = self.prediction.id or self._origin.prediction_id
+        prediction_id = self.prediction.id or self.origin.prediction_id
         return (*ids, (b"x-prediction-id", header_text(prediction_id).encode())) if prediction_id else ids
 
     def end(self, status: int, trailers: Fields = ()) -> None:
         """Tell of the request: its answer is complete."""
         prediction = self.prediction
-        self._observer.add(
+        self.observer.add(
             Ended(
-                self._origin,
+                self.origin,
                 self.context,
-                self._peer,
-                self._began,
+                self.peer,
+                self.began,
                 time(),
                 status,
                 _grpc_status(trailers) if trailers else NO_GRPC,
@@ -209,7 +207,12 @@ class RequestRecords:
             notes.prediction_id,
             ids_of(head),
         )
-        return partial(RequestRecord, self._observer, origin)
+        observer, sent, protocol = self._observer, origin.sent, origin.protocol
+
+        def new_record(peer: str) -> RequestRecord:
+            return RequestRecord(observer, origin, peer, time(), new_context(sent, protocol))
+
+        return new_record
 
 
 def record_of(responder: Responder) -> RequestRecord:

@@ -102,5 +102,5 @@ def test_nobody_hears() -> None:
 def test_the_option() -> None:
     assert options.parse_access_log("sampled:10") == AccessLogOptions("sampled", 10)
     assert options.parse_access_log(options.LOG_ALL) is options.LOG_ALL
-    with pytest.raises(typer.BadParameter, match="sampled:100 is one in 100 requests"):
+    with pytest.raises(typer.BadParameter, match="sampled:100"):
         options.parse_access_log("sampled")
