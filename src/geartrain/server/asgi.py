@@ -22,7 +22,7 @@ from geartrain.server.tracing import records_of
 from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
-from geartrain.transport.access_log import AccessLog
+from geartrain.transport.access_log import open_access_log
 from geartrain.transport.access_options import read_access_log
 from geartrain.transport.asgi import AsgiApplication
 from geartrain.transport.records import NOBODY, Ended, RequestObserver, RequestRecords
@@ -167,7 +167,8 @@ class _Hosted:
             bodies = large_bodies(app)
             stack.callback(bodies.close)
             handler = make_handler(app, bodies, counts=self.requests)
-            self._access_log = stack.enter_context(AccessLog(self._options.access_log))
+            self._access_log = access_log = open_access_log(self._options.access_log)
+            stack.enter_context(access_log)
             self._records = records_of(self.requests, app.outbound.tracer, handler)
             await stack.enter_async_context(watching(app))
             if self._wait_ready:

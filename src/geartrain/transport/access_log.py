@@ -13,12 +13,29 @@ from typing import Final, Self
 
 from geartrain.transport.access_lines import LOGGER
 from geartrain.transport.access_options import AccessLogOptions
-from geartrain.transport.records import Ended
+from geartrain.transport.records import Ended, NoObserver
 
 _MOST: Final = 16_384  # requests that wait to be written; further ones are dropped and counted
 _TOGETHER: Final = 128  # lines of one write: the loop has to wait while they are formatted
 _INTERVAL: Final = 0.1  # seconds in which lines are gathered
 _LAST: Final = 5.0  # seconds that the last lines have at the end of the server
+
+
+class NoAccessLog(NoObserver):
+    """In place of the log, where no request has a line."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+
+def open_access_log(options: AccessLogOptions) -> AccessLog | NoAccessLog:
+    """Return the log that the options ask for."""
+    return NoAccessLog() if options.mode == "off" else AccessLog(options)
 
 
 class AccessLog:
@@ -39,8 +56,7 @@ class AccessLog:
         self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
 
     def __enter__(self) -> Self:
-        if self._options.mode != "off":
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(
@@ -48,8 +64,7 @@ class AccessLog:
     ) -> None:
         self._closing.set()
         self._wake.set()
-        if self._options.mode != "off":
-            self._thread.join(_LAST)  # whoever reads the log may have stopped reading
+        self._thread.join(_LAST)  # whoever reads the log may have stopped reading
 
     def add(self, request: Ended) -> None:
         """Take a request that is over."""

@@ -15,7 +15,7 @@ from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.models.waking import ModelAsleepError, when_loaded
 from geartrain.transport.errors import BUG
-from geartrain.transport.records import record_of
+from geartrain.transport.records import RequestRecord
 from geartrain.transport.tasks import start
 from geartrain.transport.wire.exchange import Answer, Body, Responder
 
@@ -88,7 +88,8 @@ class RunExchange(RunSteps):
     __slots__ = ("_has_left", "_on_leave", "_prediction", "_responder", "record")
 
     def __init__(self, responder: Responder) -> None:
-        self.record = record_of(responder)
+        # As `record_of`, without its price.
+        self.record: RequestRecord = responder.record  # type: ignore[assignment]
         self._responder = responder
         self._has_left = False
         self._on_leave: Callable[[], None] = _do_nothing

@@ -15,7 +15,7 @@ import pytest
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.transport import access_log
 from geartrain.transport.access_lines import LOGGER, LineMaker, by_logging, fields_of, outcome_of
-from geartrain.transport.access_log import AccessLog
+from geartrain.transport.access_log import AccessLog, NoAccessLog, open_access_log
 from geartrain.transport.access_options import AccessLogOptions, Mode, read_access_log
 from geartrain.transport.records import LEFT, Ended, RequestRecord, RequestRecords
 from geartrain.transport.wire.exchange import Fields, Head
@@ -193,8 +193,8 @@ class Written:
         self.sizes.append(len(requests))
         self.requests += requests
 
-    def log(self, mode: Mode = "on", each: int = 1) -> AccessLog:
-        return AccessLog(AccessLogOptions(mode, each, new_writer=lambda: self))
+    def log(self, mode: Mode = "on", each: int = 1) -> AccessLog | NoAccessLog:
+        return open_access_log(AccessLogOptions(mode, each, new_writer=lambda: self))
 
 
 @pytest.fixture(autouse=True)
