@@ -50,7 +50,6 @@ class App:
             default_model=options.default_model,
             grace=options.shutdown_grace,
             keep=options.limits.keep,
-            buckets=options.buckets,
             tell=self._tell,
             residency=msgspec.structs.replace(options.residency, waiting=options.inference_queue),
         )

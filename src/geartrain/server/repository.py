@@ -143,5 +143,6 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         webhook_interval=variables.webhook_interval,
         webhook_token=variables.webhook_token,
         user_agent=variables.user_agent,
+        buckets=options.buckets,
         examples=NO_EXAMPLES if is_training else Examples(source.warmup, source.root),
     )

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import Histograms
+from geartrain.domain.predictions.histograms import Buckets, Histograms
 from geartrain.domain.predictions.own_metrics import OwnMetrics
 from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
 
@@ -44,6 +44,11 @@ class Counts:
     batches: dict[int, BatchCount] = dataclasses.field(default_factory=dict)  # by their rows
     histograms: Histograms = dataclasses.field(default_factory=Histograms)
     own: OwnMetrics = dataclasses.field(default_factory=OwnMetrics)  # counters and histograms of the author
+
+    def use_buckets(self, buckets: Buckets) -> None:
+        """Begin the histograms anew, unless these are their buckets."""
+        if self.histograms.buckets != buckets:
+            self.histograms = Histograms(buckets)
 
     def add_success(
         self, admitted: float, ready: float, began: float, *, ended: float, predict_time: float, rows: int

@@ -64,9 +64,10 @@ class Histogram:
 class Histograms:
     """How the predictions of a model version that came to a run are distributed. Times in seconds, sizes in bytes."""
 
-    __slots__ = ("first_output", "input_size", "output_size", "queue", "run", "total")
+    __slots__ = ("buckets", "first_output", "input_size", "output_size", "queue", "run", "total")
 
     def __init__(self, buckets: Buckets = DEFAULT_BUCKETS) -> None:
+        self.buckets = buckets
         self.queue = Histogram(buckets.seconds)  # from the time its files were there to the beginning of its run
         self.run = Histogram(buckets.seconds)  # in the model
         self.total = Histogram(buckets.seconds)  # from admission to end

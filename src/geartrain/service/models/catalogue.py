@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.rendering import clip
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelEntry, ModelRef
@@ -28,20 +26,19 @@ class Catalogue:
         default_model: str | None = None,
         grace: float | None = 30.0,
         keep: float = 300.0,
-        buckets: Buckets = DEFAULT_BUCKETS,
         tell: Callable[[Step], None] = lambda _step: None,
         residency: ResidencyPolicy = STAY,
     ) -> None:
         """`default_model`: the one whose Cog API is at the root; the only one, if there is only one.
 
         `grace`: the seconds that the requests of a version have to end when it is replaced or unloaded. `keep`: the
-        seconds for which a finished prediction can be looked up. `buckets`: of the histograms of all models. `tell`
-        hears of all that becomes of a model. `residency`: which models stay loaded.
+        seconds for which a finished prediction can be looked up. `tell` hears of all that becomes of a model.
+        `residency`: which models stay loaded.
         """
         self._entries: dict[str, ModelEntry] = {}
         self._default_model = default_model
         self._repository = repository
-        self._new_entry = partial(ModelEntry, keep=keep, buckets=buckets)
+        self._keep = keep
         self.readiness = Readiness(self._entries)
         self.loads = Loads(repository, grace=grace, tell=tell, make_room=self._make_room)
         self.residency = Residency(self._entries, self.loads, residency, measure=repository.memory)
@@ -185,7 +182,7 @@ class Catalogue:
 
     def _entry(self, name: str) -> ModelEntry:
         if name not in self._entries:
-            entry = self._entries[name] = self._new_entry(name)
+            entry = self._entries[name] = ModelEntry(name, keep=self._keep)
             if self._policy.wakes:
                 entry.waking = Waking(lambda: self.loads.wake(entry), limit=max(1, self._policy.waiting))
         return self._entries[name]

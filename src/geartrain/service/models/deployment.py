@@ -14,6 +14,7 @@ import msgspec
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import ItemInput, WorkerInfo
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, LogSource
+from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
@@ -69,6 +70,7 @@ class DeploymentSettings:
     webhook_interval: float = DEFAULT_INTERVAL  # the least time between two of output and logs
     webhook_token: str | None = dataclasses.field(default=None, repr=False)
     user_agent: str | None = None  # of the requests for input files
+    buckets: Buckets = DEFAULT_BUCKETS  # of the histograms
     examples: Examples = NO_EXAMPLES  # that each worker runs before it is ready
 
 
@@ -143,6 +145,7 @@ class Deployment:
             clock=clock,
         )
         self.predictions = record.predictions
+        record.counts.use_buckets(settings.buckets)
         self._on_setup_output = on_setup_output
         self._admission: Admission | None = None
         self._closing: asyncio.Task[None] | None = None

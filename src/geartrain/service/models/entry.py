@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets, Histograms
 from geartrain.domain.predictions.lifecycle import DORMANT, Health
 from geartrain.domain.predictions.statistics import ModelStatistics
 from geartrain.service.models.deployment import Deployment, VersionRecord
@@ -17,7 +16,6 @@ from geartrain.service.models.repository import IndexEntry, Wanted
 from geartrain.service.models.version import AVAILABLE, Version
 from geartrain.service.models.waking import NO_WAKING, ModelAsleepError
 from geartrain.service.models.workers import HealthReport
-from geartrain.service.statistics import Counts
 
 
 class Loading:
@@ -36,10 +34,9 @@ class Loading:
 class ModelEntry:
     """One model. It stays, with its predictions and counts, while deployments come and go."""
 
-    def __init__(self, name: str, *, keep: float = 300.0, buckets: Buckets = DEFAULT_BUCKETS) -> None:
-        """`keep`: the seconds for which a finished prediction can still be looked up; `buckets`: of its histograms."""
+    def __init__(self, name: str, *, keep: float = 300.0) -> None:
+        """`keep`: the seconds for which a finished prediction can still be looked up."""
         self.name = name
-        self._buckets = buckets
         self.predictions = Predictions(keep=keep)
         self.versions: dict[str, Version] = {}
         self.available: dict[str, Deployment] = {}  # that requests may name, by version
@@ -56,8 +53,7 @@ class ModelEntry:
     def version(self, number: str) -> Version:
         """Return a version, which need not have been there before."""
         if number not in self.versions:
-            counts = Counts(histograms=Histograms(self._buckets))
-            self.versions[number] = Version(VersionRecord(self.name, number, self.predictions, counts))
+            self.versions[number] = Version(VersionRecord(self.name, number, self.predictions))
         return self.versions[number]
 
     def forget(self, number: str) -> None:
