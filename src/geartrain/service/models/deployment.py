@@ -33,7 +33,7 @@ from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.service.scheduling.context import OnPrint, RunContext, no_mirror
 from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.scheduler import Scheduler
-from geartrain.service.scheduling.tracing import NO_TRACE, NO_TRACES, traces_of
+from geartrain.service.scheduling.tracing import NO_TRACES, traces_of
 from geartrain.service.statistics import Counts
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
@@ -242,15 +242,10 @@ class Deployment:
         prediction.model, prediction.version = self.name, self.version
         if history != DEFAULT_CAPACITY:
             prediction.log.keep(history)
-        request, trace, traces = new.request, NO_TRACE, scheduler.context.traces
-        if traces is not NO_TRACES:
-            trace = traces.trace(request)
-            request = trace.request_of_run(request)
-        item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, request)
+        item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request)
         execution = Execution(scheduler, prediction, item, ticket=ticket, at=now)
-        if trace is not NO_TRACE:
-            execution.trace = trace
-            trace.follow(prediction, execution.timing)
+        if scheduler.context.traces is not NO_TRACES:
+            execution.begin_trace()
         execution.is_kept = new.keep
         if not new.background:
             execution.output_prefix = new.output_prefix

@@ -198,6 +198,13 @@ class Execution:
 
     # before its run
 
+    def begin_trace(self) -> None:
+        """Have its spans recorded, if its request is sampled. The worker is told the id of its run."""
+        request = self.prediction.request
+        self.trace = self._scheduler.context.traces.trace(request)
+        self.item = msgspec.structs.replace(self.item, request=self.trace.request_of_run(request))
+        self.trace.follow(self.prediction, self.timing)
+
     def prepare(self, values: dict[str, Any], attachments: Attachments = NO_ATTACHMENTS) -> None:
         """Fetch the files of the decoded input, and submit the execution when they are there."""
         self._step(_S.PREPARING)
