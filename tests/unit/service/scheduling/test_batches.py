@@ -71,7 +71,7 @@ class Bench:
     ) -> None:
         """`by_turns`: as in a server, requests of one turn of the loop share a batch; else each is one by itself."""
         self.workers: list[HandWorker] = []  # in the order of their replicas, then of their restarts
-        self.make = functools.partial(HandWorker, policy=BatchPolicy(**policy), signature=signature, slots=slots)
+        self.make = functools.partial(HandWorker, policy=BatchPolicy(**{"learn_delay": False, **policy}), signature=signature, slots=slots)
         self.files = Files()
         self.record = VersionRecord("m", "1")
         self.deployment = deploy(

@@ -46,7 +46,7 @@ class Bench:
 
     def __init__(self, *, batch: int = 0, slots: int = 1, queue: int = 0) -> None:
         self.now = 1000.0
-        policy = BatchPolicy(max_size=batch) if batch else None
+        policy = BatchPolicy(max_size=batch, learn_delay=False) if batch else None
         self.worker: HandWorker
 
         def spawn(observer: WorkerObserver) -> HandWorker:

@@ -46,7 +46,7 @@ class Bench:
         restarts: RestartPolicy | None = None,
         make: Callable[..., HandWorker] = HandWorker,
     ) -> None:
-        self.policy = BatchPolicy(max_size=batch) if batch else None
+        self.policy = BatchPolicy(max_size=batch, learn_delay=False) if batch else None
         self.workers: list[HandWorker] = []
         self.make = make
 

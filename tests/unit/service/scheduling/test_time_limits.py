@@ -28,7 +28,7 @@ class Bench:
     """A model whose workers a test moves by hand. `batch`: how many predictions a call takes; 0 for no batches."""
 
     def __init__(self, *, replicas: int = 1, batch: int = 0, **limits: Any) -> None:
-        policy = BatchPolicy(max_size=batch) if batch else None
+        policy = BatchPolicy(max_size=batch, learn_delay=False) if batch else None
         self.workers: list[HandWorker] = []
 
         def spawn(observer: WorkerObserver) -> HandWorker:

@@ -32,7 +32,7 @@ class Bench:
     """A model whose spans are kept, and whose time stands still unless a test moves it."""
 
     def __init__(self, *, batch: int = 0) -> None:
-        policy = BatchPolicy(max_size=batch) if batch else None
+        policy = BatchPolicy(max_size=batch, learn_delay=False) if batch else None
         self.now = 1000.0
         self.tracer = KeepingTracer()
         outbound = FakeOutbound()
