@@ -152,19 +152,24 @@ class Scheduler:
         call.start(single_client=single_client, at=at)
 
     def _prefetch(self) -> None:
-        """Hand a call that is full to a busy worker, so that the worker need not wait for it when it is free.
+        """Hand calls that are full to busy workers, so that none need wait for it when it is free.
 
-        Of several workers it is the one whose call has been running longest, so the one that is likely to be free next.
+        With several workers there has to be one for each of them, so that nobody waits behind a run while another
+        worker is idle. The first is for the worker whose call has been running longest: it is likely to be free next.
         """
         if self.pace.longest > _SHORT:
             return
-        for permit, running in self._running.items():
-            if permit not in self._prefetched and running.state is _RUNNING and permit.worker.may_prefetch:
-                members = self.pending.take_full()
-                if members:
-                    call = self._prefetched[permit] = Call(self, permit, members, prefetched=True)
-                    call.start()
+        prefetched = self._prefetched
+        for permit, running in tuple(self._running.items()):
+            if permit in prefetched or running.state is not _RUNNING or not permit.worker.may_prefetch:
+                continue
+            if len(self.pending.queue) < len(self._running) - len(prefetched):
                 return
+            members = self.pending.take_full()
+            if not members:
+                return
+            call = prefetched[permit] = Call(self, permit, members, prefetched=True)
+            call.start()
 
     # the calls
 

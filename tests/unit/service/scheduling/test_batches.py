@@ -71,7 +71,9 @@ class Bench:
     ) -> None:
         """`by_turns`: as in a server, requests of one turn of the loop share a batch; else each is one by itself."""
         self.workers: list[HandWorker] = []  # in the order of their replicas, then of their restarts
-        self.make = functools.partial(HandWorker, policy=BatchPolicy(**{"learn_delay": False, **policy}), signature=signature, slots=slots)
+        self.make = functools.partial(
+            HandWorker, policy=BatchPolicy(**{"learn_delay": False, **policy}), signature=signature, slots=slots
+        )
         self.files = Files()
         self.record = VersionRecord("m", "1")
         self.deployment = deploy(
@@ -719,7 +721,7 @@ async def test_everybody_gets_exactly_their_own_answer(
 
 
 def _check_nobody_waits_in_vain(bench: Bench, alive: list[HandWorker]) -> None:
-    if bench.scheduler.waiting:
+    if bench.scheduler.pending.queue:
         assert bench.idle == 0, "a slot is idle, and somebody waits"
     for call in bench.calls:
         kinds = {json.loads(item.input)["kind"] for item in call.input.items}

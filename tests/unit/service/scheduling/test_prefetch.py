@@ -134,6 +134,15 @@ async def test_with_replicas_the_one_that_has_been_busy_longest_is_next() -> Non
     assert bench.begun(1)[2:] == [("e", True)]
 
 
+async def test_with_replicas_nobody_waits_behind_a_run_who_could_have_the_next_free_worker() -> None:
+    bench = await Bench(replicas=2).start()
+    for text in "abc":
+        bench.ask(text)
+    assert [bench.begun(0), bench.begun(1)] == [[("a", False)], [("b", False)]]
+    bench.call("b").answer()
+    assert bench.begun(1) == [("b", False), ("c", False)]
+
+
 async def test_behind_runs_that_take_long_nothing_waits() -> None:
     bench = await Bench(replicas=2).start()
     bench.deployment.scheduler.pace.note(0.5)
