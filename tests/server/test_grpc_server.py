@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +24,7 @@ from geartrain.transport.grpc.options import DEFAULT_PORT, GrpcOptions, GrpcOpti
 from geartrain.transport.wire.tls import TlsFiles, TlsFilesError, TlsOptions
 from tests.support.certificates import Party, make_party
 from tests.support.gates import Gates
-from tests.support.servers import ServerProcess, write_model
+from tests.support.servers import PATIENCE, ServerProcess, write_model
 
 MODEL = """
     import asyncio, pathlib
@@ -100,8 +102,7 @@ def test_taken_port_that_was_asked_for_ends_the_start(server_process: Start, fol
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = server_process(str(folder), "--grpc-port", str(port))
-        assert process.popen.stderr is not None
-        said = process.popen.stderr.read()
+        said = "".join(process.rest())
         assert process.popen.wait(timeout=10) == 1
     assert said.startswith(f"error: cannot listen for gRPC on 127.0.0.1:{port}: Address already in use")
     assert said.count("\n") == 1
@@ -261,12 +262,20 @@ class Plain:
 
     def __init__(self, process: ServerProcess) -> None:
         self.process = process
-        address = process.wait_for("listening-grpc")["url"]
-        self.channel = grpc.insecure_channel(address)
+        self.address = process.wait_for("listening-grpc")["url"]
+        self.channel = grpc.insecure_channel(self.address)
         self.stub = GRPCInferenceServiceStub(self.channel)
         self.health: Any = health_pb2_grpc.HealthStub(self.channel)
         if not self.stub.ModelReady(pb.ModelReadyRequest(name="model")).ready:
             process.wait_for("ready")
+
+    def until_it_takes_no_connection(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        end = time.monotonic() + PATIENCE
+        with contextlib.suppress(ConnectionRefusedError):
+            while time.monotonic() < end:
+                socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+            pytest.fail("the server still takes connections")
 
 
 @pytest.fixture
@@ -290,7 +299,10 @@ def test_sigterm_lets_running_calls_end_and_ends_idle_ones(plain: Plain, gates: 
     assert code_of(lambda: next(idle)) == (STATUS.UNAVAILABLE, "The server is shutting down.")
     assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert code_of(lambda: next(watch))[0] is STATUS.UNAVAILABLE
-    assert code_of(lambda: plain.stub.ModelInfer(request("late"), timeout=5))[0] is STATUS.UNAVAILABLE
+    plain.until_it_takes_no_connection()
+    with grpc.insecure_channel(plain.address, options=[("grpc.use_local_subchannel_pool", 1)]) as other:
+        late = GRPCInferenceServiceStub(other)
+        assert code_of(lambda: late.ModelInfer(request("late"), timeout=5))[0] is STATUS.UNAVAILABLE
     assert plain.process.popen.poll() is None
     go.open()
     assert running.result().raw_output_contents == [struct.pack("<I", 6) + b"answer"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,8 +57,7 @@ class Served:
         """Stop the server; return all of its log."""
         popen = self.process.popen
         popen.send_signal(signal.SIGTERM)
-        assert popen.stderr is not None
-        lines = self.process.lines + [json.loads(text) for text in popen.stderr]
+        lines = self.process.read_to_the_end()
         assert popen.wait(PATIENCE) == 0
         return lines
 
@@ -169,3 +170,27 @@ def test_a_worker_that_dies_is_told_with_what_to_do(server_process: Start, tmp_p
     (gone,) = [line for line in lines if line["message"].startswith("the worker is gone")]
     assert (gone["level"], gone["model"]) == ("error", "hello")
     assert "--restart on-crash" in gone["hint"]
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up(tmp_path: Path) -> None:
+    """The pipe of stderr is full after 64 KiB."""
+    folder = write_model(tmp_path / "hello", MODEL)
+    options = ("--host", "127.0.0.1", "--port", "0", "--grpc-port", "off", "--log-format", "json")
+    command = [sys.executable, "-m", "geartrain", "serve", str(folder), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        url = ""
+        for text in server.stderr:
+            line = json.loads(text)
+            url = line.get("url", url)
+            if line["message"] == "ready":
+                break
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+            for _ in range(100):
+                response = client.post("/predictions", json={"input": {"text": "fail"}})
+                assert response.json()["error"] == "ValueError: no"
+        server.send_signal(signal.SIGTERM)
+        rest = server.communicate(timeout=PATIENCE)[1]
+        assert server.returncode == 0
+    assert len(rest) > 65_536
+    assert rest.count('"message":"a run failed"') == rest.count('"message":"request"') == 100

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     import httpx
 
 
+LOG_PATIENCE: Final = 120.0  # seconds until the next line of a log, such as of a model that takes long to load
 PATIENCE: Final = 40.0  # seconds that a test waits for what has to come, on a machine that is busy with others
 
 
@@ -303,7 +306,28 @@ class ServerProcess:
             text=True,
             cwd=cwd,
         )
-        self.lines: list[dict[str, Any]] = []
+        self.lines: list[dict[str, Any]] = []  # that have been waited for, with those before them
+        self._coming: queue.SimpleQueue[str] = queue.SimpleQueue()  # an empty one at the end
+        # A server whose log nobody reads stands still when the pipe is full.
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stderr is not None
+        for text in self.popen.stderr:
+            self._coming.put(text)
+        self._coming.put("")
+
+    def rest(self) -> Iterator[str]:
+        """Yield each line that is still to come, until the server has ended."""
+        while text := self._coming.get(timeout=LOG_PATIENCE):
+            yield text
+        self._coming.put("")
+
+    def read_to_the_end(self) -> list[dict[str, Any]]:
+        """Return all lines of the log of a server that is about to end."""
+        self.lines += [json.loads(text) for text in self.rest()]
+        return self.lines
 
     def wait_for(self, event: str) -> dict[str, Any]:
         """Read log lines until the one that says so."""
@@ -311,8 +335,7 @@ class ServerProcess:
 
     def wait_for_one(self, *events: str) -> dict[str, Any]:
         """Read log lines until one that says one of these."""
-        assert self.popen.stderr is not None
-        for text in self.popen.stderr:
+        for text in self.rest():
             line: dict[str, Any] = json.loads(text)
             self.lines.append(line)
             if not {line.get("event"), line.get("message"), line.get("stage")}.isdisjoint(events):
@@ -324,6 +347,7 @@ class ServerProcess:
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGKILL)
         self.popen.wait()
+        self._reader.join(PATIENCE)
         if self.popen.stderr is not None:
             self.popen.stderr.close()
 

@@ -12,6 +12,7 @@ import typer
 
 from geartrain.cli import access, grpc, logs, metrics, models, options, wire
 from geartrain.cli.access_lines import written_as
+from geartrain.cli.background_logs import in_background
 from geartrain.cli.failure import FAILURE, fail
 from geartrain.cli.startup import ServeObserver
 from geartrain.project.device_settings import AUTO
@@ -245,15 +246,16 @@ def _run(
     from geartrain.transport.wire.tls import TlsFilesError
 
     try:
-        code = run_server(
-            dataclasses.replace(
-                serve_options,
-                target=model,
-                find_again=lambda: find_model(model, mode=mode, no_pickle=no_pickle),
-                ready_file=find_ready_file(os.environ),
-                on_progress=observer,
+        with in_background():
+            code = run_server(
+                dataclasses.replace(
+                    serve_options,
+                    target=model,
+                    find_again=lambda: find_model(model, mode=mode, no_pickle=no_pickle),
+                    ready_file=find_ready_file(os.environ),
+                    on_progress=observer,
+                )
             )
-        )
     except (PortInUseError, ActivationError, AccessError, GrpcOptionsError, TlsFilesError) as error:
         fail(str(error))
     return code or (FAILURE if observer.has_failed else 0)
