@@ -163,6 +163,7 @@ def test_a_time_limit_bounds_the_wait(tmp_path: Path, zoos: list[Zoo]) -> None:
 def test_a_model_without_work_rests_and_comes_back(tmp_path: Path, zoos: list[Zoo]) -> None:
     zoo = Zoo(models(tmp_path, "a"), "--idle-unload", "300ms")
     zoos.append(zoo)
+    assert zoo.wait("ready") == "a"
     for _ in range(2):
         assert zoo.ask("a", "!") == "a!"
         assert zoo.wait("unloaded") == "a"

@@ -94,6 +94,9 @@ async def test_nothing_is_kept_of_predictions_of_every_kind(
     async with serve(MIXED, cog_yaml="concurrency: {max: 4}") as server:
         await all_kinds(server, rounds=2)  # what is made once is made now
         await settled(server)
+        for _ in range(server.workers.permits.size):  # the memory of each slot, too: they take turns
+            await server.predict({"what": "plain", "text": "x" * 7_000_000})
+            await settled(server)
         before = Use(server, folder)
         await all_kinds(server, rounds=25)
         await settled(server)
