@@ -33,6 +33,7 @@ from geartrain.service.webhooks import Webhooks
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.asgi import AsgiApplication
+from geartrain.transport.records import NOBODY, RequestRecords
 from geartrain.transport.wire.exchange import Handler
 from tests.support import modes
 from tests.support.clients import asyncio_client
@@ -226,7 +227,7 @@ async def _inside_uvicorn(app: App, quiet: float) -> AsyncIterator[str]:
         async def stop() -> None:
             """The app ends after the block."""
 
-        async with hosted("uvicorn", AsgiApplication(start, stop)) as url:
+        async with hosted("uvicorn", AsgiApplication(start, stop, RequestRecords(NOBODY).of)) as url:
             try:
                 yield url
             finally:
