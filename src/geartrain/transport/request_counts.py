@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from http import HTTPStatus
 from typing import Final
 
@@ -16,16 +17,15 @@ class RequestCounts:
 
     def __init__(self, following: RequestObserver = NOBODY) -> None:
         self._following = following
-        self._good: dict[str, int] = {}  # nearly all; by protocol
+        self._good: defaultdict[str, int] = defaultdict(int)  # nearly all; by protocol
         self._others: dict[tuple[str, int, int], int] = {}  # by protocol, status of HTTP and status of gRPC
 
     def add(self, request: Ended) -> None:
         """Count it."""
-        protocol, grpc_status = request.origin.protocol, request.grpc_status
-        if request.status is _OK and grpc_status <= 0:
-            self._good[protocol] = self._good.get(protocol, 0) + 1
+        if request.status is _OK and request.grpc_status <= 0:
+            self._good[request.origin.protocol] += 1
         else:
-            key = (protocol, int(request.status), grpc_status)
+            key = (request.origin.protocol, int(request.status), request.grpc_status)
             self._others[key] = self._others.get(key, 0) + 1
         self._following.add(request)
 

@@ -14,7 +14,7 @@ from prometheus_client.samples import Timestamp
 from geartrain.apis.metric_families import TRITON_COUNTERS
 from geartrain.apis.metric_values import GpuUse, ModelMetrics, ProcessUse, ServerMetrics, WorkerMetrics
 from geartrain.apis.metrics import encode_metrics, wants_openmetrics
-from geartrain.domain.predictions.histograms import Buckets, Histograms
+from geartrain.domain.predictions.histograms import NO_OUTPUT, Buckets, Histograms
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnMetric, OwnReport, Series
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
@@ -28,7 +28,8 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 def metrics(name: str, **changes: Any) -> ModelMetrics:
     histograms = Histograms(Buckets(seconds=(0.1, 1.0), bytes=(10.0,)))
-    histograms.add_run(0.05, 0.1, 5.0, input_size=11, request=NO_REQUEST, at=0.0)
+    histograms.add_run((0.05, 0.1, 5.0, 11, NO_OUTPUT, NO_REQUEST, 0.0))
+    histograms.settle()
     model = ModelMetrics(
         ModelStatistics(name, "2", inference_count=3, execution_count=4, success=Duration(3, 7_000_999)),
         {"CANCELED": 1, "BACKEND": 5},
@@ -111,7 +112,8 @@ def test_openmetrics_names_the_trace_of_the_latest_value_in_a_bucket() -> None:
     cats = metrics("cats")
     for letter, flags in (("a", "01"), ("b", "01"), ("c", "00")):
         request = RequestContext("r", f"00-{letter * 32}-{'1' * 16}-{flags}")
-        cats.histograms.add_run(0.0, 0.5, 0.75, input_size=1, request=request, at=1234.5)
+        cats.histograms.add_run((0.0, 0.5, 0.75, 1, NO_OUTPUT, request, 1234.5))
+    cats.histograms.settle()
     parse: Callable[[str], Iterable[Any]] = openmetrics.text_string_to_metric_families  # which has no types
     families = parse(encode_metrics(server(cats), as_openmetrics=True).decode())
     total = next(family for family in families if family.name == "geartrain_prediction_duration_seconds")
@@ -124,7 +126,8 @@ def test_openmetrics_names_the_trace_of_the_latest_value_in_a_bucket() -> None:
 
 def test_clock_that_was_set_back_makes_no_sum_negative() -> None:
     cats = metrics("cats")
-    cats.histograms.add_run(-10.0, 0.1, 1.0, input_size=1, request=NO_REQUEST, at=0.0)
+    cats.histograms.add_run((-10.0, 0.1, 1.0, 1, NO_OUTPUT, NO_REQUEST, 0.0))
+    cats.histograms.settle()
     found = samples(server(cats), as_openmetrics=True)
     assert value(found, "geartrain_queue_duration_seconds_sum") == 0
     assert value(found, "geartrain_queue_duration_seconds_count") == 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise, repeat
 from math import isfinite
 from typing import Final
 
@@ -60,14 +62,34 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Count values."""
+        for bucket, count in Counter(map(bisect_left, repeat(self.bounds), values)).items():
+            self.counts[bucket] += count
+        self.total += sum(values)
+
+    def set_exemplar(self, value: float, request: RequestContext, at: float) -> None:
+        """Note a value that belongs to a trace, observed at a moment in seconds since the epoch."""
+        self.exemplars[bisect_left(self.bounds, value)] = (value, request, at)
+
+
+Run = tuple[float, float, float, int, int, RequestContext, float]
+"""A prediction that has run: its time in the queue, in the model, and in all; the sizes of its input and output, -1 for
+none; its request; and when it ended, in seconds since the epoch."""
+
+NO_OUTPUT: Final = -1
+_TOGETHER: Final = 256  # runs that are counted together
+_WITH_EXEMPLARS: Final = 32  # the last of them, which are looked at for exemplars
+
 
 class Histograms:
     """How the predictions of a model version that came to a run are distributed. Times in seconds, sizes in bytes."""
 
-    __slots__ = ("buckets", "first_output", "input_size", "output_size", "queue", "run", "total")
+    __slots__ = ("_waiting", "buckets", "first_output", "input_size", "output_size", "queue", "run", "total")
 
     def __init__(self, buckets: Buckets = DEFAULT_BUCKETS) -> None:
         self.buckets = buckets
+        self._waiting: list[Run] = []
         self.queue = Histogram(buckets.seconds)  # from the time its files were there to the beginning of its run
         self.run = Histogram(buckets.seconds)  # in the model
         self.total = Histogram(buckets.seconds)  # from admission to end
@@ -75,19 +97,28 @@ class Histograms:
         self.input_size = Histogram(buckets.bytes)
         self.output_size = Histogram(buckets.bytes)  # of those that ended well
 
-    def add_run(
-        self, queue: float, run: float, total: float, *, input_size: int, request: RequestContext, at: float
-    ) -> None:
-        """Count a prediction that has run, however it ended, `at` that moment in seconds since the epoch."""
-        # This is on the path of each prediction: written out, it takes half the time of four calls of `observe`.
-        is_traced = request.traceparent[-2:] == _SAMPLED
-        for histogram, value in ((self.queue, queue), (self.run, run), (self.total, total)):
-            bucket = bisect_left(histogram.bounds, value)
-            histogram.counts[bucket] += 1
-            histogram.total += value
-            if is_traced:
-                histogram.exemplars[bucket] = (value, request, at)
-        self.input_size.observe(input_size)
+    def add_run(self, run: Run) -> None:
+        """Count a prediction that has run, however it ended."""
+        self._waiting.append(run)
+        if len(self._waiting) >= _TOGETHER:
+            self.settle()
+
+    def settle(self) -> None:
+        """Count all runs that wait for it: together they take a fraction of the time that they take one by one."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        queue, runs, totals, inputs, outputs, requests, moments = zip(*waiting, strict=True)
+        timed = ((self.queue, queue), (self.run, runs), (self.total, totals))
+        for histogram, values in timed:
+            histogram.observe_all(values)
+        self.input_size.observe_all(inputs)
+        self.output_size.observe_all([size for size in outputs if size >= 0])
+        latest = len(waiting) - _WITH_EXEMPLARS
+        for index, request in enumerate(requests[max(0, latest) :], max(0, latest)):
+            if request.traceparent[-2:] == _SAMPLED:
+                for histogram, values in timed:
+                    histogram.set_exemplar(values[index], request, moments[index])
 
 
 def check_bounds(bounds: tuple[float, ...]) -> None:

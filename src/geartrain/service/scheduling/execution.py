@@ -13,6 +13,7 @@ import msgspec
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import Canceled, Failed, FileRef, ItemInput, Outcome, Succeeded
 from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.histograms import NO_OUTPUT
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import EXECUTION_STEPS, ExecutionState, IllegalStepError
 from geartrain.domain.predictions.prediction import Prediction
@@ -407,8 +408,7 @@ class Execution:
             counts.add_success(
                 timing.admitted, timing.ready, timing.began, ended=at, predict_time=predict_time, rows=self.item.rows
             )
-            self._add_run(predict_time, at)
-            counts.histograms.output_size.observe(sum(map(len, prediction.chunks)) if output is None else len(output))
+            self._add_run(predict_time, at, sum(map(len, prediction.chunks)) if output is None else len(output))
             is_packed = outcome.output is None and self._is_packed()  # of a whole output it makes no difference
             prediction.succeed(outcome.output, at=at, predict_time=predict_time, packed=is_packed)
         elif type(outcome) is Failed:
@@ -447,22 +447,17 @@ class Execution:
             return Undelivered(self._delivery.error)
         return CANCELED if self._delivery.is_cut else outcome
 
-    def _add_run(self, run: float, at: float) -> None:
-        """Count a run of `run` seconds that is over."""
+    def _add_run(self, run: float, at: float, output_size: int) -> None:
+        """Count a run of `run` seconds that is over; `output_size` in bytes."""
         timing, item = self.timing, self.item
         size = len(item.input)
         if item.tensors:
             size += sum([len(tensor.data) for tensor in item.tensors])
         self._scheduler.context.counts.histograms.add_run(
-            timing.began - timing.ready,
-            run,
-            at - timing.admitted,
-            input_size=size,
-            request=self.prediction.request,
-            at=at,
+            (timing.began - timing.ready, run, at - timing.admitted, size, output_size, self.prediction.request, at)
         )
 
     def _count_fault(self, fault: Fault, at: float) -> None:
         if self.timing.began:
-            self._add_run(at - self.timing.began, at)
+            self._add_run(at - self.timing.began, at, NO_OUTPUT)
         self._scheduler.context.counts.add_fault(fault, at - self.timing.admitted, ran=self.timing.began > 0, at=at)

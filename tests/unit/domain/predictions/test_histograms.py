@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Histogram, check_bounds
+from geartrain.domain.predictions.histograms import (
+    DEFAULT_BUCKETS,
+    NO_OUTPUT,
+    Buckets,
+    Histogram,
+    Histograms,
+    check_bounds,
+)
 from geartrain.domain.predictions.own_metrics import MAX_SERIES, OwnMetric, OwnMetrics, OwnReport, Series, merge_gauges
+from geartrain.domain.predictions.request_context import RequestContext
 
 TOKENS = OwnMetric("tokens", "counter", "", ("kind",))
 DECODE = OwnMetric("decode", "histogram", "", bounds=(1.0,))
@@ -87,3 +95,21 @@ def test_gauges_of_several_workers_are_merged_by_their_rule(merge: str, expected
 def test_gauge_that_two_workers_define_otherwise_is_the_firsts() -> None:
     (report,) = merge_gauges([*gauge("max", 2.0), *gauge("sum", 5.0)])
     assert (report.metric.merge, report.series) == ("max", (Series((), 2.0),))
+
+
+def test_runs_are_counted_together_and_none_is_lost() -> None:
+    histograms = Histograms(Buckets(seconds=(0.1, 1.0), bytes=(10.0,)))
+    requests = [RequestContext("r", f"00-{number:032x}-{'1' * 16}-01") for number in range(1, 601)]
+    for number, request in enumerate(requests):
+        histograms.add_run((0.05, 0.5, 2.0, 7, NO_OUTPUT if number % 3 else 20, request, float(number)))
+    assert 0 < sum(histograms.run.counts) < 600
+    histograms.settle()
+    histograms.settle()
+    assert (histograms.queue.counts, histograms.run.counts, histograms.total.counts) == (
+        [600, 0, 0],
+        [0, 600, 0],
+        [0, 0, 600],
+    )
+    assert histograms.run.total == pytest.approx(300.0)
+    assert (histograms.input_size.counts, histograms.output_size.counts) == ([600, 0], [0, 200])
+    assert histograms.total.exemplars == {2: (2.0, requests[-1], 599.0)}
