@@ -14,6 +14,7 @@ import msgspec
 
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.tracing import Span, TraceContext, TracerPort, Value, read_context
+from geartrain.transport.grpc.status import Status as GrpcStatus
 from geartrain.transport.records import LEFT, NO_GRPC, Ended, RequestObserver, RequestRecord, RequestRecords, ids_of
 from geartrain.transport.wire.exchange import Head, NewRecord
 from geartrain.transport.wire.responses import UNREADABLE
@@ -24,25 +25,7 @@ RouteOf = Callable[[str, str], str]
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY"})
 _FIRST_REFUSAL: Final = 400
 _FIRST_ERROR: Final = 500
-_GRPC_NAMES: Final = (
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-)
+_GRPC_NAMES: Final = {int(status): status.name for status in GrpcStatus}
 # What is an error of the server, by the conventions for gRPC.
 _GRPC_ERRORS: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
@@ -152,7 +135,7 @@ class _RequestSpans:
         if request.status == LEFT:
             attributes["error.type"] = "client_disconnected"
             return method, attributes, False
-        text = _GRPC_NAMES[number] if 0 <= number < len(_GRPC_NAMES) else str(number)
+        text = _GRPC_NAMES.get(number, str(number))
         attributes["rpc.response.status_code"] = text
         if number:
             attributes["error.type"] = text
