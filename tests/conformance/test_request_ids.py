@@ -191,9 +191,10 @@ async def test_a_prediction_keeps_the_request_that_it_comes_from(server: LiveSer
     ):
         await server.client.post(path, json=body, headers=IDS)
         prediction = server.newest()
-        request = prediction.request
+        record = prediction.record
+        request = record.request
         assert (request.request_id, request.traceparent, request.protocol) == ("r-1", PARENT, protocol)
-        assert (prediction.model, prediction.version) == ("model", "1")
+        assert (record.model, record.version) == ("model", "1")
 
 
 def _request(text: str, model: str = "model") -> pb.ModelInferRequest:

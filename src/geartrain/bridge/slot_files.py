@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from geartrain.bridge.call_messages import LONG_TEXT, parts_of, predict_of
+from geartrain.bridge.call_messages import parts_of, predict_of
 from geartrain.bridge.folder import WorkerFolder, delete_temporary_files
 from geartrain.bridge.slot_memory import SharedSlotMemory
 from geartrain.domain.predictions import calls
@@ -32,9 +32,6 @@ class SlotFiles:
         `may_share`: it may go into shared memory. Then no call is on the slot, so the one before has read its input, or
         never will.
         """
-        first = call.items[0]
-        if len(call.items) == 1 and first.tensors is None and len(first.input) <= LONG_TEXT:
-            return Inline(first.input)  # nearly all calls without tensors
         return self._writer.place(parts_of(call), may_share=may_share, is_stale=True)
 
     def to_file(self, call: calls.CallInput) -> Payload:

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from geartrain.bridge.call_messages import wants_memory
+from geartrain.bridge.call_messages import is_short, wants_memory
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.bridge.slot_memory import SharedSlotMemory
@@ -22,6 +22,7 @@ from geartrain.domain.predictions.lifecycle import IllegalStepError
 from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
     Attach,
+    Inline,
     Payload,
     Reports,
 )
@@ -89,13 +90,17 @@ class SlotChannel:
         `alone`: the server may block until the call ends. Returns the task that writes its input to a file, if that is
         too large for a message.
         """
-        self._last_serial += 1
-        slot_call = SlotCall(self._last_serial, call.id, listener, wants_memory(call))
-        payload = self._files.place(call, may_share=slot_call.packed and not call.prefetch)
+        self._last_serial = serial = self._last_serial + 1
+        payload: Payload | None
+        if is_short(call):
+            slot_call, payload = SlotCall(serial, call.id, listener), Inline(call.items[0].input)
+        else:
+            slot_call = SlotCall(serial, call.id, listener, wants_memory(call))
+            payload = self._files.place(call, may_share=slot_call.packed and not call.prefetch)
         if call.prefetch:
             self.next_call = slot_call
             payload = payload or self._files.to_file(call)
-            self.socket.write(self._files.message(call, slot_call.serial, payload, packed=slot_call.packed))
+            self.socket.write(self._files.message(call, serial, payload, packed=slot_call.packed))
             return None
         self.call = slot_call
         if payload is None:
@@ -198,12 +203,7 @@ class SlotChannel:
             tell_end(listener, ends, idle=False)
 
     def _end_call(self, ends: list[calls.ItemEnd]) -> None:
-        took = None
-        for end in ends:
-            if type(end.outcome) is calls.Succeeded:
-                took = end.outcome.predict_time
-                break
-        self.wakeup.on_end(took)
+        self.wakeup.on_end(ends)
         self._before_end()
         self._files.forget_temporary_files()
         listener = self._free()

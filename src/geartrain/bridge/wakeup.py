@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
 from geartrain.bridge.cpu_quota import usable_cores
+from geartrain.domain.predictions.calls import ItemEnd, Succeeded
 
 WakeupMode = Literal["adaptive", "blocking"]
 
@@ -42,8 +43,8 @@ class WakeupPolicy(Protocol):
         `poll` reads what has come, without blocking, and tells whether there is nothing more to wait for.
         """
 
-    def on_end(self, took: float | None) -> None:
-        """Note that a call has ended, after `took` seconds in the model; None if it failed."""
+    def on_end(self, ends: Sequence[ItemEnd]) -> None:
+        """Note that a call has ended, the last of its items as told."""
 
     def close(self) -> None:
         """Stay awake no longer."""
@@ -58,7 +59,7 @@ class Blocking:
     def wait(self, poll: Callable[[], bool]) -> None:
         """Return at once."""
 
-    def on_end(self, took: float | None) -> None:
+    def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Do nothing."""
 
     def close(self) -> None:
@@ -86,11 +87,9 @@ class Adaptive:
         while not poll() and time.perf_counter() < until:
             os.sched_yield()  # let other threads of this core run first
 
-    def on_end(self, took: float | None) -> None:
+    def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Note the end."""
-        if took is None:
-            took = time.perf_counter() - self._sent_at
-        self._was_short = took < _SHORT
+        self._was_short = _time_in_model(ends, self._sent_at) < _SHORT
 
     def close(self) -> None:
         """Do nothing: nobody waits beyond `wait`."""
@@ -116,12 +115,11 @@ class AdaptiveOneByOne(Adaptive):
             lead = max(_LEAD, _PART * took)
             self._awake.plan(took - lead, until=now + took + lead)
 
-    def on_end(self, took: float | None) -> None:
+    def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Note the end; if calls follow each other closely, stay awake for the next one."""
         now = self._ended_at = time.perf_counter()
         whole = self._took = now - self._sent_at
-        if took is None:
-            took = whole
+        took = _time_in_model(ends, self._sent_at)
         self._was_short = took < _SHORT
         self._is_foreseeable = took > _SHORTEST and whole < _LONGEST
         if self._awake.is_planned:
@@ -130,6 +128,14 @@ class AdaptiveOneByOne(Adaptive):
     def close(self) -> None:
         """Stay awake no longer."""
         self._awake.close()
+
+
+def _time_in_model(ends: Sequence[ItemEnd], sent_at: float) -> float:
+    """Return the seconds that a call, which began at `sent_at`, has taken in the model; in all if it failed."""
+    for end in ends:
+        if type(end.outcome) is Succeeded:
+            return end.outcome.predict_time
+    return time.perf_counter() - sent_at
 
 
 class _AwakeLoop:

@@ -17,7 +17,7 @@ import msgspec
 from geartrain.cli import logs
 from geartrain.transport.access_lines import LineMaker, RequestWriter, fields_of
 from geartrain.transport.access_options import AccessLogOptions
-from geartrain.transport.records import Ended
+from geartrain.transport.records import RequestRecord
 
 _SHOWN_FIRST: Final = ("method", "path", "status")
 _COLORS: Final = {
@@ -41,13 +41,13 @@ def new_writer(form: logs.Format) -> RequestWriter:
     if form == "json":
         encode = msgspec.json.Encoder().encode_lines
 
-        def write(requests: Sequence[Ended]) -> None:
+        def write(requests: Sequence[RequestRecord]) -> None:
             logs.write_lines(encode([maker.make(request) for request in requests]).decode())
 
         return write
     renderer = LineRenderer(colored=logs.is_terminal(sys.stderr) and not os.environ.get("NO_COLOR"))
 
-    def show(requests: Sequence[Ended]) -> None:
+    def show(requests: Sequence[RequestRecord]) -> None:
         lines = [renderer.render(fields_of(maker.make(request)), request.ended) for request in requests]
         logs.write_lines("".join(lines))
 

@@ -25,7 +25,7 @@ from geartrain.service.models.restarts import RestartPolicy
 from geartrain.transport.access_log import open_access_log
 from geartrain.transport.access_options import read_access_log
 from geartrain.transport.asgi import AsgiApplication
-from geartrain.transport.records import NOBODY, Ended, RequestObserver, RequestRecords
+from geartrain.transport.records import NOBODY, RequestObserver, RequestRecord, RequestRecords
 from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.wire.exchange import Handler, Head, NewRecord, Records
 
@@ -181,7 +181,7 @@ class _Hosted:
         self._access_log = NOBODY
         await self._open.aclose()
 
-    def add(self, request: Ended) -> None:
+    def add(self, request: RequestRecord) -> None:
         """Pass it on to the access log. See `RequestObserver`."""
         self._access_log.add(request)
 

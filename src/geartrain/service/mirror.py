@@ -52,7 +52,7 @@ class PrintMirror:
 
     def hear(self, prediction: Prediction, source: LogSource, text: str) -> None:
         """Take what the run of a prediction has printed."""
-        if prediction.request.protocol not in self._protocols or not logger.isEnabledFor(logging.INFO):
+        if prediction.record.request.protocol not in self._protocols or not logger.isEnabledFor(logging.INFO):
             return
         lines = self._printing.get(prediction)
         if lines is None:
@@ -68,7 +68,7 @@ class PrintMirror:
     def _end(self, prediction: Prediction) -> None:
         lines = self._printing.pop(prediction)
         for source, held in self._tracebacks.pop(prediction, ()):
-            if prediction.status is not Status.FAILED or prediction.request is NO_REQUEST:
+            if prediction.status is not Status.FAILED or prediction.record.request is NO_REQUEST:
                 self._write(prediction, lines.add(held), source=source)
         self._write(prediction, lines.end())
         if not self._printing:
@@ -95,9 +95,9 @@ class PrintMirror:
 def _ids(prediction: Prediction) -> dict[str, str]:
     ids = {
         "prediction_id": prediction.id,
-        "model": prediction.model,
-        "version": prediction.version,
-        "request_id": prediction.request.request_id,
+        "model": prediction.record.model,
+        "version": prediction.record.version,
+        "request_id": prediction.record.request.request_id,
     }
     return {name: value for name, value in ids.items() if value}
 

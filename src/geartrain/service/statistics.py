@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import Buckets, Histograms
+from geartrain.domain.predictions.histograms import Buckets, Histograms, Run, columns
 from geartrain.domain.predictions.own_metrics import OwnMetrics
+from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
 from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
 
 Fault = Literal["CANCELED", "REJECTED", "BACKEND", "OTHER"]
 
-_NANO = 1_000_000_000
+_NANO: Final = 1_000_000_000
+_NO_OUTPUT: Final = -1
+_TOGETHER: Final = 256  # predictions that are counted together
 
 
 class BatchCount(msgspec.Struct):
@@ -26,7 +29,10 @@ class BatchCount(msgspec.Struct):
 
 @dataclasses.dataclass(slots=True)  # to add to a field of a `Struct` takes twice as long
 class Counts:
-    """The running sums of one model version. Times in seconds; moments in seconds since the epoch."""
+    """The running sums of one model version. Times in seconds; moments in seconds since the epoch.
+
+    Predictions that end well are counted many at a time; whoever reads the sums of them calls `settle` before.
+    """
 
     runs: int = 0  # calls of the model, however they ended
     successes: int = 0
@@ -44,44 +50,73 @@ class Counts:
     batches: dict[int, BatchCount] = dataclasses.field(default_factory=dict)  # by their rows
     histograms: Histograms = dataclasses.field(default_factory=Histograms)
     own: OwnMetrics = dataclasses.field(default_factory=OwnMetrics)  # counters and histograms of the author
+    _waiting: list[Run] = dataclasses.field(default_factory=list)  # successes that are to be counted
+    _latest: PredictionRecord = NO_PREDICTION  # of these
+    _slowest: PredictionRecord = NO_PREDICTION
+    _slowest_time: float = 0.0
 
     def use_buckets(self, buckets: Buckets) -> None:
         """Begin the histograms anew, unless these are their buckets."""
         if self.histograms.buckets != buckets:
             self.histograms = Histograms(buckets)
 
-    def add_success(
-        self, admitted: float, ready: float, began: float, *, ended: float, predict_time: float, rows: int
-    ) -> None:
-        """Count a prediction that ended well: `admitted`, `ready` with its files, and `began` at these moments.
+    def add_success(self, record: PredictionRecord, predict_time: float, output_size: int, *, at: float) -> None:
+        """Count a prediction that ends well, together with others; `at` is now.
 
-        `rows`: its size in a batch.
+        `predict_time`: seconds in the model. `output_size`: in bytes.
         """
-        self.rows += rows - 1
-        self.successes += 1
-        self.success_time += ended - admitted
-        self.fetch_time += ready - admitted
-        self.queue_time += began - ready
-        self.predict_time += predict_time
-        self.latest = ended
+        admitted, ready = record.admitted, record.ready
+        took = at - admitted
+        self._waiting.append(
+            (ready - admitted, record.began - ready, predict_time, took, record.rows, record.input_size, output_size)
+        )
+        self.latest = at
+        self._latest = record
+        if took > self._slowest_time:
+            self._slowest, self._slowest_time = record, took
+        if len(self._waiting) >= _TOGETHER:
+            self.settle()
 
-    def add_call(self, rows: int, took: float, *, predict_time: float | None) -> None:
-        """Count a call that has ended, after `took` seconds; `predict_time` is that of the model, None if it failed.
+    def settle(self) -> None:
+        """Count all predictions that wait for it."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        runs = columns(waiting)
+        self.successes += len(waiting)
+        self.rows += sum(runs.rows) - len(waiting)
+        self.success_time += sum(runs.total)
+        self.fetch_time += sum(runs.fetching)
+        self.queue_time += sum(runs.queueing)
+        self.predict_time += sum(runs.running)
+        self.histograms.add(runs)
+        slowest = waiting[runs.total.index(max(runs.total))]
+        self.histograms.set_exemplar(slowest, self._slowest.request, self._slowest.admitted + slowest[3])
+        self.histograms.set_exemplar(waiting[-1], self._latest.request, self.latest)
+        self._latest = self._slowest = NO_PREDICTION
+        self._slowest_time = 0.0
 
-        `rows`: the size of the batch; 0 for a model without batches.
-        """
-        self.runs += 1
-        if rows:
-            count = self.batches.setdefault(rows, BatchCount())
-            count.runs += 1
-            count.run_time += took
-            count.predict_time += took if predict_time is None else predict_time
+    def add_batch(self, rows: int, took: float, *, predict_time: float | None) -> None:
+        """Count a batch that is over, after `took` seconds; `predict_time` is that of the model, None if it failed."""
+        count = self.batches.setdefault(rows, BatchCount())
+        count.runs += 1
+        count.run_time += took
+        count.predict_time += took if predict_time is None else predict_time
 
-    def add_fault(self, fault: Fault, took: float, *, ran: bool, at: float) -> None:
-        """Count a prediction that ended otherwise, after `took` seconds, `at` that moment; `ran`: it came to a run."""
+    def add_fault(self, fault: Fault, record: PredictionRecord, *, at: float) -> None:
+        """Count a prediction that ends otherwise; `at` is now."""
+        took = at - record.admitted
         self.fail_time += took
-        if ran:
+        if record.began:
             self.latest = at
+            fetching, queueing = record.ready - record.admitted, record.began - record.ready
+            run = (fetching, queueing, at - record.began, took, record.rows, record.input_size, _NO_OUTPUT)
+            self.histograms.add(columns((run,)))
+            self.histograms.set_exemplar(run, record.request, at)
+        self.add_refusal(fault)
+
+    def add_refusal(self, fault: Fault) -> None:
+        """Count a request whose prediction was never admitted."""
         if fault == "BACKEND":
             self.crashed += 1
         elif fault == "CANCELED":
@@ -98,6 +133,7 @@ class Counts:
 
     def statistics(self, name: str, version: str) -> ModelStatistics:
         """Return the sums as the statistics extension has them. A clock that was set back makes nothing negative."""
+        self.settle()
         count = self.successes
         rest = self.success_time - self.queue_time - self.fetch_time - self.predict_time
         return ModelStatistics(

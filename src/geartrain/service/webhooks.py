@@ -222,8 +222,8 @@ class _Delivery:
 def _fields(prediction: Prediction, webhook: Webhook) -> dict[str, str]:
     """Return what the log says of a delivery. Of the receiver it is the host alone: a URL may hold secrets."""
     return {
-        "model": prediction.model,
+        "model": prediction.record.model,
         "prediction_id": prediction.id,
-        "request_id": prediction.request.request_id,
+        "request_id": prediction.record.request.request_id,
         "receiver": urlsplit(webhook.url).netloc.rpartition("@")[2],
     }

@@ -9,19 +9,21 @@ from typing import Any, Final
 
 import msgspec
 
-from geartrain.domain.predictions.lifecycle import Status
-from geartrain.transport.records import LEFT, NO_GRPC, Ended
+from geartrain.domain.predictions.lifecycle import PREDICTION_STEPS, Status
+from geartrain.transport.records import LEFT, NO_GRPC, RequestRecord
 
 LOGGER: Final = logging.getLogger("geartrain.access")
 MESSAGE: Final = "request"
-_TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
+# By the status of a prediction; to read the value of a member of an enumeration takes many times as long.
+_OUTCOMES: Final = {status: status.value if not PREDICTION_STEPS[status] else "accepted" for status in Status}
+_STARTING: Final = Status.STARTING
 _NOTHING: Final = -1.0
 
-RequestWriter = Callable[[Sequence[Ended]], None]
+RequestWriter = Callable[[Sequence[RequestRecord]], None]
 """Writes lines for requests. Called by a thread, one call after the other; may block."""
 
 
-class AccessLine(msgspec.Struct, omit_defaults=True):
+class AccessLine(msgspec.Struct, omit_defaults=True, gc=False):
     """A line, in the order of its fields; what does not apply to a request is left out.
 
     Attributes:
@@ -70,12 +72,13 @@ class LineMaker:
         self._second = 0
         self._text = ""
 
-    def make(self, request: Ended) -> AccessLine:
+    def make(self, request: RequestRecord) -> AccessLine:
         """Return the line of a request."""
-        origin, context, ended, started = request.origin, request.context, request.ended, request.started
-        completed = request.completed
-        queue = _NOTHING if started is None else _milliseconds(started - request.admitted)
-        run = _NOTHING if started is None or completed is None else _milliseconds(completed - started)
+        origin, context, ended, prediction = request.origin, request.context, request.ended, request.prediction
+        queue = run = _NOTHING
+        if prediction.began and request.outcome is not _STARTING:  # what goes on may have begun after the answer
+            queue = _milliseconds(prediction.began - prediction.admitted)
+            run = _milliseconds(prediction.completed - prediction.began)
         return AccessLine(
             self._timestamp(ended),
             "debug" if origin.is_routine else "info",
@@ -87,13 +90,13 @@ class LineMaker:
             request.status,
             outcome_of(request),
             context.request_id,
-            context.trace_id,
+            context.traceparent[3:35],
             _milliseconds(ended - request.began),
             request.received,
             request.sent,
-            request.model or origin.model,
-            request.version,
-            request.prediction_id or origin.prediction_id,
+            prediction.model or origin.model,
+            prediction.version,
+            prediction.prediction_id or origin.prediction_id,
             queue,
             run,
             request.peer,
@@ -110,13 +113,13 @@ class LineMaker:
         return "%s.%06d+00:00" % (self._text, (moment - second) * 1_000_000)  # noqa: UP031 - half the price of an f-string
 
 
-def outcome_of(request: Ended) -> str:
+def outcome_of(request: RequestRecord) -> str:
     """Return the outcome of a request; see `AccessLine`."""
     if request.status == LEFT:
         return "disconnected"
-    if not request.prediction_id:
+    if not request.prediction.prediction_id:
         return "refused" if request.has_failed else "done"
-    return request.outcome.value if request.outcome in _TERMINAL else "accepted"
+    return _OUTCOMES[request.outcome]
 
 
 def fields_of(line: AccessLine) -> dict[str, Any]:
@@ -131,7 +134,7 @@ def by_logging() -> RequestWriter:
     """Return what writes lines as records of `geartrain.access`, for whoever has set up logging."""
     maker = LineMaker()
 
-    def write(requests: Sequence[Ended]) -> None:
+    def write(requests: Sequence[RequestRecord]) -> None:
         for request in requests:
             line = maker.make(request)
             level = logging.DEBUG if request.origin.is_routine else logging.INFO

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from geartrain.transport.access_lines import LOGGER
 from geartrain.transport.access_options import AccessLogOptions
-from geartrain.transport.records import Ended, NoObserver
+from geartrain.transport.records import NoObserver, RequestRecord
 
 _MOST: Final = 16_384  # requests that wait to be written; further ones are dropped and counted
 _TOGETHER: Final = 128  # lines of one write: the loop has to wait while they are formatted
@@ -47,7 +47,7 @@ class AccessLog:
     def __init__(self, options: AccessLogOptions) -> None:
         self._options = options
         self._write = options.new_writer()
-        self._waiting: deque[Ended] = deque()
+        self._waiting: deque[RequestRecord] = deque()
         self._is_awake = False  # the thread has been told that something waits
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -66,7 +66,7 @@ class AccessLog:
         self._wake.set()
         self._thread.join(_LAST)  # whoever reads the log may have stopped reading
 
-    def add(self, request: Ended) -> None:
+    def add(self, request: RequestRecord) -> None:
         """Take a request that is over."""
         waiting = self._waiting
         if len(waiting) >= _MOST:
@@ -91,26 +91,31 @@ class AccessLog:
     def _write_all(self) -> None:
         waiting = self._waiting
         while waiting:
-            batch = [waiting.popleft() for _ in range(min(len(waiting), _TOGETHER))]
-            wanted = [request for request in batch if self._is_wanted(request)]
+            wanted = self._wanted([waiting.popleft() for _ in range(min(len(waiting), _TOGETHER))])
             if wanted:
                 self._write_some(wanted)
         dropped, self._dropped = self._dropped, 0
         if dropped:
             LOGGER.warning("lines of the access log were dropped: they are not read in time", extra={"count": dropped})
 
-    def _write_some(self, wanted: list[Ended]) -> None:
+    def _write_some(self, wanted: list[RequestRecord]) -> None:
         try:
             self._write(wanted)
         except Exception:  # noqa: BLE001 - it is logged, and the next lines are tried
             LOGGER.exception("lines of the access log could not be written")
 
-    def _is_wanted(self, request: Ended) -> bool:
-        if request.origin.is_routine:
-            return LOGGER.isEnabledFor(logging.DEBUG)
-        if not LOGGER.isEnabledFor(logging.INFO):
-            return False
-        if self._options.mode == "on" or request.has_failed:
+    def _wanted(self, requests: list[RequestRecord]) -> list[RequestRecord]:
+        """Return those that have a line."""
+        has_routine, has_others = LOGGER.isEnabledFor(logging.DEBUG), LOGGER.isEnabledFor(logging.INFO)
+        takes_all = self._options.mode == "on"
+        return [
+            request
+            for request in requests
+            if (has_routine if request.origin.is_routine else has_others and (takes_all or self._is_chosen(request)))
+        ]
+
+    def _is_chosen(self, request: RequestRecord) -> bool:
+        if request.has_failed:
             return True
         if self._options.mode == "errors":
             return False

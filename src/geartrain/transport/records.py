@@ -6,6 +6,7 @@ prediction in between.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from time import time
 from typing import Final, Protocol, cast
 from urllib.parse import quote
@@ -13,24 +14,27 @@ from urllib.parse import quote
 import msgspec
 
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
 from geartrain.domain.predictions.request_context import (
+    NOTHING_SENT,
     ProtocolName,
     RequestContext,
     SentIds,
     new_context,
+    new_contexts,
     read_ids,
 )
 from geartrain.transport.wire.exchange import Fields, Head, NewRecord, Responder
 
-NO_PREDICTION: Final = Prediction("", b"", 0.0)
-"""Of a request that has started none."""
 LEFT: Final = 499
 """In place of a status, where the client has left before its answer was complete. Other servers say so, too."""
 _BAD: Final = 400  # the first status of an error
 _LONGEST_PATH: Final = 1024  # bytes of a path that are kept
 _GRPC_STATUS: Final = b"grpc-status"
 NO_GRPC: Final = -1
+_FAILED: Final = Status.FAILED  # to read it from its class takes several times as long
+_TOGETHER: Final = 64  # ids that are made at once
+_Ids = tuple[RequestContext, bytes]
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -46,66 +50,17 @@ class Origin(msgspec.Struct, frozen=True):
     sent: SentIds
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
-    """A request that is over. Moments are in seconds since the epoch.
-
-    Attributes:
-        origin: what its head says.
-        context: its ids.
-        peer: the address of the client.
-        began: when its head had come.
-        ended: when its answer was complete.
-        status: of HTTP; `LEFT` if the client has left.
-        grpc_status: `NO_GRPC` where it is no call of gRPC, or one without a status.
-        received: bytes of the body.
-        sent: bytes of the body of the answer.
-        requests: how many requests came in it, if it is a stream of gRPC, otherwise 0.
-        failures: how many of these were answered with an error.
-        prediction_id: of the prediction that it has asked for, empty for none.
-        model: that was to run.
-        version: of the model.
-        outcome: the status of the prediction when the answer was complete.
-        admitted: when the prediction was admitted.
-        started: when its run began, None if it never did.
-        completed: when it was over, None if it was not.
-    """
-
-    origin: Origin
-    context: RequestContext
-    peer: str
-    began: float
-    ended: float
-    status: int
-    grpc_status: int
-    received: int
-    sent: int
-    requests: int
-    failures: int
-    prediction_id: str
-    model: str
-    version: str
-    outcome: Status
-    admitted: float
-    started: float | None
-    completed: float | None
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether it was answered with an error, or its run failed, or its client has left."""
-        return self.status >= _BAD or self.grpc_status > 0 or self.outcome is Status.FAILED or self.failures > 0
-
-
 class RequestObserver(Protocol):
     """Hears of the requests that are over."""
 
-    def add(self, request: Ended, /) -> None:
+    def add(self, request: RequestRecord, /) -> None:
         """Take one. It is on the path of requests: it must not take long, and raises nothing."""
 
 
 class NoObserver:
     """Hears of requests and does nothing."""
 
-    def add(self, request: Ended, /) -> None:
+    def add(self, request: RequestRecord, /) -> None:
         """Do nothing."""
 
 
@@ -113,7 +68,7 @@ NOBODY: Final = NoObserver()
 
 
 class RequestRecord(msgspec.Struct, gc=False, eq=False):
-    """What is kept of one request. See `Record`.
+    """What is kept of one request. See `Record`. Moments are in seconds since the epoch.
 
     Attributes:
         observer: hears of its end.
@@ -121,11 +76,16 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
         peer: the address of the client.
         began: when its head had come.
         context: its ids.
-        prediction: that it has asked for.
+        id_lines: these as header fields of the answer, as lines of HTTP/1.1.
+        prediction: the record of the one that it has asked for.
         received: bytes of the body so far.
         sent: bytes of the body of the answer so far.
         requests: how many have come in it, if it is a stream of gRPC.
         failures: how many of these were answered with an error.
+        ended: when its answer was complete, 0 until then, as all that follows is not known.
+        status: of HTTP; `LEFT` if the client has left.
+        grpc_status: `NO_GRPC` where it is no call of gRPC, or one without a status.
+        outcome: the status of the prediction when the answer was complete: `STARTING` if it goes on.
     """
 
     observer: RequestObserver
@@ -133,55 +93,44 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
     peer: str
     began: float
     context: RequestContext
-    prediction: Prediction = NO_PREDICTION
+    id_lines: bytes
+    prediction: PredictionRecord
     received: int = 0
     sent: int = 0
     requests: int = 0
     failures: int = 0
+    ended: float = 0.0
+    status: int = 0
+    grpc_status: int = NO_GRPC
+    outcome: Status = Status.STARTING
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was answered with an error, or its run failed, or its client has left."""
+        return self.status >= _BAD or self.grpc_status > 0 or self.failures > 0 or self.outcome is _FAILED
 
     def lines(self) -> bytes:
         """Return the header fields of the answer as lines of HTTP/1.1."""
-        context = self.context
-        prediction_id = self.prediction.id or self.origin.prediction_id
+        prediction_id = self.prediction.prediction_id or self.origin.prediction_id
         if not prediction_id:
-            return f"x-request-id: {context.request_id}\r\ntraceparent: {context.traceparent}\r\n".encode()
-        return (
-            f"x-request-id: {context.request_id}\r\ntraceparent: {context.traceparent}\r\n"
-            f"x-prediction-id: {header_text(prediction_id)}\r\n"
-        ).encode()
+            return self.id_lines
+        return b"%bx-prediction-id: %b\r\n" % (self.id_lines, header_text(prediction_id).encode())
 
     def fields(self) -> Fields:
         """Return the header fields of the answer."""
         context = self.context
         ids = ((b"x-request-id", context.request_id.encode()), (b"traceparent", context.traceparent.encode()))
-        prediction_id = self.prediction.id or self.origin.prediction_id
+        prediction_id = self.prediction.prediction_id or self.origin.prediction_id
         return (*ids, (b"x-prediction-id", header_text(prediction_id).encode())) if prediction_id else ids
 
     def end(self, status: int, trailers: Fields = ()) -> None:
         """Tell of the request: its answer is complete."""
-        prediction = self.prediction
-        self.observer.add(
-            Ended(
-                self.origin,
-                self.context,
-                self.peer,
-                self.began,
-                time(),
-                status,
-                _grpc_status(trailers) if trailers else NO_GRPC,
-                self.received,
-                self.sent,
-                self.requests,
-                self.failures,
-                prediction.id,
-                prediction.model,
-                prediction.version,
-                prediction.status,
-                prediction.admitted_at,
-                prediction.started_at,
-                prediction.completed_at,
-            )
-        )
+        self.ended = time()
+        self.status = status
+        self.outcome = self.prediction.outcome
+        if trailers:
+            self.grpc_status = _grpc_status(trailers)
+        self.observer.add(self)
 
     def leave(self) -> None:
         """Tell of the request: its client has left."""
@@ -193,6 +142,7 @@ class RequestRecords:
 
     def __init__(self, observer: RequestObserver) -> None:
         self._observer = observer
+        self._made: defaultdict[ProtocolName, list[_Ids]] = defaultdict(list)  # for requests that come without ids
 
     def of(self, head: Head) -> NewRecord:
         """Return what makes the records of the requests with a head about which has been decided."""
@@ -208,11 +158,27 @@ class RequestRecords:
             ids_of(head),
         )
         observer, sent, protocol = self._observer, origin.sent, origin.protocol
+        if sent is not NOTHING_SENT:
+
+            def continue_record(peer: str) -> RequestRecord:
+                context = new_context(sent, protocol)
+                return RequestRecord(observer, origin, peer, time(), context, id_lines(context), NO_PREDICTION)
+
+            return continue_record
+        made = self._made[protocol]
 
         def new_record(peer: str) -> RequestRecord:
-            return RequestRecord(observer, origin, peer, time(), new_context(sent, protocol))
+            if not made:
+                made.extend([(context, id_lines(context)) for context in new_contexts(protocol, _TOGETHER)])
+            context, lines = made.pop()
+            return RequestRecord(observer, origin, peer, time(), context, lines, NO_PREDICTION)
 
         return new_record
+
+
+def id_lines(context: RequestContext) -> bytes:
+    """Return the ids of a request as header fields, as lines of HTTP/1.1."""
+    return f"x-request-id: {context.request_id}\r\ntraceparent: {context.traceparent}\r\n".encode()
 
 
 def record_of(responder: Responder) -> RequestRecord:

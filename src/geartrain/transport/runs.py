@@ -103,7 +103,8 @@ class RunExchange(RunSteps):
             start(self._receive_large(body))
             return
         try:
-            self.record.prediction = prediction = self.admit(self.read(body))
+            prediction = self.admit(self.read(body))
+            self.record.prediction = prediction.record
             self.follow(prediction)
         except ModelAsleepError as asleep:
             start(self._receive_late(body, asleep))
@@ -160,7 +161,8 @@ class RunExchange(RunSteps):
 
     def _admit(self, prepared: Any) -> None:
         if not self._has_left:
-            self.record.prediction = prediction = self.admit(prepared)
+            prediction = self.admit(prepared)
+            self.record.prediction = prediction.record
             self.follow(prediction)
 
     def _finish(self) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.tracing import Span, TraceContext, TracerPort, Value, read_context
 from geartrain.transport.grpc.status import Status as GrpcStatus
-from geartrain.transport.records import LEFT, NO_GRPC, Ended, RequestObserver, RequestRecord, RequestRecords, ids_of
+from geartrain.transport.records import LEFT, NO_GRPC, RequestObserver, RequestRecord, RequestRecords, id_lines, ids_of
 from geartrain.transport.wire.exchange import Head, NewRecord
 from geartrain.transport.wire.responses import UNREADABLE
 
@@ -58,6 +58,7 @@ class TracedRecords(RequestRecords):
         record.context = msgspec.structs.replace(
             record.context, traceparent=context.traceparent, tracestate=context.state
         )
+        record.id_lines = id_lines(record.context)
         return record
 
 
@@ -67,7 +68,7 @@ class _Observers:
     def __init__(self, *observers: RequestObserver) -> None:
         self._observers = observers
 
-    def add(self, request: Ended) -> None:
+    def add(self, request: RequestRecord) -> None:
         """Pass it on."""
         for observer in self._observers:
             observer.add(request)
@@ -81,7 +82,7 @@ class _RequestSpans:
         self._scheme = scheme
         self._route_of = route_of
 
-    def add(self, request: Ended) -> None:
+    def add(self, request: RequestRecord) -> None:
         """Take one; those that are not sampled have no span."""
         context = read_context(request.context.traceparent, request.context.tracestate)
         if request.origin.is_routine or not request.origin.method or not context.is_sampled:
@@ -102,7 +103,7 @@ class _RequestSpans:
             )
         )
 
-    def _http(self, request: Ended) -> tuple[str, dict[str, Value], bool]:
+    def _http(self, request: RequestRecord) -> tuple[str, dict[str, Value], bool]:
         origin, status = request.origin, request.status
         is_known = origin.method in _METHODS
         route = self._route_of(origin.method, origin.path)
@@ -129,7 +130,7 @@ class _RequestSpans:
         return (f"{method} {route}" if route else method), attributes, is_failed
 
     @staticmethod
-    def _grpc(request: Ended) -> tuple[str, dict[str, Value], bool]:
+    def _grpc(request: RequestRecord) -> tuple[str, dict[str, Value], bool]:
         method, number = request.origin.path.lstrip("/"), request.grpc_status
         attributes: dict[str, Value] = {"rpc.system.name": "grpc", "rpc.method": method}
         if request.status == LEFT:
@@ -142,18 +143,18 @@ class _RequestSpans:
         return method, attributes, text in _GRPC_ERRORS
 
 
-def _is_grpc(request: Ended) -> bool:
+def _is_grpc(request: RequestRecord) -> bool:
     return request.origin.protocol == "grpc" or request.grpc_status != NO_GRPC
 
 
-def _common(request: Ended) -> dict[str, Value]:
+def _common(request: RequestRecord) -> dict[str, Value]:
     """Return what the span of every request says."""
     known: dict[str, Value] = {
         "geartrain.request.id": request.context.request_id,
-        "geartrain.prediction.id": request.prediction_id or request.origin.prediction_id,
-        "geartrain.model.name": request.model,
-        "geartrain.model.version": request.version,
-        "geartrain.outcome": request.outcome.value if request.prediction_id else "",
+        "geartrain.prediction.id": request.prediction.prediction_id or request.origin.prediction_id,
+        "geartrain.model.name": request.prediction.model,
+        "geartrain.model.version": request.prediction.version,
+        "geartrain.outcome": request.outcome.value if request.prediction.prediction_id else "",
         "geartrain.key": request.origin.key,
     }
     address, _, port = request.peer.rpartition(":")

@@ -9,6 +9,7 @@ import pytest
 from geartrain.apis import cog
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.prediction import Prediction, json_array
+from geartrain.domain.predictions.record import PredictionRecord
 
 LARGE = "x" * 1_000_000
 
@@ -50,7 +51,7 @@ def test_names_of_fields_inside_of_a_large_input(body: str) -> None:
 @pytest.mark.parametrize("end", ["running", "streaming", "value", "chunks", "failed"])
 def test_parts_are_the_whole(size: int, end: str) -> None:
     text = json.dumps("é\x00\x01 " + "x" * size).encode()
-    prediction = Prediction("p\x00\x01", b'{"s":%b}' % text, 1.0)
+    prediction = Prediction(PredictionRecord("p\x00\x01", 1.0, 1.0), b'{"s":%b}' % text, 1.0)
     prediction.start(1.5)
     prediction.add_log("stdout", "said \x00\x01\n")
     if end == "value":

@@ -12,6 +12,7 @@ from geartrain.apis import generate
 from geartrain.apis.generate import GenerateRequest, GenerateView
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.signature.tensor_view import TensorView
 from geartrain.domain.signature.types import OutputMode, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import Tensor, join_bytes, pack
@@ -269,7 +270,7 @@ def test_tensor_that_is_missing() -> None:
 
 
 def succeeded(output: bytes | None, *chunks: bytes) -> Prediction:
-    prediction = Prediction("id", b"{}", 0.0)
+    prediction = Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0)
     prediction.start(0.0)
     for chunk in chunks:
         prediction.add_output(chunk)

@@ -14,10 +14,10 @@ from prometheus_client.samples import Timestamp
 from geartrain.apis.metric_families import TRITON_COUNTERS
 from geartrain.apis.metric_values import GpuUse, ModelMetrics, ProcessUse, ServerMetrics, WorkerMetrics
 from geartrain.apis.metrics import encode_metrics, wants_openmetrics
-from geartrain.domain.predictions.histograms import NO_OUTPUT, Buckets, Histograms
+from geartrain.domain.predictions.histograms import Buckets, Histograms, columns
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnMetric, OwnReport, Series
-from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
+from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
 
 PROCESS = ProcessUse(cpu=1.5, memory=2**20, descriptors=12, started=1000.0, read=7, written=8)
@@ -28,8 +28,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 def metrics(name: str, **changes: Any) -> ModelMetrics:
     histograms = Histograms(Buckets(seconds=(0.1, 1.0), bytes=(10.0,)))
-    histograms.add_run((0.05, 0.1, 5.0, 11, NO_OUTPUT, NO_REQUEST, 0.0))
-    histograms.settle()
+    histograms.add(columns([(0.0, 0.05, 0.1, 5.0, 1, 11, -1)]))
     model = ModelMetrics(
         ModelStatistics(name, "2", inference_count=3, execution_count=4, success=Duration(3, 7_000_999)),
         {"CANCELED": 1, "BACKEND": 5},
@@ -112,8 +111,9 @@ def test_openmetrics_names_the_trace_of_the_latest_value_in_a_bucket() -> None:
     cats = metrics("cats")
     for letter, flags in (("a", "01"), ("b", "01"), ("c", "00")):
         request = RequestContext("r", f"00-{letter * 32}-{'1' * 16}-{flags}")
-        cats.histograms.add_run((0.0, 0.5, 0.75, 1, NO_OUTPUT, request, 1234.5))
-    cats.histograms.settle()
+        run = (0.0, 0.0, 0.5, 0.75, 1, 1, -1)
+        cats.histograms.add(columns([run]))
+        cats.histograms.set_exemplar(run, request, 1234.5)
     parse: Callable[[str], Iterable[Any]] = openmetrics.text_string_to_metric_families  # which has no types
     families = parse(encode_metrics(server(cats), as_openmetrics=True).decode())
     total = next(family for family in families if family.name == "geartrain_prediction_duration_seconds")
@@ -126,8 +126,7 @@ def test_openmetrics_names_the_trace_of_the_latest_value_in_a_bucket() -> None:
 
 def test_clock_that_was_set_back_makes_no_sum_negative() -> None:
     cats = metrics("cats")
-    cats.histograms.add_run((-10.0, 0.1, 1.0, 1, NO_OUTPUT, NO_REQUEST, 0.0))
-    cats.histograms.settle()
+    cats.histograms.add(columns([(0.0, -10.0, 0.1, 1.0, 1, 1, -1)]))
     found = samples(server(cats), as_openmetrics=True)
     assert value(found, "geartrain_queue_duration_seconds_sum") == 0
     assert value(found, "geartrain_queue_duration_seconds_count") == 2

@@ -9,6 +9,12 @@ import pytest
 
 from geartrain.bridge import wakeup
 from geartrain.bridge.wakeup import Adaptive, AdaptiveOneByOne, Blocking, WakeupMode, effective_mode, new_policy
+from geartrain.domain.predictions.calls import Failed, ItemEnd, Succeeded
+
+
+def ends(took: float | None) -> list[ItemEnd]:
+    """Return how a call of one item ended that took so many seconds in the model; None: it failed."""
+    return [ItemEnd(0, Failed("no") if took is None else Succeeded(b"1", took))]
 
 
 class Clock:
@@ -69,7 +75,7 @@ def test_a_single_call_is_slept_through(clock: Clock) -> None:
     for _ in range(3):
         policy.before_send(alone=True)
         assert not any(clock.move(0.005))
-        policy.on_end(0.005)
+        policy.on_end(ends(0.005))
         assert not any(clock.move(1.0))
 
 
@@ -80,7 +86,7 @@ def test_calls_that_follow_each_other_find_the_loop_awake_at_their_end(clock: Cl
         awake = clock.move(0.005)
         assert awake[-1] == (turn > 0)
         assert not any(awake[:35])
-        policy.on_end(0.005)
+        policy.on_end(ends(0.005))
         assert clock.move(0.0003)[-1] == (turn > 0)
     assert not any(clock.move(1.0)[10:])
 
@@ -91,7 +97,7 @@ def test_the_loop_sleeps_through_short_and_through_long_calls(clock: Clock, took
     for _ in range(3):
         policy.before_send(alone=False)
         assert not any(clock.move(took))
-        policy.on_end(took)
+        policy.on_end(ends(took))
 
 
 def test_the_loop_sleeps_through_calls_that_were_only_heard_of_late(clock: Clock) -> None:
@@ -99,7 +105,7 @@ def test_the_loop_sleeps_through_calls_that_were_only_heard_of_late(clock: Clock
     for _ in range(3):
         policy.before_send(alone=False)
         assert not any(clock.move(0.005))
-        policy.on_end(0.0001)
+        policy.on_end(ends(0.0001))
 
 
 def _after_dense_calls(clock: Clock) -> Adaptive:
@@ -108,7 +114,7 @@ def _after_dense_calls(clock: Clock) -> Adaptive:
     for _ in range(2):
         policy.before_send(alone=False)
         clock.move(0.005)
-        policy.on_end(0.005)
+        policy.on_end(ends(0.005))
     policy.before_send(alone=False)
     return policy
 
@@ -128,7 +134,7 @@ def test_several_calls_at_a_time_are_not_foreseen(clock: Clock) -> None:
     for _ in range(4):
         policy.before_send(alone=False)
         assert not any(clock.move(0.005))
-        policy.on_end(0.005)
+        policy.on_end(ends(0.005))
 
 
 def _polls(policy: Adaptive | Blocking, clock: Clock, *, comes_after: int) -> int:
@@ -149,13 +155,13 @@ def test_a_short_call_of_a_single_client_is_awaited_on_the_spot_for_a_moment(clo
     policy = adaptive(clock)
     policy.before_send(alone=True)
     assert _polls(policy, clock, comes_after=1) == 0, "nothing is known of its calls yet"
-    policy.on_end(0.0001)
+    policy.on_end(ends(0.0001))
     policy.before_send(alone=True)
     assert _polls(policy, clock, comes_after=2) == 2
-    policy.on_end(0.0001)
+    policy.on_end(ends(0.0001))
     policy.before_send(alone=True)
     assert _polls(policy, clock, comes_after=1000) in {5, 6}
-    policy.on_end(0.01)
+    policy.on_end(ends(0.01))
     policy.before_send(alone=True)
     assert _polls(policy, clock, comes_after=1) == 0, "the last one was long"
 
@@ -163,7 +169,7 @@ def test_a_short_call_of_a_single_client_is_awaited_on_the_spot_for_a_moment(clo
 def test_a_call_beside_others_is_not_awaited_on_the_spot(clock: Clock) -> None:
     policy = adaptive(clock)
     policy.before_send(alone=False)
-    policy.on_end(0.0001)
+    policy.on_end(ends(0.0001))
     policy.before_send(alone=False)
     assert _polls(policy, clock, comes_after=1) == 0
 
@@ -174,7 +180,7 @@ def test_blocking_never_waits_awake(clock: Clock) -> None:
         policy.before_send(alone=True)
         assert _polls(policy, clock, comes_after=1) == 0
         assert not any(clock.move(0.005))
-        policy.on_end(0.0001)
+        policy.on_end(ends(0.0001))
     policy.close()
     assert not clock.timers
 

@@ -15,15 +15,15 @@ import typer
 from geartrain.cli import logs, options
 from geartrain.cli.access_lines import LineRenderer, new_writer, printable
 from geartrain.transport.access_options import AccessLogOptions
-from geartrain.transport.records import NOBODY, Ended, RequestRecords
+from geartrain.transport.records import NOBODY, RequestRecord, RequestRecords
 from geartrain.transport.wire.exchange import Head
 
 
 class _Heard:
     def __init__(self) -> None:
-        self.requests: list[Ended] = []
+        self.requests: list[RequestRecord] = []
 
-    def add(self, request: Ended) -> None:
+    def add(self, request: RequestRecord) -> None:
         self.requests.append(request)
 
 
@@ -38,7 +38,7 @@ def _logging_as_it_was() -> Iterator[None]:
     logging.captureWarnings(capture=False)
 
 
-def ended(path: str = "/predictions") -> Ended:
+def ended(path: str = "/predictions") -> RequestRecord:
     heard = _Heard()
     RequestRecords(heard).of(Head("POST", path.encode("latin-1"), b"", ()))("192.0.2.1:1").end(200)
     return heard.requests[0]

@@ -10,6 +10,7 @@ import stamina.instrumentation
 
 from geartrain.domain.predictions.events import Log, Output
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.predictions.webhook import Webhook, WebhookEvent
 from geartrain.outbound import network, webhook_client
 from geartrain.outbound.host_limits import HostLimits
@@ -186,7 +187,7 @@ async def test_limits_of_one_host() -> None:
 
 
 def a_prediction(name: str = "p", output: bytes = b'"done"') -> Prediction:
-    prediction = Prediction(name, b"{}", 1.0)
+    prediction = Prediction(PredictionRecord(name, 1.0, 1.0), b"{}", 1.0)
     prediction.start(1.0)
     prediction.succeed(output, at=2.0)
     return prediction
@@ -279,7 +280,7 @@ async def test_bug_in_a_delivery_is_logged(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def test_change_reader_holds_two_flags() -> None:
-    prediction = Prediction("p", b"{}", 1.0)
+    prediction = Prediction(PredictionRecord("p", 1.0, 1.0), b"{}", 1.0)
     ends: list[None] = []
     reader = ChangeReader(prediction, frozenset({Output}), on_end=lambda: ends.append(None))
     prediction.start(1.0)

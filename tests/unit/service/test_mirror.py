@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.predictions.request_context import NOTHING_SENT, ProtocolName, new_context
 from geartrain.service.mirror import MAX_LENGTH, MAX_LINES, MirrorMode, PrintMirror
 
@@ -22,9 +23,8 @@ class Clock:
 
 
 def prediction(name: str = "p", protocol: ProtocolName = "rest") -> Prediction:
-    made = Prediction(name, b"{}", 0.0)
-    made.model, made.version = "m", "1"
-    made.request = msgspec.structs.replace(new_context(NOTHING_SENT, protocol), request_id="r")
+    request = msgspec.structs.replace(new_context(NOTHING_SENT, protocol), request_id="r")
+    made = Prediction(PredictionRecord(name, 0.0, 0.0, request, "m", "1"), b"{}", 0.0)
     made.start(0.0)
     return made
 

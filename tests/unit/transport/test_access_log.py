@@ -13,11 +13,13 @@ import msgspec
 import pytest
 
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.request_context import NO_REQUEST
 from geartrain.transport import access_log
 from geartrain.transport.access_lines import LOGGER, LineMaker, by_logging, fields_of, outcome_of
 from geartrain.transport.access_log import AccessLog, NoAccessLog, open_access_log
 from geartrain.transport.access_options import AccessLogOptions, Mode, read_access_log
-from geartrain.transport.records import LEFT, Ended, RequestRecord, RequestRecords
+from geartrain.transport.records import LEFT, RequestRecord, RequestRecords
 from geartrain.transport.wire.exchange import Fields, Head
 
 PATIENCE = 40.0
@@ -28,9 +30,9 @@ class Heard:
     """Keeps what is told of requests."""
 
     def __init__(self) -> None:
-        self.requests: list[Ended] = []
+        self.requests: list[RequestRecord] = []
 
-    def add(self, request: Ended) -> None:
+    def add(self, request: RequestRecord) -> None:
         self.requests.append(request)
 
 
@@ -43,19 +45,20 @@ def record(heard: Heard, path: str = "/predictions", **notes: Any) -> RequestRec
     return made
 
 
-def request(status: int = 200, trailers: Fields = (), *, prediction: Prediction | None = None, **notes: Any) -> Ended:
+def request(
+    status: int = 200, trailers: Fields = (), *, prediction: Prediction | None = None, **notes: Any
+) -> RequestRecord:
     heard = Heard()
     kept = record(heard, **notes)
     if prediction is not None:
-        kept.prediction = prediction
+        kept.prediction = prediction.record
     kept.end(status, trailers)
     (ended,) = heard.requests
     return ended
 
 
 def prediction(end: str = "succeeded") -> Prediction:
-    made = Prediction("p1", b"{}", 50.0)
-    made.admitted_at, made.model, made.version = 100.0, "hello", "3"
+    made = Prediction(PredictionRecord("p1", 100.0, 100.0, NO_REQUEST, "hello", "3"), b"{}", 50.0)
     if end != "starting":
         made.start(100.25)
     if end == "succeeded":
@@ -146,7 +149,7 @@ def test_what_does_not_apply_is_left_out() -> None:
         (request(200, protocol="system"), "done"),
     ],
 )
-def test_outcome(ended: Ended, outcome: str) -> None:
+def test_outcome(ended: RequestRecord, outcome: str) -> None:
     assert outcome_of(ended) == outcome
 
 
@@ -181,13 +184,13 @@ class Written:
     """A writer that keeps what it is given."""
 
     def __init__(self) -> None:
-        self.requests: list[Ended] = []
+        self.requests: list[RequestRecord] = []
         self.sizes: list[int] = []
         self.gate = threading.Event()
         self.gate.set()
         self.has_begun = threading.Event()
 
-    def __call__(self, requests: Sequence[Ended]) -> None:
+    def __call__(self, requests: Sequence[RequestRecord]) -> None:
         self.has_begun.set()
         assert self.gate.wait(PATIENCE)
         self.sizes.append(len(requests))
@@ -272,7 +275,7 @@ def test_what_a_slow_reader_does_not_take_is_dropped_and_counted(
 def test_a_writer_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
-    def write(requests: Sequence[Ended]) -> None:
+    def write(requests: Sequence[RequestRecord]) -> None:
         calls.append(len(requests))
         raise OSError("no space")
 

@@ -4,42 +4,26 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.record import NO_PREDICTION
 from geartrain.domain.predictions.request_context import NO_REQUEST, NOTHING_SENT, ProtocolName
-from geartrain.transport.records import LEFT, NO_GRPC, Ended, Origin
+from geartrain.transport.records import LEFT, NO_GRPC, NOBODY, Origin, RequestRecord
 from geartrain.transport.request_counts import RequestCounts
 
 
-def ended(protocol: ProtocolName, status: int, grpc_status: int = NO_GRPC) -> Ended:
-    return Ended(
-        origin=Origin("POST", "/x", protocol, "", "", False, "", NOTHING_SENT),
-        context=NO_REQUEST,
-        peer="",
-        began=0.0,
-        ended=0.0,
-        status=status,
-        grpc_status=grpc_status,
-        received=0,
-        sent=0,
-        requests=0,
-        failures=0,
-        prediction_id="",
-        model="",
-        version="",
-        outcome=Status.SUCCEEDED,
-        admitted=0.0,
-        started=None,
-        completed=None,
-    )
+def ended(protocol: ProtocolName, status: int, grpc_status: int = NO_GRPC) -> RequestRecord:
+    origin = Origin("POST", "/x", protocol, "", "", False, "", NOTHING_SENT)
+    record = RequestRecord(NOBODY, origin, "", 0.0, NO_REQUEST, b"", NO_PREDICTION)
+    record.status, record.grpc_status = status, grpc_status
+    return record
 
 
 class Following:
     """Keeps what it hears."""
 
     def __init__(self) -> None:
-        self.heard: list[Ended] = []
+        self.heard: list[RequestRecord] = []
 
-    def add(self, request: Ended) -> None:
+    def add(self, request: RequestRecord) -> None:
         self.heard.append(request)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from geartrain.domain.predictions.tracing import NO_CONTEXT, Span, read_context
-from geartrain.transport.records import Ended, RequestRecord
+from geartrain.transport.records import RequestRecord
 from geartrain.transport.tracing import TracedRecords
 from geartrain.transport.wire.exchange import Head, RequestNotes
 from geartrain.transport.wire.responses import UNREADABLE
@@ -22,13 +22,13 @@ class Bench:
 
     def __init__(self, **options: Any) -> None:
         self.tracer = KeepingTracer(**options)
-        self.ended: list[Ended] = []
+        self.ended: list[RequestRecord] = []
         routes = {("POST", "/predictions"): "/predictions", ("GET", "/predictions/7"): "/predictions/{id}"}
         self.records = TracedRecords(
             self, self.tracer, scheme="https", route_of=lambda method, path: routes.get((method, path), "")
         )
 
-    def add(self, request: Ended) -> None:
+    def add(self, request: RequestRecord) -> None:
         self.ended.append(request)
 
     def record(

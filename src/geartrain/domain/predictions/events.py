@@ -101,9 +101,17 @@ class EventLog:
         events = self._events
         events.append(event)
         if len(events) > self._most:
-            excess = len(events) - self._capacity
-            del events[:excess]
-            self._dropped += excess
+            self._cut()
+        if self._listeners:
+            self._tell(event)
+
+    def _cut(self) -> None:
+        """Drop the oldest events, but for those that are to be held."""
+        excess = len(self._events) - self._capacity
+        del self._events[:excess]
+        self._dropped += excess
+
+    def _tell(self, event: Event) -> None:
         for listener in self._listeners:
             try:
                 listener(event)

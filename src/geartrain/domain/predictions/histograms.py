@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import pairwise, repeat
+from itertools import pairwise
 from math import isfinite
 from typing import Final
 
@@ -63,33 +62,51 @@ class Histogram:
         self.total += value
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """Count values."""
-        for bucket, count in Counter(map(bisect_left, repeat(self.bounds), values)).items():
-            self.counts[bucket] += count
+        """Count values, which is cheaper for many at once."""
         self.total += sum(values)
+        ordered, counts, below = sorted(values), self.counts, 0
+        for bucket, bound in enumerate(self.bounds):
+            within = bisect_right(ordered, bound, below)
+            counts[bucket] += within - below
+            below = within
+            if below == len(ordered):
+                return
+        counts[-1] += len(ordered) - below
 
     def set_exemplar(self, value: float, request: RequestContext, at: float) -> None:
         """Note a value that belongs to a trace, observed at a moment in seconds since the epoch."""
         self.exemplars[bisect_left(self.bounds, value)] = (value, request, at)
 
 
-Run = tuple[float, float, float, int, int, RequestContext, float]
-"""A prediction that has run: its time in the queue, in the model, and in all; the sizes of its input and output, -1 for
-none; its request; and when it ended, in seconds since the epoch."""
+Run = tuple[float, float, float, float, int, int, int]
+"""What is counted of a prediction that has run: the seconds for the files of its input, in the queue, in the model, and
+in all; its rows in a batch; and the bytes of its input and output, the latter negative if it has not ended well."""
 
-NO_OUTPUT: Final = -1
-_TOGETHER: Final = 256  # runs that are counted together
-_WITH_EXEMPLARS: Final = 32  # the last of them, which are looked at for exemplars
+
+class Runs(msgspec.Struct, frozen=True):
+    """Several runs, as columns: each has one value for every run."""
+
+    fetching: Sequence[float]
+    queueing: Sequence[float]
+    running: Sequence[float]
+    total: Sequence[float]
+    rows: Sequence[int]
+    input_sizes: Sequence[int]
+    output_sizes: Sequence[int]
+
+
+def columns(runs: Sequence[Run]) -> Runs:
+    """Return at least one run as columns."""
+    return Runs(*zip(*runs, strict=True))
 
 
 class Histograms:
     """How the predictions of a model version that came to a run are distributed. Times in seconds, sizes in bytes."""
 
-    __slots__ = ("_waiting", "buckets", "first_output", "input_size", "output_size", "queue", "run", "total")
+    __slots__ = ("buckets", "first_output", "input_size", "output_size", "queue", "run", "total")
 
     def __init__(self, buckets: Buckets = DEFAULT_BUCKETS) -> None:
         self.buckets = buckets
-        self._waiting: list[Run] = []
         self.queue = Histogram(buckets.seconds)  # from the time its files were there to the beginning of its run
         self.run = Histogram(buckets.seconds)  # in the model
         self.total = Histogram(buckets.seconds)  # from admission to end
@@ -97,28 +114,20 @@ class Histograms:
         self.input_size = Histogram(buckets.bytes)
         self.output_size = Histogram(buckets.bytes)  # of those that ended well
 
-    def add_run(self, run: Run) -> None:
-        """Count a prediction that has run, however it ended."""
-        self._waiting.append(run)
-        if len(self._waiting) >= _TOGETHER:
-            self.settle()
-
-    def settle(self) -> None:
-        """Count all runs that wait for it: together they take a fraction of the time that they take one by one."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        queue, runs, totals, inputs, outputs, requests, moments = zip(*waiting, strict=True)
-        timed = ((self.queue, queue), (self.run, runs), (self.total, totals))
+    def add(self, runs: Runs) -> None:
+        """Count predictions that have run, however they ended."""
+        timed = ((self.queue, runs.queueing), (self.run, runs.running), (self.total, runs.total))
         for histogram, values in timed:
             histogram.observe_all(values)
-        self.input_size.observe_all(inputs)
-        self.output_size.observe_all([size for size in outputs if size >= 0])
-        latest = len(waiting) - _WITH_EXEMPLARS
-        for index, request in enumerate(requests[max(0, latest) :], max(0, latest)):
-            if request.traceparent[-2:] == _SAMPLED:
-                for histogram, values in timed:
-                    histogram.set_exemplar(values[index], request, moments[index])
+        self.input_size.observe_all(runs.input_sizes)
+        sizes = runs.output_sizes
+        self.output_size.observe_all(sizes if min(sizes) >= 0 else [size for size in sizes if size >= 0])
+
+    def set_exemplar(self, run: Run, request: RequestContext, at: float) -> None:
+        """Note the request of a run that ended at a moment, if it belongs to a trace that is kept."""
+        if request.traceparent[-2:] == _SAMPLED:
+            for histogram, value in ((self.queue, run[1]), (self.run, run[2]), (self.total, run[3])):
+                histogram.set_exemplar(value, request, at)
 
 
 def check_bounds(bounds: tuple[float, ...]) -> None:

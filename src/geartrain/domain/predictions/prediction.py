@@ -21,7 +21,7 @@ from geartrain.domain.predictions.events import (
 )
 from geartrain.domain.predictions.lifecycle import Status, next_status
 from geartrain.domain.predictions.metrics import apply_metric
-from geartrain.domain.predictions.request_context import NO_REQUEST
+from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.printed.text import Printed
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
@@ -36,11 +36,10 @@ class Prediction:
     """The state of one prediction and the log of how it came about.
 
     `input` is the JSON text to echo, with secrets masked. `chunks` are the outputs given so far, each JSON text;
-    `output` is the JSON text of the whole, once it is known. `model` and `version` say what runs it.
+    `output` is the JSON text of the whole, once it is known. `record` is what is counted and logged of it.
     """
 
     __slots__ = (
-        "admitted_at",
         "chunks",
         "completed_at",
         "created_at",
@@ -50,24 +49,19 @@ class Prediction:
         "input",
         "log",
         "metrics",
-        "model",
         "output",
         "predict_time",
         "printed",
-        "request",
+        "record",
         "started_at",
         "status",
-        "version",
     )
 
-    def __init__(self, prediction_id: str, echo: bytes, created_at: float) -> None:
-        self.id = prediction_id
+    def __init__(self, record: PredictionRecord, echo: bytes, created_at: float) -> None:
+        self.record = record
+        self.id = record.prediction_id
         self.input = echo
         self.created_at = created_at  # a client may say it
-        self.admitted_at = created_at
-        self.request = NO_REQUEST
-        self.model = ""
-        self.version = ""
         self.started_at: float | None = None
         self.completed_at: float | None = None
         self.predict_time: float | None = None
@@ -93,7 +87,7 @@ class Prediction:
     def start(self, at: float) -> None:
         """The runner is about to be called."""
         self.status = next_status(self.status, _PROCESSING)
-        self.started_at = at
+        self.started_at = self.record.began = at
         self.log.append(_START)
 
     def add_output(self, chunk: bytes) -> None:
@@ -110,9 +104,9 @@ class Prediction:
 
     def add_metric(self, name: str, value: Any, mode: MetricMode) -> None:
         """The runner recorded a metric under a dotted `name`."""
-        self.record(Metric(name, value, mode))
+        self.apply(Metric(name, value, mode))
 
-    def record(self, metric: Metric) -> None:
+    def apply(self, metric: Metric) -> None:
         """As `add_metric`, of an event that is made already."""
         apply_metric(self.metrics, metric.name, metric.value, mode=metric.mode)
         self.log.append(metric)
@@ -144,8 +138,9 @@ class Prediction:
         self._complete(Status.CANCELED, at, None)
 
     def _complete(self, status: Status, at: float, predict_time: float | None) -> None:
-        self.status = next_status(self.status, status)
-        self.completed_at = at
+        record = self.record
+        self.status = record.outcome = next_status(self.status, status)
+        self.completed_at = record.completed = at
         if predict_time is None:
             predict_time = at - (self.started_at or self.created_at)
         self.predict_time = predict_time

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from random import getrandbits
+from os import urandom
 from typing import Final, Literal
 
 import msgspec
@@ -98,15 +98,20 @@ def _read_traceparent(value: bytes) -> str:
     return f"00-{match[2].decode()}"
 
 
+def new_contexts(protocol: ProtocolName, count: int) -> list[RequestContext]:
+    """Return contexts of requests that come without ids; as `new_context`, and many take a fraction of the time."""
+    digits = urandom(16 * count).hex()
+    made = [digits[start : start + 32] for start in range(0, len(digits), 32)]
+    return [RequestContext(each, f"00-{each}-{each[16:]}-01", "", protocol) for each in made]
+
+
 def new_context(sent: SentIds, protocol: ProtocolName) -> RequestContext:
     """Return the context of a request: what its client has sent, and new ids in place of what is missing.
 
     A new trace is marked as sampled: nobody before has decided about it, and a receiver that keeps to a decision would
     drop it otherwise.
     """
-    made = getrandbits(128).to_bytes(16, "big").hex()  # a third of the price of a format
-    if sent is NOTHING_SENT:
-        return RequestContext(made, f"00-{made}-{made[16:]}-01", "", protocol)
+    (made,) = new_contexts(protocol, 1)
     return RequestContext(
-        sent.request_id or made, sent.traceparent or f"00-{made}-{made[16:]}-01", sent.tracestate, protocol
+        sent.request_id or made.request_id, sent.traceparent or made.traceparent, sent.tracestate, protocol
     )

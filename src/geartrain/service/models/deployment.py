@@ -18,6 +18,7 @@ from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
+from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
@@ -221,7 +222,7 @@ class Deployment:
             raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
         prediction = self._admit(new, admission.echo(new) if admission.secrets else new.input, values)
         if new.webhook is not None:
-            with self.scheduler.context.traces.telling(prediction.request):
+            with self.scheduler.context.traces.telling(new.request):
                 self._webhooks().follow(prediction, new.webhook)
         return prediction
 
@@ -236,14 +237,15 @@ class Deployment:
         now = scheduler.context.clock()
         created_at = now if new.created_at is None else new.created_at
         prediction_id = predictions.new_id() if new.id is None else new.id
-        prediction = Prediction(prediction_id, echo, created_at)
-        prediction.admitted_at = now
-        prediction.request = new.request
-        prediction.model, prediction.version = self.name, self.version
+        size = len(new.input)
+        if new.tensors:
+            size += sum([len(tensor.data) for tensor in new.tensors])
+        record = PredictionRecord(prediction_id, now, now, new.request, self.name, self.version, rows, size)
+        prediction = Prediction(record, echo, created_at)
         if history != DEFAULT_CAPACITY:
             prediction.log.keep(history)
         item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request)
-        execution = Execution(scheduler, prediction, item, ticket=ticket, at=now)
+        execution = Execution(scheduler, prediction, item, ticket=ticket)
         if scheduler.context.traces is not NO_TRACES:
             execution.begin_trace()
         execution.is_kept = new.keep

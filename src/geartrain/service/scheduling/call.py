@@ -83,13 +83,18 @@ class Call:
     ) -> None:
         """`prefetched`: another call runs on the slot, and this one begins when that is over."""
         self.permit = permit
-        self.size = len(members)
-        self.call_id = members[0].prediction.id if self.size == 1 else f"batch-{next(_numbers)}"
-        self.rows = members[0].item.rows if self.size == 1 else sum([member.item.rows for member in members])
+        self.size = size = len(members)
+        if size == 1:
+            first = members[0]
+            self.call_id = first.item.id
+            self.rows = first.item.rows
+            self._members = {0: first}  # those that have not ended, by their index
+        else:
+            self.call_id = f"batch-{next(_numbers)}"
+            self.rows = sum([member.item.rows for member in members])
+            self._members = dict(enumerate(members))
         self.state = _ASSIGNED
         self._owner = owner
-        # Those that have not ended, by their index.
-        self._members = {0: members[0]} if self.size == 1 else dict(enumerate(members))
         self._began_at = 0.0  # until it is known
         self.took = 0.0  # seconds, once its run is over
         self._predict_time: float | None = None  # of the run in the worker, once it has told
@@ -183,7 +188,7 @@ class Call:
         if owner.is_batching:
             size = Metric(SIZE_METRIC, self.rows, "replace")
             for member in self._members.values():
-                member.prediction.record(size)
+                member.prediction.apply(size)
 
     def _seat_members(self) -> None:
         """Tell the traces of the members where they run, and with whom."""
@@ -276,10 +281,13 @@ class Call:
         self._owner.release(self)
 
     def _count(self, at: float) -> None:
-        rows = self.rows if self._owner.is_batching else 0
+        owner = self._owner
         took = self.took = at - self._began_at
-        self._owner.pace.note(took / self.size)
-        self._owner.context.counts.add_call(rows, took, predict_time=self._predict_time)
+        owner.pace.note(took / self.size)
+        counts = owner.context.counts
+        counts.runs += 1
+        if owner.is_batching:
+            counts.add_batch(self.rows, took, predict_time=self._predict_time)
 
 
 def _has_files(over: Sequence[_Part]) -> bool:

@@ -13,7 +13,6 @@ import msgspec
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import Canceled, Failed, FileRef, ItemInput, Outcome, Succeeded
 from geartrain.domain.predictions.events import LogSource, Metric
-from geartrain.domain.predictions.histograms import NO_OUTPUT
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import EXECUTION_STEPS, ExecutionState, IllegalStepError
 from geartrain.domain.predictions.prediction import Prediction
@@ -77,16 +76,6 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
 
 
 NO_TICKET: Final = Ticket()  # of a prediction that shares a call with nobody, and whose client says nothing
-
-
-class Timing(msgspec.Struct, gc=False):
-    """Moments of an execution on the service's clock, in seconds since the epoch; 0 until then."""
-
-    admitted: float
-    ready: float = 0.0  # its files were there
-    began: float = 0.0
-    first_output: float = 0.0  # of several
-    ended: float = 0.0  # its run, where something of it was still to be delivered then
 
 
 class CallPort(Protocol):
@@ -158,20 +147,17 @@ class Execution:
         "item",
         "output_prefix",
         "prediction",
+        "record",
         "state",
         "ticket",
-        "timing",
         "trace",
     )
 
-    def __init__(
-        self, scheduler: SchedulerPort, prediction: Prediction, item: ItemInput, *, ticket: Ticket, at: float
-    ) -> None:
-        """`at`: the time of admission."""
+    def __init__(self, scheduler: SchedulerPort, prediction: Prediction, item: ItemInput, *, ticket: Ticket) -> None:
         self.prediction = prediction
+        self.record = prediction.record
         self.item = item
         self.ticket = ticket
-        self.timing = Timing(at, at)
         self.state = _ADMITTED
         self.is_kept = False  # so that a client can ask for the prediction after its end
         self.output_prefix: str | None = None  # the URL that its client wants its output files at
@@ -201,15 +187,15 @@ class Execution:
 
     def begin_trace(self) -> None:
         """Have its spans recorded, if its request is sampled. The worker is told the id of its run."""
-        request = self.prediction.request
+        request = self.record.request
         self.trace = self._scheduler.context.traces.trace(request)
         self.item = msgspec.structs.replace(self.item, request=self.trace.request_of_run(request))
-        self.trace.follow(self.prediction, self.timing)
+        self.trace.follow(self.prediction)
 
     def prepare(self, values: dict[str, Any], attachments: Attachments = NO_ATTACHMENTS) -> None:
         """Fetch the files of the decoded input, and submit the execution when they are there."""
         self._step(_S.PREPARING)
-        self.timing.ready = 0.0
+        self.record.ready = 0.0
         context = self._scheduler.context
         folder = attachments.folder if attachments.files else context.new_folder()
         self._preparation = Preparation(
@@ -224,7 +210,7 @@ class Execution:
 
     def _on_ready(self, local: bytes) -> None:
         self.item = msgspec.structs.replace(self.item, input=local)
-        self.timing.ready = self._scheduler.context.clock()
+        self.record.ready = self._scheduler.context.clock()
         self._scheduler.submit(self)
 
     def _on_unprepared(self, outcome: Outcome) -> None:
@@ -238,6 +224,7 @@ class Execution:
         """Note what another worker makes of it; see `Ticket`."""
         self.ticket = msgspec.structs.replace(self.ticket, key=key)
         self.item = msgspec.structs.replace(self.item, rows=rows)
+        self.record.rows = rows
 
     def assign(self, call: CallPort, *, prefetched: bool) -> None:
         """Make this prediction a member of a call, which has a slot or is `prefetched`."""
@@ -301,7 +288,6 @@ class Execution:
     def begin(self, at: float) -> None:
         """Note that the call has begun."""
         self._step(_RUNNING)
-        self.timing.began = at
         self.prediction.start(at)
         limit = self._scheduler.context.run_timeout
         if limit is not None:
@@ -318,7 +304,7 @@ class Execution:
 
     def on_output(self, chunk: bytes, files: Sequence[FileRef]) -> None:
         """The run gave a chunk of JSON text, empty if one of the files holds it."""
-        if not self.timing.first_output:
+        if not self.record.first_output:
             self._note_first_output()
         if files:
             with self.trace.delivering():
@@ -329,9 +315,9 @@ class Execution:
             self.prediction.add_output(chunk)
 
     def _note_first_output(self) -> None:
-        context, timing = self._scheduler.context, self.timing
-        timing.first_output = context.clock()
-        context.counts.histograms.first_output.observe(timing.first_output - timing.admitted)
+        context, record = self._scheduler.context, self.record
+        record.first_output = context.clock()
+        context.counts.histograms.first_output.observe(record.first_output - record.admitted)
 
     def on_log(self, source: LogSource, data: str) -> None:
         """The run wrote to a stream."""
@@ -344,15 +330,15 @@ class Execution:
     def on_metric(self, metric: Metric) -> None:
         """The run recorded a metric."""
         if self._delivery.is_pending:
-            self._delivery.after(lambda: self.prediction.record(metric))
+            self._delivery.after(lambda: self.prediction.apply(metric))
         else:
-            self.prediction.record(metric)
+            self.prediction.apply(metric)
 
     def _begin_delivery(self) -> Delivery:
         if isinstance(self._delivery, NoDelivery):
             outputs = self._scheduler.context.outputs()
             prediction = self.prediction
-            files = functools.partial(outputs.of, prediction.id, self.output_prefix, prediction.request)
+            files = functools.partial(outputs.of, prediction.id, self.output_prefix, self.record.request)
             self._delivery = Delivery(files, self._call.discard, packed=self._is_packed(), on_error=self.cancel)
         return self._delivery
 
@@ -369,7 +355,7 @@ class Execution:
         if not (files or self._delivery.is_pending or self._preparation.has_files):
             self._finish(outcome, at)
             return
-        self.timing.ended = at
+        self.record.run_ended = at
         delivered: list[bytes] = []
         if isinstance(outcome, Succeeded) and outcome.output is not None and files:
             with self.trace.delivering():
@@ -403,18 +389,15 @@ class Execution:
         self._preparation = NO_PREPARATION  # as the delivery
         prediction = self.prediction
         if type(outcome) is Succeeded:
-            timing, predict_time, output = self.timing, outcome.predict_time, outcome.output
-            counts = self._scheduler.context.counts
-            counts.add_success(
-                timing.admitted, timing.ready, timing.began, ended=at, predict_time=predict_time, rows=self.item.rows
-            )
-            self._add_run(predict_time, at, sum(map(len, prediction.chunks)) if output is None else len(output))
-            is_packed = outcome.output is None and self._is_packed()  # of a whole output it makes no difference
-            prediction.succeed(outcome.output, at=at, predict_time=predict_time, packed=is_packed)
+            output, predict_time = outcome.output, outcome.predict_time
+            size = sum(map(len, prediction.chunks)) if output is None else len(output)
+            self._scheduler.context.counts.add_success(self.record, predict_time, size, at=at)
+            is_packed = output is None and self._is_packed()  # of a whole output it makes no difference
+            prediction.succeed(output, at=at, predict_time=predict_time, packed=is_packed)
         elif type(outcome) is Failed:
-            self._count_fault("BACKEND" if self.timing.began else "OTHER", at)
+            self._count_fault("BACKEND" if self.record.began else "OTHER", at)
             prediction.fail(outcome.error, at=at)
-            if self.timing.began:
+            if self.record.began:
                 log_failure(prediction, RUN_FAILED, level=logging.ERROR)
             else:
                 log_failure(prediction, NOT_RUN)
@@ -434,7 +417,7 @@ class Execution:
         """Reach the terminal state of a prediction that was told to stop."""
         stopped_as = self._stopped_as
         if type(stopped_as) is TimedOut:
-            self._count_fault("OTHER" if self.timing.began else "REJECTED", at)
+            self._count_fault("OTHER" if self.record.began else "REJECTED", at)
             self.prediction.fail(f"timed out after {stopped_as.limit:g} s", at=at, code=Code.TIMED_OUT)
             log_failure(self.prediction, TIMED_OUT)
         else:
@@ -447,17 +430,5 @@ class Execution:
             return Undelivered(self._delivery.error)
         return CANCELED if self._delivery.is_cut else outcome
 
-    def _add_run(self, run: float, at: float, output_size: int) -> None:
-        """Count a run of `run` seconds that is over; `output_size` in bytes."""
-        timing, item = self.timing, self.item
-        size = len(item.input)
-        if item.tensors:
-            size += sum([len(tensor.data) for tensor in item.tensors])
-        self._scheduler.context.counts.histograms.add_run(
-            (timing.began - timing.ready, run, at - timing.admitted, size, output_size, self.prediction.request, at)
-        )
-
     def _count_fault(self, fault: Fault, at: float) -> None:
-        if self.timing.began:
-            self._add_run(at - self.timing.began, at, NO_OUTPUT)
-        self._scheduler.context.counts.add_fault(fault, at - self.timing.admitted, ran=self.timing.began > 0, at=at)
+        self._scheduler.context.counts.add_fault(fault, self.record, at=at)

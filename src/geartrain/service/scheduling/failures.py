@@ -28,12 +28,13 @@ def log_failure(prediction: Prediction, what: str, *, level: int = logging.INFO)
 
     One that no request asks for is the command line's, which tells of it itself.
     """
-    request = prediction.request
+    record = prediction.record
+    request = record.request
     if request is NO_REQUEST:
         return
     fields: dict[str, Any] = {
-        "model": prediction.model,
-        "version": prediction.version,
+        "model": record.model,
+        "version": record.version,
         "protocol": request.protocol,
         "prediction_id": prediction.id,
         "request_id": request.request_id,

@@ -25,7 +25,9 @@ class Pace:
         """Note that a prediction has taken so many seconds of a slot."""
         recent = self.seconds
         self.seconds = recent + (seconds - recent) * _WEIGHT if recent else seconds
-        self.longest = max(seconds, self.longest * _FADING)
+        self.longest *= _FADING
+        if seconds > self.longest:  # noqa: PLR1730 - `max` takes several times as long
+            self.longest = seconds
 
     def retry_after(self, ahead: int, slots: int) -> int:
         """Return in how many seconds there is likely to be a slot for one that has so many predictions before it.

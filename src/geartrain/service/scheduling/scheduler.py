@@ -87,7 +87,7 @@ class Scheduler:
         if fits and (not has_levels or capacity.fits_level(level, self.pending.queue.size_of(level))):
             is_plain = schedule is NO_SCHEDULE and not level and not self.is_batching
             return NO_TICKET if is_plain else Ticket(key, schedule, level)
-        self.context.counts.add_fault("REJECTED", 0.0, ran=False, at=0.0)
+        self.context.counts.add_refusal("REJECTED")
         self._demand.end_call(alone=False)  # several clients ask at the same time
         raise capacity.refusal(size, ahead=self.pending.queue.ahead_of(level) if has_levels else self.waiting)
 
@@ -111,7 +111,7 @@ class Scheduler:
         if (is_single or not self.is_batching) and (self.waiting == 1 or not pending.queue):
             permit = model.permits.acquire()
             if permit is not None:
-                self._start(permit, (execution,), single_client=is_single, at=execution.timing.ready)
+                self._start(permit, (execution,), single_client=is_single, at=execution.record.ready)
                 return
         may_run = pending.add(execution)
         if not self.is_batching or is_single or pending.queue.rows >= pending.max_size:

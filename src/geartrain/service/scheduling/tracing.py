@@ -38,15 +38,6 @@ RUN: Final = "run"
 DELIVER: Final = "deliver outputs"
 
 
-class Moments(Protocol):
-    """What an execution knows of its time, in seconds since the epoch; 0 for what has not been."""
-
-    admitted: float
-    ready: float
-    began: float
-    ended: float
-
-
 class Seat(msgspec.Struct, frozen=True):
     """Where a prediction runs, and with whom.
 
@@ -85,7 +76,7 @@ class TracePort(Protocol):
     def seat(self, seat: Seat) -> None:
         """The run is about to begin."""
 
-    def follow(self, prediction: Prediction, moments: Moments) -> None:
+    def follow(self, prediction: Prediction) -> None:
         """Record the spans when the prediction is over."""
 
 
@@ -112,7 +103,7 @@ class NoTrace:
     def seat(self, seat: Seat) -> None:
         """Record nothing."""
 
-    def follow(self, prediction: Prediction, moments: Moments) -> None:
+    def follow(self, prediction: Prediction) -> None:
         """Record nothing."""
 
 
@@ -207,16 +198,17 @@ class PredictionTrace:
         """Take note of it."""
         self._seat = seat
 
-    def follow(self, prediction: Prediction, moments: Moments) -> None:
+    def follow(self, prediction: Prediction) -> None:
         """Record the spans when the prediction is over, and its readers have been told."""
 
         def on_end() -> None:
-            asyncio.get_running_loop().call_soon(self._record, prediction, moments)
+            asyncio.get_running_loop().call_soon(self._record, prediction)
 
         prediction.log.listen_for_end(on_end)
 
-    def _record(self, prediction: Prediction, moments: Moments) -> None:
+    def _record(self, prediction: Prediction) -> None:
         end = prediction.completed_at or self._traces.clock()
+        moments = prediction.record
         ready, began = moments.ready, moments.began
         blamed = self._blamed(ready, began)
         tracer = self._traces.tracer
@@ -252,7 +244,7 @@ class PredictionTrace:
             record(QUEUE, tracer.child(self._request), start=ready, end=began or end)
         if began:
             attributes, links = self._of_run(prediction), self._seat.others
-            record(RUN, self.run, start=began, end=moments.ended or end, attributes=attributes, links=links)
+            record(RUN, self.run, start=began, end=moments.run_ended or end, attributes=attributes, links=links)
         if self._delivery is not NO_CONTEXT:
             record(DELIVER, self._delivery, start=self._delivery_began, end=end)
 

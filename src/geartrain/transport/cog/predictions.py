@@ -221,7 +221,7 @@ class PredictionExchange(RunExchange):
 
     def go_on(self, prediction: Prediction) -> None:
         """Answer for a prediction that has been admitted elsewhere."""
-        self.record.prediction = prediction
+        self.record.prediction = prediction.record
         try:
             self.follow(prediction)
         except GeartrainError as error:

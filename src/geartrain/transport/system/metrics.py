@@ -121,7 +121,7 @@ def _pids(replica: Replica) -> tuple[int, ...]:
 def _model(deployment: Deployment) -> ModelMetrics:
     workers, scheduler = deployment.workers, deployment.scheduler
     permits, counts = workers.permits, scheduler.context.counts
-    counts.histograms.settle()
+    counts.settle()
     return ModelMetrics(
         statistics=counts.statistics(deployment.name, deployment.version),
         failures=counts.faults,

@@ -189,8 +189,10 @@ class Connection(asyncio.Protocol):
     def respond(self, answer: Answer) -> None:
         """Send a whole answer. See `Responder`."""
         if self.state is _RUNNING:
-            self.outgoing.answer(answer, self.terms, self.record)
-            self._finish(answer.status)
+            record, self.record = self.record, NO_RECORD
+            self.outgoing.answer(answer, self.terms, record)
+            record.end(answer.status)
+            self._go_on()
         elif self.state is _PARTS:  # the rest of the body is not wanted
             self.answer(answer, ConnectionState.LINGER)
 
@@ -233,22 +235,26 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def _finish(self, status: HTTPStatus) -> None:
-        """Go on to the next request: this one has its answer."""
+        """Go on after an answer in pieces."""
         record, self.record = self.record, NO_RECORD
         record.end(status)
         self._is_streaming = False
         if self.state is _PARTS:
             self._linger()
         elif self.state is _RUNNING:  # otherwise the client has gone
-            self._exchange = NO_EXCHANGE
-            if self.terms.keeps_alive and not self._context.is_draining:
-                self.step(_IDLE)
-                if self.reader.has_read:
-                    self.reader.go_on()
-            elif self.reader.held:
-                self._linger()
-            else:
-                self.close()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Go on to the next request: this one has its answer."""
+        self._exchange = NO_EXCHANGE
+        if self.terms.keeps_alive and not self._context.is_draining:
+            self.step(_IDLE)
+            if self.reader.has_read:
+                self.reader.go_on()
+        elif self.reader.held:
+            self._linger()
+        else:
+            self.close()
 
     def _fail(self) -> None:
         """Answer for an exchange that has raised what it must not."""

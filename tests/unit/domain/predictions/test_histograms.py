@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from geartrain.domain.predictions.histograms import (
     DEFAULT_BUCKETS,
-    NO_OUTPUT,
     Buckets,
     Histogram,
     Histograms,
+    Run,
     check_bounds,
+    columns,
 )
 from geartrain.domain.predictions.own_metrics import MAX_SERIES, OwnMetric, OwnMetrics, OwnReport, Series, merge_gauges
 from geartrain.domain.predictions.request_context import RequestContext
@@ -97,14 +100,10 @@ def test_gauge_that_two_workers_define_otherwise_is_the_firsts() -> None:
     assert (report.metric.merge, report.series) == ("max", (Series((), 2.0),))
 
 
-def test_runs_are_counted_together_and_none_is_lost() -> None:
+def test_runs_are_counted_together() -> None:
     histograms = Histograms(Buckets(seconds=(0.1, 1.0), bytes=(10.0,)))
-    requests = [RequestContext("r", f"00-{number:032x}-{'1' * 16}-01") for number in range(1, 601)]
-    for number, request in enumerate(requests):
-        histograms.add_run((0.05, 0.5, 2.0, 7, NO_OUTPUT if number % 3 else 20, request, float(number)))
-    assert 0 < sum(histograms.run.counts) < 600
-    histograms.settle()
-    histograms.settle()
+    runs: list[Run] = [(0.0, 0.05, 0.5, 2.0, 1, 7, -1 if number % 3 else 20) for number in range(600)]
+    histograms.add(columns(runs))
     assert (histograms.queue.counts, histograms.run.counts, histograms.total.counts) == (
         [600, 0, 0],
         [0, 600, 0],
@@ -112,4 +111,16 @@ def test_runs_are_counted_together_and_none_is_lost() -> None:
     )
     assert histograms.run.total == pytest.approx(300.0)
     assert (histograms.input_size.counts, histograms.output_size.counts) == ([600, 0], [0, 200])
-    assert histograms.total.exemplars == {2: (2.0, requests[-1], 599.0)}
+    request = RequestContext("r", f"00-{'a' * 32}-{'1' * 16}-01")
+    histograms.set_exemplar(runs[-1], request, 599.0)
+    assert histograms.total.exemplars == {2: (2.0, request, 599.0)}
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 0.05, 0.1, 0.10001, 1.0, 7.0])))
+def test_many_values_are_counted_as_one_by_one(values: list[float]) -> None:
+    together, one_by_one = Histogram((0.1, 1.0)), Histogram((0.1, 1.0))
+    together.observe_all(values)
+    for value in values:
+        one_by_one.observe(value)
+    assert together.counts == one_by_one.counts
+    assert together.total == pytest.approx(one_by_one.total)

@@ -23,6 +23,7 @@ from geartrain.domain.predictions.lifecycle import (
     next_status,
 )
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.repository import IndexEntry
 from geartrain.service.models.version import Version
@@ -162,7 +163,7 @@ def test_tables() -> None:
 def test_execution(current: ExecutionState, wanted: ExecutionState) -> None:
     scheduler: Any = types.SimpleNamespace(waiting=0)
     item = ItemInput("id", b"{}")
-    execution = Execution(scheduler, Prediction("id", b"{}", 0.0), item, ticket=NO_TICKET, at=0.0)
+    execution = Execution(scheduler, Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0), item, ticket=NO_TICKET)
     execution.state = current
     if (current, wanted) in EXECUTION_STEPS:
         execution._step(wanted)
@@ -175,7 +176,9 @@ def test_execution(current: ExecutionState, wanted: ExecutionState) -> None:
 @pytest.mark.parametrize(("current", "wanted"), list(itertools.product(CallState, CallState)))
 def test_call(current: CallState, wanted: CallState) -> None:
     scheduler: Any = types.SimpleNamespace(waiting=0)
-    member = Execution(scheduler, Prediction("id", b"{}", 0.0), ItemInput("id", b"{}"), ticket=NO_TICKET, at=0.0)
+    member = Execution(
+        scheduler, Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0), ItemInput("id", b"{}"), ticket=NO_TICKET
+    )
     call = Call(scheduler, scheduler, members=[member])
     call.state = current
     if (current, wanted) in CALL_STEPS:

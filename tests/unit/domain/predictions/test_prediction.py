@@ -20,10 +20,11 @@ from geartrain.domain.predictions.events import (
 from geartrain.domain.predictions.lifecycle import IllegalStepError, Status
 from geartrain.domain.predictions.metrics import apply_metric
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.record import PredictionRecord
 
 
 def make() -> Prediction:
-    return Prediction("p1", b"{}", 100.0)
+    return Prediction(PredictionRecord("p1", 100.0, 100.0), b"{}", 100.0)
 
 
 def test_the_log_of_a_plain_run() -> None:
@@ -154,7 +155,7 @@ def test_a_metric_is_an_event_with_the_value_given() -> None:
 
 
 def test_what_a_reader_raises_reaches_neither_the_run_nor_the_other_readers(caplog: pytest.LogCaptureFixture) -> None:
-    prediction = Prediction("id", b"{}", 1.0)
+    prediction = Prediction(PredictionRecord("id", 1.0, 1.0), b"{}", 1.0)
     heard: list[object] = []
 
     def fail(*_: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.service.models.recent import MAX_BYTES, MAX_RECENT, RecentPredictions
 
 
@@ -14,7 +15,7 @@ class Clock:
 
 
 def make(name: str, size: int = 2) -> Prediction:
-    prediction = Prediction(name, b"{}", 1.0)
+    prediction = Prediction(PredictionRecord(name, 1.0, 1.0), b"{}", 1.0)
     prediction.start(1.0)
     prediction.succeed(b"x" * size, at=2.0)
     return prediction

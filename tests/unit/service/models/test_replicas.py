@@ -393,6 +393,7 @@ async def test_beyond_the_queue_a_request_is_refused() -> None:
         await completion(prediction)
         assert prediction.status == "succeeded"
     assert team.record.counts.faults["REJECTED"] == 1
+    team.record.counts.settle()
     assert team.record.counts.successes == 3
 
 

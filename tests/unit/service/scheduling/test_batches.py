@@ -745,6 +745,7 @@ def _check_the_end(bench: Bench, asked: dict[str, Prediction], *, bad: set[str],
         else:
             assert prediction.output == json.dumps(text.upper()).encode()
     counts = bench.record.counts
+    counts.settle()
     assert counts.successes + sum(counts.faults.values()) == len(asked)
     assert counts.runs == len([call for call in bench.calls if not call.was_withdrawn])
     assert bench.scheduler.waiting == 0

@@ -69,7 +69,7 @@ class Bench:
             await completion(prediction)
             await asyncio.sleep(0)  # they are made in the turn after
             await asyncio.sleep(0)
-        trace_id = prediction.request.trace_id
+        trace_id = prediction.record.request.trace_id
         return {span.name: span for span in self.tracer.spans if span.context.trace_id == trace_id}
 
 
@@ -106,7 +106,7 @@ async def test_worker_is_told_of_the_run_and_all_others_of_the_request() -> None
     run = (await bench.spans(prediction))["run"].context
     told = msgspec.structs.replace(request(1), traceparent=run.traceparent)
     assert bench.calls[0].input.items[0].request == told
-    assert prediction.request == request(1)
+    assert prediction.record.request == request(1)
 
 
 async def test_not_sampled() -> None:
