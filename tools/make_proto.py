@@ -1,4 +1,4 @@
-"""Makes the Python code of the gRPC protocols from their descriptions: `make proto`.
+"""Makes the Python code of the gRPC protocols, and of the files of others, from their descriptions: `make proto`.
 
 It needs grpcio-tools, and no network.
 
@@ -16,13 +16,16 @@ import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1] / "src"
 FOLDER = pathlib.Path("geartrain/transport/grpc")
-NAMES = ("health", "open_inference", "reflection")
-PROTOS = tuple(FOLDER / f"{name}.proto" for name in NAMES)
-MODULES = tuple(FOLDER / f"{name}_pb2.py" for name in NAMES)
+PROTOS = (
+    *(FOLDER / f"{name}.proto" for name in ("health", "open_inference", "reflection")),
+    pathlib.Path("geartrain/project/foreign/model_config.proto"),
+)
+MODULES = tuple(path.with_name(f"{path.stem}_pb2.py") for path in PROTOS)
 
 _DEFAULT_POOL = "_descriptor_pool.Default()"
 _OWN_POOL = "_descriptor_pool.DescriptorPool()"
-_LENIENT = '# mypy: disable-error-code="type-arg"'  # protoc writes of a mapping no more than that it is one
+# protoc writes of a mapping no more than that it is one, and has `**kwargs` where a field is called as a keyword is.
+_LENIENT = '# mypy: disable-error-code="type-arg,no-untyped-def"'
 
 
 def render() -> dict[pathlib.Path, str]:

@@ -11,6 +11,7 @@ import pytest
 
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
 from geartrain.domain.predictions.own_metrics import OwnMetric, OwnReport, Series
+from geartrain.domain.signature.declared import Declared, DeclaredTensor
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.ipc import messages as m
 
@@ -25,6 +26,7 @@ SIGNATURE = Signature(
     streaming=True,
 )
 
+DECLARED = DeclaredTensor("x", "FP32", (-1, 3), is_reshaped=True, inner=(-1, 1, 3))
 EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     "control/Init": (
         m.Init(1, "run.py:Runner", "/model", "/run/slots", 4, "train", "w.bin", inspect=True, probe="/proc/1/fd/4"),
@@ -37,7 +39,14 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
             "/model",
             "/run/slots",
             wakeup="blocking",
-            backend=m.BackendChoice("onnx", "/model/model.onnx", {"threads": 2}),
+            backend=m.BackendChoice(
+                "onnx",
+                "/model/model.onnx",
+                {"threads": 2},
+                Declared(
+                    "config.pbtxt", (DeclaredTensor("x", "FP32", (-1, 3), False, True, (-1, 1, 3)),), first="batch"
+                ),
+            ),
             batching={"max_size": 8, "pad_to": [4, 8]},
         ),
         "to_worker",
@@ -206,7 +215,7 @@ def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
 
 
 def test_version_of_the_protocol() -> None:
-    assert m.PROTOCOL_VERSION == 8
+    assert m.PROTOCOL_VERSION == 9
 
 
 def test_the_first_message_each_way_carries_the_protocol_version() -> None:

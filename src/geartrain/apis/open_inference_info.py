@@ -5,7 +5,7 @@ Source: "Server Metadata" and "Model Metadata" of the protocol document; observe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +30,21 @@ _EXTENSIONS: Final = (
     "generate",
 )
 _UNLOAD_PARAMETERS: Final = frozenset({"unload_dependents"})
+
+_AS_SERVED: Final = frozenset(
+    {"name", "platform", "backend", "max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy"}
+)
+_TENSOR_AS_SERVED: Final = frozenset({"name", "data_type", "dims", "optional"})
+_NO_BATCHING: Final = {
+    "preferred_batch_size": (),
+    "max_queue_delay_microseconds": 0,
+    "preserve_ordering": False,
+    "priority_levels": 0,
+    "default_priority_level": 0,
+    "priority_queue_policy": {},
+}
+_NO_GROUP: Final = {"kind": "KIND_AUTO", "count": 1, "gpus": ()}
+NOTHING_STATED: Final[Mapping[str, Any]] = {}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -107,42 +122,75 @@ def backend_of(platform: str) -> str:
     return platform.partition("_")[0]
 
 
-def model_config(name: str, view: TensorView, slots: int, *, platform: str, batching: Batching | None) -> bytes:
-    """Return the body of `GET v2/models/{name}/config`: how it is served, in the terms of Triton's configuration."""
+def model_config(
+    name: str,
+    view: TensorView,
+    slots: int,
+    *,
+    platform: str,
+    batching: Batching | None,
+    stated: Mapping[str, Any] = NOTHING_STATED,
+) -> dict[str, Any]:
+    """Return what `GET v2/models/{name}/config` tells: how it is served, in the terms of Triton's configuration.
+
+    `stated` is what its `config.pbtxt` says; name, platform, datatypes and sizes are told as they are served.
+    """
     largest = max_batch(view, batching)
-    return _encode(
-        {
-            "name": name,
-            "platform": platform,
-            "backend": backend_of(platform),
-            "runtime": "",
-            "version_policy": {"latest": {"num_versions": 1}},
-            "max_batch_size": largest,
-            "input": [_config_input(spec, is_batched=largest > 0) for spec in view.inputs],
-            "output": [_config_output(spec, is_batched=largest > 0) for spec in view.outputs],
-            "batch_input": [],
-            "batch_output": [],
-            "optimization": {},
-            **({} if batching is None else {"dynamic_batching": _dynamic_batching(batching.policy)}),
-            "instance_group": [{"name": name, "kind": "KIND_CPU", "count": slots, "gpus": []}],
-            "default_model_filename": "",
-            "cc_model_filenames": {},
-            "metric_tags": {},
-            "parameters": {},
-            "model_warmup": [],
-            "model_transaction_policy": {"decoupled": view.streams},
-        }
-    )
+    config = {
+        "name": name,
+        "platform": platform,
+        "backend": backend_of(platform),
+        "runtime": "",
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": largest,
+        "input": [_config_input(spec, is_batched=largest > 0) for spec in view.inputs],
+        "output": [_config_output(spec, is_batched=largest > 0) for spec in view.outputs],
+        "batch_input": [],
+        "batch_output": [],
+        "optimization": {},
+        **({"dynamic_batching": _dynamic_batching(batching.policy)} if batching and batching.policy.gather else {}),
+        "instance_group": [{"name": name, "kind": "KIND_CPU", "count": slots, "gpus": []}],
+        "default_model_filename": "",
+        "cc_model_filenames": {},
+        "metric_tags": {},
+        "parameters": {},
+        "model_warmup": [],
+        "model_transaction_policy": {"decoupled": view.streams},
+    }
+    return _with_stated(config, stated)
+
+
+def encode_config(config: Mapping[str, Any]) -> bytes:
+    """Return a configuration as a body."""
+    return _encode(config)
+
+
+def _with_stated(config: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Put into a configuration what a file states, but for what is told as it is served."""
+    found = {**config, **{key: value for key, value in stated.items() if key not in _AS_SERVED}}
+    found["instance_group"] = [
+        {"name": f"{found['name']}_{index}", **_NO_GROUP, **group}
+        for index, group in enumerate(stated.get("instance_group", ()))
+    ] or config["instance_group"]
+    for kind in ("input", "output"):
+        known = {tensor["name"]: tensor for tensor in stated.get(kind, ())}
+        found[kind] = [{**known.get(each["name"], {}), **_served(each, known)} for each in config[kind]]
+    if "dynamic_batching" in stated:
+        found["dynamic_batching"] = {**_NO_BATCHING, **stated["dynamic_batching"]}
+    return found
+
+
+def _served(tensor: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is told of a tensor as it is served: all of it, if the file says nothing of it."""
+    stated = known.get(tensor["name"], {})
+    return {key: value for key, value in tensor.items() if key not in stated or key in _TENSOR_AS_SERVED}
 
 
 def _dynamic_batching(policy: BatchPolicy) -> dict[str, Any]:
     return {
+        **_NO_BATCHING,
         "preferred_batch_size": policy.preferred_sizes,
         "max_queue_delay_microseconds": round(policy.max_delay * 1_000_000),
-        "preserve_ordering": False,
-        "priority_levels": 0,
-        "default_priority_level": 0,
-        "priority_queue_policy": {},
     }
 
 

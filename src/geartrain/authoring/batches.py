@@ -45,7 +45,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise ValueError(f"max_delay={max_delay!r}: it is a number of seconds, 0 or more")
     for name in _SIZES:
         _check_sizes(settings.get(name, ()), name)
-    for name in ("learn_delay", "retry_singly", "refuse_larger"):
+    for name in ("learn_delay", "retry_singly", "refuse_larger", "gather"):
         if not isinstance(settings.get(name, False), bool):
             raise TypeError(f"{name}={settings[name]!r}: it is True or False")
     preferred, pad_to = (settings.get(name, ()) for name in _SIZES)

@@ -45,6 +45,7 @@ class ScriptProgram:
         self.inputs = inputs
         self.outputs = outputs
         self._order = self._matched(arguments)
+        self._places = _places([spec.name for spec in outputs])
         dimensions = [[None if size == VARIABLE else size for size in spec.shape] for spec in (*inputs, *outputs)]
         self.rows = are_rows(dimensions[: len(inputs)], dimensions[len(inputs) :])
 
@@ -62,9 +63,15 @@ class ScriptProgram:
                 raise ValueError(f"forward() has returned the keys {given}; output '{absent}' is declared")
             return {name: self._tensor(name, result[name]) for name in names}
         items = result if isinstance(result, (tuple, list)) else (result,)
-        if len(items) != len(names):
+        if not self._places and len(items) != len(names):
             raise ValueError(f"forward() has returned {len(items)} values; {len(names)} outputs are declared")
-        return {name: self._tensor(name, item) for name, item in zip(names, items, strict=True)}
+        if self._places and len(items) <= max(self._places):
+            raise ValueError(f"forward() has returned {len(items)} values; there is none for '{self._last_output()}'")
+        chosen = [items[place] for place in self._places] or items
+        return {name: self._tensor(name, item) for name, item in zip(names, chosen, strict=True)}
+
+    def _last_output(self) -> str:
+        return self.outputs[self._places.index(max(self._places))].name
 
     def _tensor(self, name: str, value: Any) -> Any:
         if not isinstance(value, self._torch.Tensor):
@@ -143,6 +150,13 @@ class ScriptProgram:
             return _specs(dict(zip(names, examples, strict=True))), _specs(_by_name(result))
         except Exception:  # noqa: BLE001 - see above
             return None
+
+
+def _places(names: Sequence[str]) -> list[int]:
+    """Return the places in a tuple that names such as OUTPUT__1 mean; none where the order is that of the names."""
+    found = [_PLACE.fullmatch(name) for name in names]
+    places = [int(each[1]) for each in found if each]
+    return places if len(places) == len(names) == len(set(places)) else []
 
 
 def _by_name(result: Any) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def _about_model(source: ModelSource | ProjectError) -> Iterator[Finding]:
     if isinstance(source, ProjectError):
         yield from machine.check_variables(os.environ, {})
         return
-    yield from map(warning, source.warnings)
+    yield from map(warning, (*source.warnings, *source.remarks))
     yield from machine.check_variables(os.environ, source.environment)
     yield from check_code(source)
     yield _load(source)

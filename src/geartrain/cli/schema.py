@@ -32,7 +32,7 @@ def schema(model: options.Model = None, *, no_pickle: options.NoPickle = False) 
         precheck(source)
     except ProjectError as error:
         fail(error.message)
-    for sentence in source.warnings:
+    for sentence in (*source.warnings, *source.remarks):
         warn(sentence)
     logs.configure(source.variables.log_level, source.variables.log_format)
     from geartrain import __version__

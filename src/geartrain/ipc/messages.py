@@ -15,9 +15,10 @@ import msgspec
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.predictions.events import LogSource, MetricMode
 from geartrain.domain.predictions.own_metrics import OwnReport
+from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.domain.signature.types import Signature
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -28,11 +29,15 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False)
 
 
 class BackendChoice(msgspec.Struct, frozen=True, array_like=True):
-    """A model that is a file: the backend that runs it, the file or folder, and the backend's options."""
+    """A model that is a file: the backend that runs it, the file or folder, and the backend's options.
+
+    `declared` is what the configuration of another server says of its tensors.
+    """
 
     name: str
     path: str
     options: dict[str, Any] = {}
+    declared: Declared = NOTHING_DECLARED
 
 
 class Init(_Message, frozen=True, tag="Init", gc=True):

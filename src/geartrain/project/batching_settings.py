@@ -80,4 +80,5 @@ _READERS: Final[dict[str, tuple[Callable[[object], Any], str]]] = {
     "pad_to": (_sizes, "a list of sizes that grow, such as [8, 16]"),
     "retry_singly": (_flag, "true or false"),
     "refuse_larger": (_flag, "true or false"),
+    "gather": (_flag, "true or false"),
 }

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pathlib
 
 CONFIG_NAME = "cog.yaml"
+USUAL_FILES = ("run.py", "predict.py")
 
 
 class CogConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,11 @@ def read_config(folder: pathlib.Path) -> CogConfig:
     path = folder / CONFIG_NAME
     text = read_text(path)
     return CogConfig() if text is None else _Reader(path, parse(path, text)).config()
+
+
+def code_file(folder: pathlib.Path) -> str | None:
+    """Return the name of the file by which a folder is a model that is code; None if there is none."""
+    return next((name for name in (CONFIG_NAME, *USUAL_FILES) if (folder / name).is_file()), None)
 
 
 def faults(path: pathlib.Path, document: Mapping[object, object]) -> list[ProjectError]:

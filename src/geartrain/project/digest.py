@@ -12,14 +12,14 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from geartrain.project.config import read_config
+from geartrain.project.config import USUAL_FILES, code_file, read_config
 from geartrain.project.errors import ProjectError
 from geartrain.project.formats import known_suffixes
 from geartrain.project.listing import Listings, is_passed_over
-from geartrain.project.settings import SETTINGS_NAME, read_settings
-from geartrain.project.source import USUAL_FILES, code_file
+from geartrain.project.model_settings import settings_of
+from geartrain.project.settings import SETTINGS_NAMES
 
-_SOURCES: Final = frozenset({".py", ".yaml", ".yml"})
+_SOURCES: Final = frozenset({".pbtxt", ".py", ".yaml", ".yml"})
 _NO_WEIGHTS: Final = frozenset({".lock", ".log", ".md", ".part", ".pyc", ".pyo", ".rst", ".tmp"})
 
 Rule = Callable[[str], bool]  # whether a file counts, by its name
@@ -136,7 +136,7 @@ def _rule(folder: pathlib.Path, *, settings: pathlib.Path) -> Rule:
     if not counts_as_code(folder):
         return _may_be_weight
     try:
-        return _may_be_weight if read_settings(settings).names_file else is_source
+        return _may_be_weight if settings_of(settings).names_file else is_source
     except ProjectError:
         return is_source
 
@@ -166,7 +166,8 @@ def _hash(lines: list[str]) -> str:
 def _head(folder: pathlib.Path) -> Iterator[str]:
     """Tell where a folder really is, which changes when a link is switched, and its settings."""
     yield os.path.realpath(folder)
-    yield from _file(folder / SETTINGS_NAME)
+    for name in SETTINGS_NAMES:
+        yield from _file(folder / name)
 
 
 def _file(path: pathlib.Path) -> Iterator[str]:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from geartrain.project import formats
 from geartrain.project.config import CONFIG_NAME
 from geartrain.project.errors import ProjectError
-from geartrain.project.settings import SETTINGS_NAME, Settings
+from geartrain.project.settings import SETTINGS_NAME, SETTINGS_NAMES, Settings
 
-_OWN = frozenset({CONFIG_NAME, SETTINGS_NAME})
+_OWN = frozenset({CONFIG_NAME, *SETTINGS_NAMES})
 _USUAL_NAME = "model"
 _BESIDE = frozenset({".md", ".py", ".rst", ".yaml", ".yml", ".pbtxt"})  # what may lie beside a model's one file
 
@@ -47,7 +47,7 @@ def file_in(folder: Path, settings: Settings) -> ModelFile | None:
     if settings.file is not None:
         path = folder / settings.file
         if not path.exists():
-            raise ProjectError(f"{folder / SETTINGS_NAME}: `file` is {settings.file}, and there is none in {folder}")
+            raise _missing(folder, settings.file, settings.origin)
         return file_named(path, settings)
     wanted = settings.chosen_backend
     own = formats.backend_of(folder)
@@ -115,6 +115,12 @@ def _refuse(folder: Path) -> None:
         refusal = formats.refusal(path)
         if refusal is not None:
             raise refusal
+
+
+def _missing(folder: Path, name: str, origin: str) -> ProjectError:
+    if origin == SETTINGS_NAME:
+        return ProjectError(f"{folder / SETTINGS_NAME}: `file` is {name}, and there is none in {folder}")
+    return ProjectError(f"{folder}: there is no {name}, which {origin} asks for")
 
 
 def _several(names: list[str], folder: Path) -> ProjectError:

@@ -10,12 +10,14 @@ from typing import Final
 import msgspec
 
 from geartrain.project.alone import unresolved
+from geartrain.project.config import code_file
 from geartrain.project.digest import Digests
 from geartrain.project.errors import ProjectError
+from geartrain.project.model_settings import has_settings, settings_of
 from geartrain.project.modelfile import seen_file
 from geartrain.project.precheck import precheck
-from geartrain.project.settings import SETTINGS_NAME, Settings, read_settings
-from geartrain.project.source import ModelSource, code_file, find_model
+from geartrain.project.settings import MLSERVER_NAME, SETTINGS_NAME, Settings
+from geartrain.project.source import ModelSource, find_model
 
 _DIGITS: Final = 18  # of a version at most
 
@@ -77,7 +79,7 @@ class Repository:
     def read(self, name: str) -> ModelFolder:
         """Return a model; raise ProjectError when it is wrong as a whole, such as in its `geartrain.yaml`."""
         folder = self.folder(name)
-        settings = read_settings(folder)
+        settings = settings_of(folder)
         numbered = _version_folders(folder)
         direct = _model_in(folder)
         if direct is not None and any(map(_model_in, numbered.values())):
@@ -105,6 +107,8 @@ class Repository:
         self, name: str, folders: Mapping[int, pathlib.Path], number: int, *, settings: Settings
     ) -> ModelSource | ProjectError:
         try:
+            if number in folders and (folders[number] / MLSERVER_NAME).is_file():  # as Seldon Core lays them out
+                settings = settings_of(folders[number])
             if number not in folders:
                 there = ", ".join(map(str, sorted(folders)))
                 raise ProjectError(f"`versions` asks for {number}, and there is no such folder; there are {there}")
@@ -138,10 +142,10 @@ def _model_in(folder: pathlib.Path) -> str | None:
 
 def _may_be_model(folder: pathlib.Path) -> bool:
     """Whether a folder is meant as a model: it holds one, or versions of one, or settings."""
-    if _model_in(folder) is not None or (folder / SETTINGS_NAME).is_file():
+    if _model_in(folder) is not None or has_settings(folder):
         return True
     try:
-        return any(map(_model_in, _version_folders(folder).values()))
+        return any(_model_in(each) is not None or has_settings(each) for each in _version_folders(folder).values())
     except ProjectError:
         return True
 
@@ -149,7 +153,7 @@ def _may_be_model(folder: pathlib.Path) -> bool:
 def _is_versioned_model(root: pathlib.Path) -> bool:
     """Whether a folder holds the versions of one model, and no other models."""
     models = [folder.name for folder in _folders(root) if _may_be_model(folder)]
-    if not models and (root / SETTINGS_NAME).is_file():  # which may say what the files in version folders are
+    if not models and has_settings(root):  # which may say what the files in version folders are
         models = [folder.name for folder in _folders(root)]
     return bool(models) and all(name.isdecimal() and name.isascii() for name in models)
 

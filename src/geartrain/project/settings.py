@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
+from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.project.batching_settings import read_batching
 from geartrain.project.config import kind_of, parse, read_environment, read_text
 from geartrain.project.device_settings import Devices, read_devices
@@ -19,6 +20,9 @@ from geartrain.project.formats import backend_of_platform, known_backends
 from geartrain.project.priority_settings import make_priorities, read_levels
 
 SETTINGS_NAME: Final = "geartrain.yaml"
+TRITON_NAME: Final = "config.pbtxt"
+MLSERVER_NAME: Final = "model-settings.json"
+SETTINGS_NAMES: Final = (SETTINGS_NAME, TRITON_NAME, MLSERVER_NAME)
 
 _FIXES: Final = {
     "versions": "write `all`, `latest`, `latest: 2` indented below it, or a list of numbers such as `[1, 3]`",
@@ -61,6 +65,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `warmup` are inputs that each worker runs before it is ready: JSON objects, with paths of files relative to the
     model's folder.
+
+    `origin` is the name of the file that says all this. Where that is one of another server, `declared` is what it says
+    of the model's tensors, `stated` what the configuration tells as it is written there, and `remarks` are sentences
+    for the operator about what is passed over.
     """
 
     versions: tuple[int, ...] | int | None = None
@@ -80,6 +88,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     devices: Devices | None = None
     gpus_per_replica: int = 0
     cpus_per_replica: int = 0
+    origin: str = SETTINGS_NAME
+    declared: Declared = NOTHING_DECLARED
+    stated: Mapping[str, Any] = {}
+    remarks: tuple[str, ...] = ()
 
     @property
     def names_file(self) -> bool:
@@ -101,38 +113,36 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return there[-self.versions :] if isinstance(self.versions, int) else [*self.versions]
 
 
-def read_settings(folder: pathlib.Path) -> Settings:
+NO_SETTINGS: Final = Settings()
+
+
+def read_settings(folder: pathlib.Path, base: Settings = NO_SETTINGS) -> Settings:
     """Read `folder/geartrain.yaml`; a missing file is an empty one.
 
-    Raises ProjectError naming the file, the key and the fix when a key is unknown or a value has a wrong type.
+    `base` holds for the keys that are not there, and for those below `parameters` and `batching`. Raises ProjectError
+    naming the file, the key and the fix when a key is unknown or a value has a wrong type.
     """
     path = folder / SETTINGS_NAME
     text = read_text(path)
     if text is None:
-        return Settings()
+        return base
     document = parse(path, text, example="replicas: 2")
     for key in document:
         if key not in _FIXES:
             raise ProjectError(f"{path}: there is no key `{key}`; {_offer(str(key))}")
-    settings = Settings(
-        versions=_value(path, document, "versions", read=_versions),
-        default_version=_value(path, document, "default_version", read=_default),
-        replicas=_value(path, document, "replicas", read=_positive),
-        slots=_value(path, document, "slots", read=_positive),
-        queue=_value(path, document, "queue", read=_natural),
-        timeout=_value(path, document, "timeout", read=read_any_duration),
-        priorities=_priorities(path, document),
-        environment=read_environment(path, document),
-        platform=_value(path, document, "platform", read=_text),
-        backend=_value(path, document, "backend", read=_text),
-        file=_value(path, document, "file", read=_file),
-        parameters=_value(path, document, "parameters", read=_mapping) or {},
-        batching=_value(path, document, "batching", read=read_batching),
-        warmup=_value(path, document, "warmup", read=_inputs) or (),
-        devices=_value(path, document, "devices", read=read_devices),
-        gpus_per_replica=_value(path, document, "gpus_per_replica", read=_positive) or 0,
-        cpus_per_replica=_value(path, document, "cpus_per_replica", read=_positive) or 0,
-    )
+    said: dict[str, Any] = {
+        key: _value(path, document, key, read=read) for key, read in _READERS.items() if document.get(key) is not None
+    }
+    if document.get("environment") is not None:
+        said["environment"] = read_environment(path, document)
+    if {"priority_levels", "default_priority"} & document.keys():
+        said["priorities"] = _priorities(path, document)
+    if "file" in said:
+        said["origin"] = SETTINGS_NAME
+    for key in ("parameters", "batching"):
+        if key in said:
+            said[key] = {**(getattr(base, key) or {}), **said[key]}
+    settings = msgspec.structs.replace(base, **said)
     try:
         _check_backend(settings)
     except ProjectError as error:
@@ -234,3 +244,22 @@ def _versions(value: object) -> tuple[int, ...] | int | None:
     if isinstance(value, list) and value:
         return tuple(sorted({_natural(number) for number in value}))
     raise ValueError
+
+
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "versions": _versions,
+    "default_version": _default,
+    "replicas": _positive,
+    "slots": _positive,
+    "queue": _natural,
+    "timeout": read_any_duration,
+    "platform": _text,
+    "backend": _text,
+    "file": _file,
+    "parameters": _mapping,
+    "batching": read_batching,
+    "warmup": _inputs,
+    "devices": read_devices,
+    "gpus_per_replica": _positive,
+    "cpus_per_replica": _positive,
+}

@@ -11,12 +11,14 @@ from typing import Any, Literal
 import msgspec
 
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
+from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.project import formats
-from geartrain.project.config import CONFIG_NAME, CogConfig, read_config
+from geartrain.project.config import CONFIG_NAME, USUAL_FILES, CogConfig, read_config
 from geartrain.project.device_settings import Devices
 from geartrain.project.errors import ProjectError
+from geartrain.project.model_settings import settings_of
 from geartrain.project.modelfile import ModelFile, file_in, file_named
-from geartrain.project.settings import SETTINGS_NAME, Settings, read_settings
+from geartrain.project.settings import SETTINGS_NAME, Settings
 from geartrain.project.variables import (
     CONCURRENCY,
     PREDICT_STUB,
@@ -28,8 +30,6 @@ from geartrain.project.variables import (
 )
 
 __all__ = ["ModelSource", "ProjectError", "find_model"]
-
-USUAL_FILES = ("run.py", "predict.py")
 
 Mode = Literal["predict", "train"]
 
@@ -50,7 +50,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     `cpus_per_replica` are what its `geartrain.yaml` says of them.
 
     A model that is a file has a `backend` that runs it, with `options`; `file` is where it lies, and `runner` the same
-    relative to `root`.
+    relative to `root`. `declared`, `stated` and `remarks` are those of its settings, which the file `origin` has.
     """
 
     name: str
@@ -73,6 +73,10 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     devices: Devices | None = None
     gpus_per_replica: int = 0
     cpus_per_replica: int = 0
+    origin: str = SETTINGS_NAME
+    declared: Declared = NOTHING_DECLARED
+    stated: Mapping[str, Any] = {}
+    remarks: tuple[str, ...] = ()
 
     @property
     def max_concurrency(self) -> int | None:
@@ -114,7 +118,7 @@ def find_model(
     stubs = environ if target is None else {}
     root, named = model_folder(target)
     config = read_config(root)
-    settings = read_settings(root) if settings is None else settings
+    settings = settings_of(root) if settings is None else settings
     found = _model_file(root, named, config, settings=settings, stubs=stubs)
     if found is not None:
         if mode == "train":
@@ -154,11 +158,6 @@ def find_model(
     )
 
 
-def code_file(folder: pathlib.Path) -> str | None:
-    """Return the name of the file by which a folder is a model that is code; None if there is none."""
-    return next((name for name in (CONFIG_NAME, *USUAL_FILES) if (folder / name).is_file()), None)
-
-
 def _model_file(
     root: pathlib.Path, named: str | None, config: CogConfig, *, settings: Settings, stubs: Mapping[str, str]
 ) -> ModelFile | None:
@@ -189,7 +188,7 @@ def _file_source(
     return ModelSource(
         name=(path.stem if named or path.suffix == ".savedmodel" else root.name) or "model",
         root=root,
-        runner=path.name if path == root else str(path.relative_to(root)),
+        runner=path.name if path == root or not path.is_relative_to(root) else str(path.relative_to(root)),
         replicas=settings.replicas,
         queue=settings.queue,
         timeout=settings.timeout,
@@ -202,6 +201,10 @@ def _file_source(
         devices=settings.devices,
         gpus_per_replica=settings.gpus_per_replica,
         cpus_per_replica=settings.cpus_per_replica,
+        origin=settings.origin,
+        declared=settings.declared,
+        stated=settings.stated,
+        remarks=settings.remarks,
     )
 
 

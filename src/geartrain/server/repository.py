@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
+from collections.abc import Iterable
 
 import msgspec
 
@@ -24,6 +26,8 @@ from geartrain.service.models.deployment import Deployment, DeploymentSettings, 
 from geartrain.service.models.repository import LoadError, Wanted
 from geartrain.service.models.warmup import NO_EXAMPLES, Examples
 from geartrain.service.ports import WorkerPort
+
+logger = logging.getLogger("geartrain.server")
 
 
 class ServedModels:
@@ -110,6 +114,8 @@ class ServedModels:
                 again = msgspec.structs.replace(self._options.find_again(), name=name)
                 precheck(again)
             found = ModelFolder(name=name, versions={"1": again})
+        for sentence in _remarks(found):
+            logger.warning("model %r: %s", name, sentence)
         found = msgspec.structs.replace(
             found, versions={number: self._place(name, number, each) for number, each in found.versions.items()}
         )
@@ -128,6 +134,12 @@ class ServedModels:
         return source
 
 
+def _remarks(found: ModelFolder) -> Iterable[str]:
+    """Return what is passed over of the settings of a model's versions, each sentence once."""
+    sources = [source for source in found.versions.values() if isinstance(source, ModelSource)]
+    return dict.fromkeys(sentence for source in sources for sentence in source.remarks)
+
+
 def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSettings:
     """Return how a model is served, by the options and by its own files."""
     variables = options.variables_of(source)
@@ -144,5 +156,6 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         webhook_token=variables.webhook_token,
         user_agent=variables.user_agent,
         buckets=options.buckets,
-        examples=NO_EXAMPLES if is_training else Examples(source.warmup, source.root),
+        examples=NO_EXAMPLES if is_training else Examples(source.warmup, source.root, source.origin),
+        stated=source.stated,
     )

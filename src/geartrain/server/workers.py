@@ -21,7 +21,7 @@ def launch(
     """Spawn a worker of a model; `inspect` for one that only tells its signature."""
     backend = None
     if source.backend is not None:
-        backend = BackendChoice(source.backend, str(source.file), dict(source.options))
+        backend = BackendChoice(source.backend, str(source.file), dict(source.options), source.declared)
     what = Launch(
         runner=source.runner,
         root=source.root,

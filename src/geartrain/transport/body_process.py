@@ -22,7 +22,7 @@ import numpy as np
 from geartrain.apis import cog, generate, json_limits, open_inference, tensor_json
 from geartrain.apis.infer_json import InputJson
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.signature.tensor_view import TensorView
+from geartrain.domain.signature.any_input import view_of
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.domain.tensors.tensor import Buffer, Tensor, count_of, tensor_error
@@ -49,7 +49,7 @@ class _Model:
         plain = tuple(field for field in signature.inputs if field.type.kind != "tensor")
         self.plain_validator = InputValidator(msgspec.structs.replace(signature, inputs=plain))
         self.tensors = frozenset(field.name for field in signature.inputs if field.type.kind == "tensor")
-        self.view = TensorView(signature)
+        self.view = view_of(signature)
         self.files = FileReferences(signature)
 
 

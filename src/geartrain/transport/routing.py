@@ -17,6 +17,7 @@ import msgspec
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.request_context import ProtocolName
+from geartrain.domain.versions import is_version
 from geartrain.transport.errors import BUG
 from geartrain.transport.wire.exchange import Accepted, Answer, AnswerStream, Decision, Head, Responder
 
@@ -30,7 +31,7 @@ Begin = Callable[[Head, Params], Decision]
 GET: Final = ("GET", "HEAD")
 POST: Final = ("POST",)
 
-_DIGITS: Final = ":digits}"
+_VERSION: Final = ":version}"
 ROUTINE: Final = frozenset({"open", "read"})  # scopes of requests that look after a server
 
 
@@ -52,8 +53,8 @@ class Route(msgspec.Struct, frozen=True):
 
     Attributes:
         methods: those that it takes.
-        path: a template. `{name}` stands for one step that is not empty, `{name:digits}` for one of digits alone,
-            `{name*}` at the end for all that follow.
+        path: a template. `{name}` stands for one step that is not empty, `{name:version}` for one that can be a
+            version, `{name*}` at the end for all that follow.
         begin: takes the request; may raise `GeartrainError`, which `api` makes an answer of.
         api: the protocol that it belongs to.
         scope: what a key must allow, where keys are asked for. `open` is for everybody.
@@ -115,11 +116,11 @@ class NoGuard:
 class _Node:
     """A step of the paths: what may follow it, and the routes that end here."""
 
-    __slots__ = ("digits", "fixed", "named", "rest", "routes")
+    __slots__ = ("fixed", "named", "rest", "routes", "versions")
 
     def __init__(self) -> None:
         self.fixed: dict[str, _Node] = {}
-        self.digits: dict[str, _Node] = {}
+        self.versions: dict[str, _Node] = {}
         self.named: dict[str, _Node] = {}
         self.rest: dict[str, _Node] = {}
         self.routes: dict[str, Route] = {}  # by method
@@ -134,8 +135,8 @@ class _Node:
             if found is not None:
                 return found
         fitting = [*self.named.items()] if step else []
-        if step.isascii() and step.isdigit():
-            fitting = [*self.digits.items(), *fitting]
+        if self.versions and is_version(step):
+            fitting = [*self.versions.items(), *fitting]
         for name, following in fitting:
             found = following.find(steps, at + 1, {**params, name: step})
             if found is not None:
@@ -215,8 +216,8 @@ class Router:
         for step in steps:
             if step.endswith("*}"):
                 node = node.rest.setdefault(step[1:-2], _Node())
-            elif step.endswith(_DIGITS):
-                node = node.digits.setdefault(step[1 : -len(_DIGITS)], _Node())
+            elif step.endswith(_VERSION):
+                node = node.versions.setdefault(step[1 : -len(_VERSION)], _Node())
             elif step.startswith("{"):
                 node = node.named.setdefault(step[1:-1], _Node())
             else:

@@ -276,7 +276,7 @@ def test_files_and_code_live_in_one_repository(tmp_path: Path) -> None:
             "direct/iris.cbm": b"",
             "triton/1/model.onnx": b"",
             "triton/3/model.onnx": b"",
-            "triton/config.pbtxt": "",
+            "triton/config.pbtxt": "version_policy { all { } }",
             "mixed/1/run.py": RUNNER,
             "mixed/2/model.joblib": b"",
             "two/a.onnx": b"",

@@ -72,12 +72,12 @@ TABLE = [
     row("/models/stats"),
     row("/models/{model}"),
     row("/models/{model}/ready"),
-    row("/models/{model}/versions/{version:digits}"),
-    row("/models/{model}/versions/{version:digits}/ready"),
+    row("/models/{model}/versions/{version:version}"),
+    row("/models/{model}/versions/{version:version}/ready"),
     row("/files/{path*}"),
     row("/files/index"),
     row("/things/1", methods=POST),
-    row("/things/{number:digits}"),
+    row("/things/{number:version}"),
     row("/things/{name}"),
     row("/slash/"),
 ]
@@ -99,14 +99,15 @@ TABLE = [
         ("/models/%C3%A9%20b", "/models/{model} model=é b"),
         ("/models/%FF", "/models/{model} model=\N{REPLACEMENT CHARACTER}"),
         ("/models/..", "/models/{model} model=.."),
-        ("/models/versions/versions/01", "/models/{model}/versions/{version:digits} model=versions version=01"),
-        ("/models/a/versions/7/ready", "/models/{model}/versions/{version:digits}/ready model=a version=7"),
+        ("/models/versions/versions/01", "/models/{model}/versions/{version:version} model=versions version=01"),
+        ("/models/a/versions/7/ready", "/models/{model}/versions/{version:version}/ready model=a version=7"),
         ("/files/a/b%2Fc/", "/files/{path*} path=a/b/c/"),
         ("/files/", "/files/{path*} path="),
         ("/files/index", "/files/index"),
         ("/files/index/x", "/files/{path*} path=index/x"),
-        ("/things/22", "/things/{number:digits} number=22"),
-        ("/things/2x", "/things/{name} name=2x"),
+        ("/things/22", "/things/{number:version} number=22"),
+        ("/things/x2", "/things/{name} name=x2"),
+        ("/models/a/versions/v0.1.0", "/models/{model}/versions/{version:version} model=a version=v0.1.0"),
         ("/slash/", "/slash/"),
     ],
 )
@@ -164,7 +165,7 @@ def test_wrong_method_names_those_that_are_taken() -> None:
     assert ask(router, "/x/1", "HEAD")[0] == 200
 
 
-@pytest.mark.parametrize("path", ["/a/b", "/a/{name}", "/a/{number:digits}", "/a/{rest*}"])
+@pytest.mark.parametrize("path", ["/a/b", "/a/{name}", "/a/{number:version}", "/a/{rest*}"])
 def test_two_routes_for_the_same_are_a_mistake(path: str) -> None:
     with pytest.raises(ValueError, match=f"two routes for GET {path.replace('*', '[*]')}"):
         Router([row(path), row(path, methods=("PUT", "GET"))], API)

@@ -21,6 +21,7 @@ class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     ascending, are the sizes to cut a longer queue at. `pad_to`, ascending, are the only sizes that the model is called
     with: a batch is filled up to the next one, with copies of its last row. `retry_singly`: a batch that raised is run
     again one by one. `refuse_larger`: a request of more than `max_size` rows is an error; otherwise it runs by itself.
+    Without `gather`, each request is a batch by itself.
     """
 
     max_size: int = DEFAULT_MAX_SIZE
@@ -30,6 +31,7 @@ class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_singly: bool = False
     refuse_larger: bool = True
     learn_delay: bool = True
+    gather: bool = True
 
 
 class Batching(msgspec.Struct, frozen=True, omit_defaults=True):

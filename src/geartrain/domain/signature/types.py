@@ -98,6 +98,9 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
     output: OutputSpec
     streaming: bool = False  # the author asked for server-sent events with `@streaming`
     description: str | None = None
+    takes_any: bool = (
+        False  # its one input, a tensor of numbers, may come under any name and as numbers of any datatype
+    )
 
 
 def nested_array(kind: TypeSpec) -> NestedArray:

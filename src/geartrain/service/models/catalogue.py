@@ -203,5 +203,5 @@ def not_available(name: str) -> GeartrainError:
 
 
 def normal(version: str) -> str:
-    """Take leading zeros off: `01` is 1."""
-    return version.lstrip("0") or "0" if version[:1] == "0" else version
+    """Take leading zeros off a number: `01` is 1."""
+    return version.lstrip("0") or "0" if version[:1] == "0" and version.isdecimal() else version

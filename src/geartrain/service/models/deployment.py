@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -73,6 +73,7 @@ class DeploymentSettings:
     user_agent: str | None = None  # of the requests for input files
     buckets: Buckets = DEFAULT_BUCKETS  # of the histograms
     examples: Examples = NO_EXAMPLES  # that each worker runs before it is ready
+    stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
 
 
 class VersionRecord(msgspec.Struct, frozen=True, eq=False):

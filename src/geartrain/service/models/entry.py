@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import DORMANT, Health
 from geartrain.domain.predictions.statistics import ModelStatistics
+from geartrain.domain.versions import order_of
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.predictions import Predictions
 from geartrain.service.models.replicas import SetupReport
@@ -62,7 +63,7 @@ class ModelEntry:
 
     def numbers(self) -> list[str]:
         """The versions that are wanted, or have been, in the order of their numbers."""
-        return sorted(self.versions, key=int)
+        return sorted(self.versions, key=order_of)
 
     def settle(self) -> None:
         """Find out anew which deployments serve.

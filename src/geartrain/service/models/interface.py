@@ -7,6 +7,7 @@ from functools import cached_property
 import msgspec
 
 from geartrain.domain.predictions.calls import WorkerInfo
+from geartrain.domain.signature.any_input import view_of
 from geartrain.domain.signature.tensor_view import TensorView
 from geartrain.domain.signature.validation import InputValidator
 
@@ -28,4 +29,4 @@ class Interface:
     @cached_property
     def view(self) -> TensorView:
         """The model's inputs and outputs as tensors."""
-        return TensorView(self.signature)
+        return view_of(self.signature)

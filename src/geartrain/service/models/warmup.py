@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -40,13 +40,23 @@ class WarmUpError(Exception):
 
 
 class Examples(msgspec.Struct, frozen=True):
-    """The inputs of a warm-up, each a JSON object in UTF-8. Paths of files in them are relative to `root`."""
+    """The inputs of a warm-up, each a JSON object in UTF-8. Paths of files in them are relative to `root`.
+
+    `origin` is the name of the file that says so.
+    """
 
     inputs: tuple[bytes, ...] = ()
     root: Path = Path()
+    origin: str = "geartrain.yaml"
 
 
 NO_EXAMPLES: Final = Examples()
+
+
+class _Example(NamedTuple):
+    id: str  # of its call
+    place: str  # in which file it is, for errors
+    input: bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,57 +75,56 @@ class WarmUp:
         """Raise `WarmUpError` for an example that does not fit the signature, or whose file is not there."""
         validator = InputValidator(info.signature)
         files = self._files(info, validator)
-        for name, example in self._named():
+        for example in self._named():
             try:
-                errors = validator.check(example) or files.check(msgspec.json.decode(example))
+                errors = validator.check(example.input) or files.check(msgspec.json.decode(example.input))
             except GeartrainError as error:
-                raise WarmUpError(f"`{name}` in geartrain.yaml: {error}") from error
+                raise WarmUpError(f"{example.place}: {error}") from error
             if errors:
-                raise WarmUpError(f"`{name}` in geartrain.yaml does not fit the model: {_listed(errors)}")
+                raise WarmUpError(f"{example.place} does not fit the model: {_listed(errors)}")
 
     async def run(self, worker: WorkerPort, info: WorkerInfo, observer: WorkerObserver) -> None:
         """Run the examples, one after the other; what they print is told as output of setup. Raises `WarmUpError`."""
         files = self._files(info, InputValidator(info.signature))
-        for name, example in self._named():
-            values: dict[str, Any] = msgspec.json.decode(example)
+        for example in self._named():
+            values: dict[str, Any] = msgspec.json.decode(example.input)
             if not files.needed(values):
-                await _run_one(name, example, worker, info=info, observer=observer)
+                await _run_one(example, worker, info=info, observer=observer)
                 continue
             folder = self.new_folder()
             try:
-                fetched = msgspec.json.encode(await _fetch(name, values, files, folder=folder))
-                await _run_one(name, fetched, worker, info=info, observer=observer)
+                fetched = msgspec.json.encode(await _fetch(example.place, values, files, folder=folder))
+                await _run_one(example._replace(input=fetched), worker, info=info, observer=observer)
             finally:
                 await folder.remove()
 
-    def _named(self) -> Iterator[tuple[str, bytes]]:
-        return ((f"warmup[{index}]", example) for index, example in enumerate(self.examples.inputs))
+    def _named(self) -> Iterator[_Example]:
+        for index, example in enumerate(self.examples.inputs):
+            yield _Example(f"warmup[{index}]", f"`warmup[{index}]` in {self.examples.origin}", example)
 
     def _files(self, info: WorkerInfo, validator: InputValidator) -> InputFilesPort:
         return self.input_files(info.signature) if validator.file_fields else NoInputFiles()
 
 
-async def _fetch(name: str, values: dict[str, Any], files: InputFilesPort, *, folder: FolderPort) -> dict[str, Any]:
+async def _fetch(place: str, values: dict[str, Any], files: InputFilesPort, *, folder: FolderPort) -> dict[str, Any]:
     try:
         return await files.fetch(values, folder.path)
     except Exception as error:
-        raise WarmUpError(f"`{name}` in geartrain.yaml: {error}") from error
+        raise WarmUpError(f"{place}: {error}") from error
 
 
-async def _run_one(
-    name: str, example: bytes, worker: WorkerPort, *, info: WorkerInfo, observer: WorkerObserver
-) -> None:
+async def _run_one(example: _Example, worker: WorkerPort, *, info: WorkerInfo, observer: WorkerObserver) -> None:
     rows = 1
     if info.batching is not None:
         try:
-            rows = BatchItems(info.signature, info.batching).measure(example, None)[1]
+            rows = BatchItems(info.signature, info.batching).measure(example.input, None)[1]
         except GeartrainError as error:
-            raise WarmUpError(f"`{name}` in geartrain.yaml: {_listed(error.fields) or error}") from error
+            raise WarmUpError(f"{example.place}: {_listed(error.fields) or error}") from error
     call = _ExampleCall(worker, observer)
-    worker.run(_SLOT, CallInput(name, (ItemInput(name, example, rows),)), call)
+    worker.run(_SLOT, CallInput(example.id, (ItemInput(example.id, example.input, rows),)), call)
     await call.is_over.wait()
     if call.fault:
-        raise WarmUpError(f"`{name}` in geartrain.yaml could not be run: {call.fault}")
+        raise WarmUpError(f"{example.place} could not be run: {call.fault}")
 
 
 class WarmedWorker:

@@ -53,7 +53,7 @@ class Pending:
         Those that wait go on waiting. `learns`: there is one slot, so that what comes after a call can be laid to it.
         """
         batching = info.batching
-        policy = _ONE_BY_ONE if batching is None else batching.policy
+        policy = _ONE_BY_ONE if batching is None or not batching.policy.gather else batching.policy
         if not learns:
             policy = msgspec.structs.replace(policy, learn_delay=False)
         self.measure = _measure_single if batching is None else BatchItems(info.signature, batching).measure

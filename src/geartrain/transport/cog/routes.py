@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.versions import is_version
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.cog.api import COG, CogOptions
@@ -132,7 +133,7 @@ class _Pages:
     def refer(self, params: Params) -> ModelRef:
         """Return the model, or the version of it, that a path names; raise `NOT_FOUND` if there is none."""
         name, version = params["model"], params.get("version", "")
-        if version and not (version.isascii() and version.isdecimal()):
+        if version and not is_version(version):
             raise GeartrainError(Code.NOT_FOUND, f"{version[:200]!r} is no version; a version is a number")
         self._catalogue.entry(name)  # it may have gone since it was asked for the last time
         return self._catalogue.refer(name, version)

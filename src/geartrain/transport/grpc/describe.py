@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from geartrain.apis.open_inference_info import backend_of, config_type, max_batch, properties
-from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.apis.open_inference_info import encode_config, model_config, properties
 from geartrain.domain.predictions.statistics import Duration, ModelStatistics
 from geartrain.domain.tensors.tensor import TensorSpec
 from geartrain.service.models.deployment import Deployment
@@ -30,40 +29,22 @@ def metadata(deployment: Deployment, versions: tuple[str, ...]) -> pb.ModelMetad
 
 
 def config(deployment: Deployment) -> pb.ModelConfig:
-    """Describe how a model version is served; raise `NOT_READY` while its inputs are not known."""
-    view, info = deployment.interface.view, deployment.interface.info
-    batching, platform = info.batching, info.platform
-    largest = max_batch(view, batching)
-    first = 1 if largest else 0  # of the dimensions that are told
-    return pb.ModelConfig(
-        name=deployment.name,
-        platform=platform,
-        backend=backend_of(platform),
-        max_batch_size=largest,
-        input=[
-            pb.ModelInput(
-                name=spec.name,
-                data_type=config_type(spec.datatype),
-                dims=spec.shape[first:],
-                optional=spec.optional,
-            )
-            for spec in view.inputs
-        ],
-        output=[
-            pb.ModelOutput(name=spec.name, data_type=config_type(spec.datatype), dims=spec.shape[first:])
-            for spec in view.outputs
-        ],
-        instance_group=[pb.ModelInstanceGroup(name=deployment.name, count=deployment.slots, kind="KIND_CPU")],
-        dynamic_batching=None if batching is None else _dynamic_batching(batching.policy),
-        model_transaction_policy=pb.ModelTransactionPolicy(decoupled=view.streams),
-    )
+    """Describe how a model version is served; raise `NOT_READY` while its inputs are not known.
 
+    It is what `GET v2/models/{name}/config` tells, as far as the message has fields for it.
+    """
+    from google.protobuf import json_format  # late: it is rarely asked for
 
-def _dynamic_batching(policy: BatchPolicy) -> pb.ModelDynamicBatching:
-    return pb.ModelDynamicBatching(
-        preferred_batch_size=policy.preferred_sizes,
-        max_queue_delay_microseconds=round(policy.max_delay * 1_000_000),
+    info = deployment.interface.info
+    told = model_config(
+        deployment.name,
+        deployment.interface.view,
+        deployment.slots,
+        platform=info.platform,
+        batching=info.batching,
+        stated=deployment.settings.stated,
     )
+    return json_format.Parse(encode_config(told), pb.ModelConfig(), ignore_unknown_fields=True)
 
 
 def statistics(model: ModelStatistics) -> pb.ModelStatistics:

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="type-arg"
+# mypy: disable-error-code="type-arg,no-untyped-def"
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

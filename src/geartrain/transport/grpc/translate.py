@@ -11,7 +11,10 @@ from google.protobuf.message import DecodeError
 from geartrain.apis.open_inference import Place
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest, InferResponse
+from geartrain.domain.rendering import clip
 from geartrain.domain.tensors.tensor import Buffer, Tensor, tensor_error
+from geartrain.domain.versions import is_version
+from geartrain.service.models.catalogue import normal
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import contents
 from geartrain.transport.grpc import open_inference_pb2 as pb
@@ -54,11 +57,12 @@ def parse(data: Buffer) -> Message:
 
 
 def read_version(version: str) -> str:
-    """Return a version as the catalogue knows it, '' for any; raise `INVALID_INPUT` for what is no number."""
-    if not version or (version.isdecimal() and version.isascii()):
-        return version.lstrip("0") or version
+    """Return a version as the catalogue knows it, '' for any; raise `INVALID_INPUT` for what can be none."""
+    if not version or is_version(version):
+        return normal(version)
     raise GeartrainError(
-        Code.INVALID_INPUT, f"failed to get model version from '{version}': a version is a whole number above 0"
+        Code.INVALID_INPUT,
+        f"failed to get model version from '{clip(version)}': a version is a number, or begins with one, as in v0.1.0",
     )
 
 

@@ -75,15 +75,15 @@ class InfoEndpoints:
         """`GET v2/models/{name}/config`."""
         deployment, _ = information.describe(self._catalogue, *model_of(params))
         info, view = deployment.interface.info, deployment.interface.view
-        return json_answer(
-            open_inference_info.model_config(
-                deployment.name,
-                view,
-                deployment.slots,
-                platform=info.platform,
-                batching=info.batching,
-            )
+        config = open_inference_info.model_config(
+            deployment.name,
+            view,
+            deployment.slots,
+            platform=info.platform,
+            batching=info.batching,
+            stated=deployment.settings.stated,
         )
+        return json_answer(open_inference_info.encode_config(config))
 
     def all_statistics(self, _head: Head, _params: Params) -> Answer:
         """`GET v2/models/stats`."""

@@ -23,7 +23,7 @@ from geartrain.transport.tasks import Endpoint, by_task, when_awake
 
 _GET: Final = ("GET",)  # and not HEAD, as observed
 _MODEL: Final = "/v2/models/{model}"
-_VERSION: Final = "/v2/models/{model}/versions/{version:digits}"
+_VERSION: Final = "/v2/models/{model}/versions/{version:version}"
 _REGION: Final = "/v2/systemsharedmemory/region/{region}"
 
 

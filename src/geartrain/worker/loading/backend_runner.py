@@ -15,10 +15,12 @@ from geartrain.authoring.inputs import MISSING
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
 from geartrain.backends.registry import backend_class
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.domain.signature.types import InputField, OutputSpec, RecordField, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import DATATYPES
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.errors import describe_error
+from geartrain.worker.loading.declared_backend import DeclaredBackend
 from geartrain.worker.loading.descriptions import UnsupportedTypeError
 from geartrain.worker.loading.loader import LoadedRunner, LoadError
 from geartrain.worker.loading.signature import Parameter
@@ -37,7 +39,7 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
     try:
         found = backend_class(choice.name)
         _check_options(choice, found.options)
-        backend = found(path, choice.options)
+        backend = _declared(found(path, choice.options), choice.declared)
         backend.load()
         _check_specs(choice.name, backend)
     except BackendError as error:
@@ -53,12 +55,16 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
         healthcheck=None,
         is_async=False,
         is_generator=False,
-        signature=_signature(backend, path.name),
+        signature=_signature(backend, path.name, takes_any=choice.declared.takes_any),
         max_concurrency=None,
         parameters=tuple(_parameter(spec, path.name) for spec in backend.inputs),
-        batching=_batching(backend, path.name, batching),
+        batching=_batching(backend, path.name, batching, origin=choice.declared.origin or "geartrain.yaml"),
         platform=backend.platform,
     )
+
+
+def _declared(backend: Backend, declared: Declared) -> Backend:
+    return backend if declared == NOTHING_DECLARED else DeclaredBackend(backend, declared)
 
 
 class _Run:
@@ -98,12 +104,13 @@ def _check_specs(name: str, backend: Backend) -> None:
 # the signature
 
 
-def _signature(backend: Backend, file: str) -> Signature:
+def _signature(backend: Backend, file: str, *, takes_any: bool) -> Signature:
     outputs = tuple(RecordField(spec.name, _type(spec), required=not spec.optional) for spec in backend.outputs)
     return Signature(
         inputs=tuple(_field(spec) for spec in backend.inputs),
         output=OutputSpec(TypeSpec("record", fields=outputs, title="Outputs")),
         description=backend.description or f"The model in {file}.",
+        takes_any=takes_any and len(backend.inputs) == 1 and backend.inputs[0].datatype != "BYTES",
     )
 
 
@@ -133,20 +140,20 @@ def _parameter(spec: TensorSpec, file: str) -> Parameter:
 # batches
 
 
-def _batching(backend: Backend, file: str, given: Mapping[str, Any] | None) -> Batching | None:
-    if given is not None and given.get("max_size") == 1:
+def _batching(backend: Backend, file: str, given: Mapping[str, Any] | None, *, origin: str) -> Batching | None:
+    if given is not None and given.get("max_size") == 1 and not given.get("refuse_larger", False):
         return None
     if not (backend.inputs and backend.batches):
         if given:
             what = "the first dimension of its tensors is not that of a batch"
-            raise LoadError(f"{file}: `batching` is set in geartrain.yaml, and {what}; remove it, or write `off`")
+            raise LoadError(f"{file}: `batching` is set in {origin}, and {what}; remove it, or write `off`")
         return None
     try:
         settings = {**msgspec.structs.asdict(DEFAULT_POLICY), **(given or {})}
         check_settings(settings)
         policy = msgspec.convert(settings, BatchPolicy)
     except (TypeError, ValueError) as error:
-        raise LoadError(f"{file}: `batching` in geartrain.yaml: {error}") from None
+        raise LoadError(f"{file}: `batching` in {origin}: {error}") from None
     if backend.most_rows is not None and backend.most_rows <= policy.max_size:
         policy = msgspec.structs.replace(policy, max_size=backend.most_rows, refuse_larger=True)
     return Batching(policy, by_rows=True, takes_singles=not policy.pad_to)

@@ -186,7 +186,7 @@ async def test_scopes(zoo: Zoo) -> None:
     found: dict[str, set[str]] = {}
     for route in zoo.router.routes:
         found.setdefault(route.scope, set()).add(route.path.removeprefix("/v2"))
-    versions = "/models/{model}/versions/{version:digits}"
+    versions = "/models/{model}/versions/{version:version}"
     both = ("/models/{model}", versions)
     assert found == {
         "open": {"/health/live", "/health/ready", *(f"{path}/ready" for path in both)},
