@@ -150,6 +150,15 @@ async def test_those_who_ask_in_one_turn_of_the_loop_share_a_batch() -> None:
     assert bench.calls[2].texts == ["h"]
 
 
+async def test_without_gathering_each_request_is_a_batch_by_itself() -> None:
+    bench = await Bench(by_turns=True, gather=False).start()
+    predictions = [bench.ask(text) for text in "abc"]
+    for text in "abc":
+        assert bench.open_calls[0].texts == [text]
+        bench.open_calls[0].answer()
+    assert [each.output for each in predictions] == [b'"A"', b'"B"', b'"C"']
+
+
 async def test_a_client_that_is_alone_waits_for_no_turn() -> None:
     bench = await Bench(by_turns=True).start()
     for text in "abc":
