@@ -57,7 +57,7 @@ ensemble_scheduling { step [ { model_name: "scale" model_version: -1 } ] }
 """
 
 
-class AddSub(torch.nn.Module):
+class AddSub(torch.nn.Module):  # type: ignore[misc]  # torch is not followed
     """Sum and difference."""
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -159,7 +159,8 @@ def test_the_configuration_is_told_as_it_is_written_and_served(triton: Served) -
     assert (config["platform"], config["backend"], config["max_batch_size"]) == ("onnxruntime_onnx", "onnxruntime", 8)
     assert (config["version_policy"], config["default_model_filename"]) == ({"all": {}}, "model.onnx")
     assert "dynamic_batching" not in config
-    assert config["instance_group"] == [{"name": "scale_0", "kind": "KIND_CPU", "count": 2, "gpus": []}]
+    (group,) = config["instance_group"]
+    assert [group[key] for key in ("name", "kind", "count", "gpus")] == ["scale_0", "KIND_CPU", 2, []]
     assert config["parameters"] == {"intra_op_thread_count": {"string_value": "1"}}
     assert [config["input"][0][key] for key in ("name", "data_type", "dims")] == ["x", "TYPE_FP32", [3]]
     assert config["output"][0]["label_filename"] == "labels.txt"
@@ -287,7 +288,7 @@ def mushrooms() -> xgboost.Booster:
 def mlserver(tmp_path_factory: pytest.TempPathFactory, digits: Any, mushrooms: xgboost.Booster) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("mlserver")
     (root / "settings.json").write_text('{"debug": "true"}')
-    settings = (
+    settings: tuple[tuple[str, str, dict[str, str]], ...] = (
         ("mnist-svm", "mlserver_sklearn.SKLearnModel", {"version": "v0.1.0"}),
         ("mushroom-xgboost", "mlserver_xgboost.XGBoostModel", {"uri": "./mushroom-xgboost.json", "version": "v0.1.0"}),
         ("custom", "models.MyCustomRuntime", {}),

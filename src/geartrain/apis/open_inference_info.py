@@ -43,7 +43,15 @@ _NO_BATCHING: Final = {
     "default_priority_level": 0,
     "priority_queue_policy": {},
 }
-_NO_GROUP: Final = {"kind": "KIND_AUTO", "count": 1, "gpus": ()}
+_NO_GROUP: Final = {
+    "kind": "KIND_AUTO",
+    "count": 1,
+    "gpus": (),
+    "secondary_devices": (),
+    "profile": (),
+    "passive": False,
+    "host_policy": "",
+}
 NOTHING_STATED: Final[Mapping[str, Any]] = {}
 
 _encode = msgspec.json.Encoder().encode

@@ -54,7 +54,7 @@ _SERVER: Final = {
     "grpc_port": "use --grpc-port",
     "metrics_port": "/metrics is on the port of HTTP",
     "metrics_endpoint": "it is /metrics",
-    "cors_settings": "use --allow-origin",
+    "cors_settings": "use --cors-origin",
     "load_models_at_startup": "use --load none",
     "kafka_enabled": "Kafka is not read",
     "cache_enabled": "responses are not cached",

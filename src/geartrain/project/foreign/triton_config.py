@@ -43,7 +43,7 @@ _REMARKS: Final = {
     "cc_model_filenames": "the file is the same on every GPU",
     "metric_tags": "metrics have no further labels",
     "response_cache": "responses are not cached",
-    "model_metrics": "the buckets of histograms are those of --metrics-buckets",
+    "model_metrics": "the buckets of histograms are those of --latency-buckets",
     "runtime": "the backend chooses it",
 }
 _HEEDED: Final = frozenset(

@@ -54,8 +54,8 @@ Y = DeclaredTensor("y", "FP32", (-1, 6))
 
 
 def shapes(runner: LoadedRunner) -> dict[str, tuple[int, ...]]:
-    fields = (*runner.signature.inputs, *runner.signature.output.type.fields)
-    return {field.name: field.type.shape for field in fields}
+    found = {field.name: field.type.shape for field in runner.signature.inputs}
+    return found | {field.name: field.type.shape for field in runner.signature.output.type.fields}
 
 
 def test_what_is_declared_is_what_clients_see() -> None:
