@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.domain.tensors.tensor import VARIABLE, TensorSpec
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class Backend(abc.ABC):
     `platform` is what the Open Inference Protocol calls the format, as in `onnx_onnxv1`; `load()` may make it more
     precise. It may also set `description` to what the file says of itself, and `most_rows` to the rows that one call
     takes at most, where the file limits them. `options` are the keys that `parameters` of the model's `geartrain.yaml`
-    may have: any other is refused before a backend is made.
+    may have: any other is refused before a backend is made. `declared` is what the configuration of another server says
+    of the tensors, for files that do not say it; whoever makes the backend compares it with `inputs` and `outputs`.
     """
 
     platform: str = ""
@@ -40,6 +42,7 @@ class Backend(abc.ABC):
     outputs: tuple[TensorSpec, ...] = ()
     description: str = ""
     most_rows: int | None = None
+    declared: Declared = NOTHING_DECLARED
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         """`options` are plain YAML values, still to be checked: see `geartrain.backends.options`."""

@@ -48,7 +48,7 @@ class TorchBackend(Backend):
         if kind == "script":
             from geartrain.backends.torch_script import ScriptProgram
 
-            return ScriptProgram(self._torch, self.path, self._device, options=self.given)
+            return ScriptProgram(self._torch, self.path, self._device, options=self.given, told=self.declared)
         from geartrain.backends.torch_export import ExportProgram
 
         return ExportProgram(self._torch, self.path, self._device, options=self.given)

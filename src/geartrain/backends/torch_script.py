@@ -14,6 +14,7 @@ from geartrain.backends.interface import BackendError, TensorSpec
 from geartrain.backends.options import Options
 from geartrain.backends.torch_archive import was_traced
 from geartrain.backends.torch_device import datatype_of
+from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared, DeclaredTensor
 from geartrain.domain.tensors.tensor import VARIABLE
 
 _PLACE: Final = re.compile(r".+__(\d+)")  # Triton's names, such as INPUT__0
@@ -30,13 +31,16 @@ class ScriptProgram:
     platform = "pytorch_torchscript"
     most_rows: int | None = None
 
-    def __init__(self, torch: Any, path: Path, device: str, *, options: Options) -> None:
-        """Raises `BackendError`."""
+    def __init__(
+        self, torch: Any, path: Path, device: str, *, options: Options, told: Declared = NOTHING_DECLARED
+    ) -> None:
+        """`told`: the tensors, where the options do not declare them. Raises `BackendError`."""
         self._torch = torch
         self._path = path
         self._module = self._load(device)
         arguments = self._arguments()
-        inputs, outputs = declared.tensors(options, "inputs"), declared.tensors(options, "outputs")
+        inputs = declared.tensors(options, "inputs") or _in_file(told.inputs)
+        outputs = declared.tensors(options, "outputs") or _in_file(told.outputs)
         if inputs is None or outputs is None:
             raise self._undeclared(arguments)
         for spec in (*inputs, *outputs):
@@ -150,6 +154,11 @@ class ScriptProgram:
             return _specs(dict(zip(names, examples, strict=True))), _specs(_by_name(result))
         except Exception:  # noqa: BLE001 - see above
             return None
+
+
+def _in_file(tensors: Sequence[DeclaredTensor]) -> tuple[TensorSpec, ...] | None:
+    specs = tuple(TensorSpec(each.name, each.datatype, each.in_file, optional=each.optional) for each in tensors)
+    return specs or None
 
 
 def _places(names: Sequence[str]) -> list[int]:

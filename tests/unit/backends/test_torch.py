@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 
 from geartrain.backends.interface import BackendError, TensorSpec
 from geartrain.backends.torch import TorchBackend
+from geartrain.domain.signature.declared import Declared, DeclaredTensor
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.loading.backend_runner import load_backend
 
@@ -152,6 +153,31 @@ def test_script_with_several_tensors(script: Save) -> None:
         assert {name: array.tolist() for name, array in found.items()} == {"total": [[3] * 3] * 2, "best": [0, 0]}
     with pytest.raises(ValueError, match=r"forward\(\) has returned 2 values; 1 outputs are declared"):
         loaded(path, inputs=declare(x=shape, y=shape), outputs=outputs[:1]).run({"x": ones, "y": twos})
+
+
+def test_script_with_outputs_by_their_places(script: Save) -> None:
+    inputs, row = declare(x=("FP32", [-1, 3]), y=("FP32", [-1, 3])), np.ones((1, 3), np.float32)
+    path = script(Two(), torch.zeros(2, 3), torch.zeros(2, 3))
+    backend = loaded(path, inputs=inputs, outputs=declare(OUTPUT__1=("INT64", [-1]), OUTPUT__0=("FP32", [-1, 3])))
+    found = backend.run({"x": row, "y": row})
+    assert {name: array.tolist() for name, array in found.items()} == {"OUTPUT__1": [0], "OUTPUT__0": [[2, 2, 2]]}
+    only = loaded(path, inputs=inputs, outputs=declare(OUTPUT__1=("INT64", [-1])))
+    assert names(only.outputs) == list(only.run({"x": row, "y": row})) == ["OUTPUT__1"]
+    with pytest.raises(ValueError, match="has returned 2 values; there is none for 'OUTPUT__2'"):
+        loaded(path, inputs=inputs, outputs=declare(OUTPUT__2=("INT64", [-1]))).run({"x": row, "y": row})
+
+
+def test_what_a_configuration_declares(script: Save, export: Save, trained: Any) -> None:
+    inner = DeclaredTensor("input", "FP32", (-1, 8, 8), is_reshaped=True, inner=(-1, 64))
+    output = DeclaredTensor("output", "FP32", (-1, 10))
+    declared = Declared("config.pbtxt", (inner,), (output,), first="batch")
+    exported = export(trained, torch.zeros(2, 64), dynamic_shapes=(BATCH,))
+    for path in (script(trained, torch.zeros(2, 64)), exported):
+        runner = load_backend(BackendChoice("torch", str(path), {}, declared))
+        assert runner.signature.inputs[0].type.shape == (-1, 8, 8)
+        (answer,) = runner.run(input=ROWS[:2].reshape(2, 8, 8)).values()
+        with torch.inference_mode():
+            assert np.allclose(answer, trained.eval()(torch.from_numpy(ROWS[:2])).numpy())
 
 
 def test_script_with_a_dict(script: Save) -> None:

@@ -201,15 +201,6 @@ def test_whose_word_counts_for_the_batch(tmp_path: Path, text: str, first: str) 
     assert read(tmp_path, text).declared.first == first
 
 
-def test_torchscript_learns_its_tensors_from_here(tmp_path: Path) -> None:
-    settings = read(tmp_path, f'backend: "pytorch" max_batch_size: 2 {INPUT}{OUTPUT}')
-    assert settings.parameters == {
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
-        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}],
-    }
-    assert read(tmp_path, f'backend: "onnxruntime" {INPUT}{OUTPUT}').parameters == {}
-
-
 # batches and the queue
 
 

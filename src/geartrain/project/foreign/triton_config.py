@@ -14,7 +14,7 @@ from geartrain.project.foreign import model_config_pb2 as pb
 from geartrain.project.foreign.triton_instances import read_instances
 from geartrain.project.foreign.triton_options import read_options
 from geartrain.project.foreign.triton_scheduling import read_batching, read_priorities, read_queue
-from geartrain.project.foreign.triton_tensors import options_of, read_declared
+from geartrain.project.foreign.triton_tensors import read_declared
 from geartrain.project.foreign.triton_text import plain, read_config
 from geartrain.project.foreign.triton_warmup import read_warmup
 from geartrain.project.formats import REFUSED, known_backends
@@ -93,7 +93,7 @@ def _settings(folder: pathlib.Path, config: pb.ModelConfig, unknown: tuple[str, 
         versions=_versions(config),
         backend=backend or None,
         file=config.default_model_filename or file or None,
-        parameters={**options.values, **options_of(declared, backend)},
+        parameters=options.values,
         declared=declared,
         batching=batching,
         queue=read_queue(config),

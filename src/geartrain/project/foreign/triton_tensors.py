@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
 
 from geartrain.domain.signature.declared import Declared, DeclaredTensor
 from geartrain.domain.tensors.tensor import DATATYPES, MAX_RANK, VARIABLE
 from geartrain.project.errors import ProjectError
 from geartrain.project.foreign import model_config_pb2 as pb
 from geartrain.project.settings import TRITON_NAME
-
-_SELF_DECLARED: Final = "torch"  # the backend whose files do not say their tensors
 
 
 def read_declared(config: pb.ModelConfig, *, platform: str) -> Declared:
@@ -25,18 +22,6 @@ def read_declared(config: pb.ModelConfig, *, platform: str) -> Declared:
         first="batch" if has_batch else "plain" if is_said else "undecided",
         platform=platform,
     )
-
-
-def options_of(declared: Declared, backend: str) -> dict[str, Any]:
-    """Return the tensors as options of the backend whose files do not say theirs."""
-    if backend != _SELF_DECLARED:
-        return {}
-    both = {"inputs": declared.inputs, "outputs": declared.outputs}
-    return {
-        name: [{"name": each.name, "datatype": each.datatype, "shape": list(each.in_file)} for each in tensors]
-        for name, tensors in both.items()
-        if tensors
-    }
 
 
 def datatype_of(name: str, number: int) -> str:

@@ -38,7 +38,7 @@ class DeclaredBackend(Backend):
     def __init__(self, inner: Backend, declared: Declared) -> None:
         super().__init__(inner.path, inner.given)
         self._inner = inner
-        self._declared = declared
+        self._inner.declared = self._declared = declared
 
     def load(self) -> None:
         """Raises `BackendError` where the file is not what is declared of it, naming the tensor and both shapes."""
