@@ -19,6 +19,7 @@ from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.listeners import split_routes
 from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
 from geartrain.transport.open_inference.routes import open_inference_routes
+from geartrain.transport.playground.routes import with_playground
 from geartrain.transport.records import NOBODY, RequestObserver
 from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.routing import Route, Router
@@ -41,7 +42,7 @@ def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies, *, counts: R
         context = ServerContext(catalogue, app.regions, options.max_body_bytes, ArrayLoader(), bodies)
         routes += open_inference_routes(context, health_body=options.health_body)
         routes.append(metrics_route(catalogue, COG, counts, machine=Machine()))
-    return routes
+    return with_playground(routes, COG)
 
 
 def make_handler(app: App, bodies: LargeBodies, *, counts: RequestCounts | None = None, quiet: float = QUIET) -> Router:

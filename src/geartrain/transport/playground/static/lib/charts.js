@@ -1,0 +1,77 @@
+// Lines over time, drawn by uPlot, which is loaded when the first one is.
+
+import { h } from "./dom.js";
+
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000];
+const BINARY = Array.from({ length: 45 }, (_, power) => 2 ** power);
+
+/** The colors of the page as it is shown now. */
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+/**
+ * Make a chart. `series`: `[{ label, color }]`, of which `color` is a variable of the style sheet. `format` makes a text of
+ * a value. `isWhole`: there is nothing between two integers. `isBinary`: values are bytes. Returns `{ element, set(times, columns), close }`: `columns` has a list of values for each series.
+ */
+export function lineChart(uPlot, { title, series, format, isWhole = false, isBinary = false }) {
+  const box = h("div", { class: "plot" });
+  const legend = h("div", { class: "plot-legend" });
+  const element = h("figure", { class: "plot-box", role: "group", "aria-label": title }, h("figcaption", {}, h("h3", {}, title), legend), box);
+  const values = series.map(({ label, color: name }) => {
+    const value = h("b", {});
+    legend.append(h("span", { class: "plot-key" }, h("span", { class: `swatch ${name.slice(2)}`, "aria-hidden": "true" }), label, " ", value));
+    return value;
+  });
+  let plot = null;
+  let data = [[], ...series.map(() => [])];
+
+  function draw() {
+    plot?.destroy();
+    const line = color("--line");
+    const text = color("--muted");
+    const steps = isWhole ? { incrs: WHOLE } : isBinary ? { incrs: BINARY } : {};
+    const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    plot = new uPlot(
+      {
+        width: Math.max(200, box.clientWidth),
+        height: 150,
+        legend: { show: false },
+        cursor: { y: false, points: { size: 6 } },
+        scales: { x: { time: true }, y: { range: (_, least, greatest) => [0, greatest > 0 ? greatest * 1.15 : 1] } },
+        axes: [{ ...axis, size: 28, space: 70, values: (_, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 8)) }, { ...axis, size: 58, ...steps, values: (_, splits) => splits.map(format) }],
+        series: [{}, ...series.map(({ color: name }) => ({ stroke: color(name), width: 1.75, points: { show: false }, spanGaps: false }))],
+        hooks: { setCursor: [(at) => tell(at.cursor.idx)] },
+      },
+      data,
+      box,
+    );
+  }
+  function tell(index) {
+    const at = index ?? data[0].length - 1;
+    for (const [number, value] of values.entries()) {
+      const found = data[number + 1][at];
+      value.textContent = found === null || found === undefined || !Number.isFinite(found) ? "–" : format(found);
+    }
+  }
+  const sizes = new ResizeObserver(() => plot?.setSize({ width: Math.max(200, box.clientWidth), height: 150 }));
+  const themes = matchMedia("(prefers-color-scheme: dark)");
+  sizes.observe(box);
+  themes.addEventListener("change", draw);
+  document.addEventListener("theme", draw);
+  return {
+    element,
+    set(times, columns) {
+      data = [times, ...columns];
+      if (plot) plot.setData(data);
+      else draw();
+      tell(null);
+    },
+    close() {
+      sizes.disconnect();
+      themes.removeEventListener("change", draw);
+      document.removeEventListener("theme", draw);
+      plot?.destroy();
+    },
+  };
+}

@@ -1,0 +1,152 @@
+// One run of a model, as the page follows it.
+//
+//   sending ──▶ waiting ──▶ processing ──▶ succeeded | failed | canceled
+//      └───────────┴────────────┴────────▶ refused (the server did not take it) | lost (its answer never came)
+
+import { ApiError, ask, eventsOf, failure, send } from "../lib/api.js";
+import { encodeInput } from "./input.js";
+
+const FIRST_LOOK = 700; // milliseconds after which the page asks how a run without a stream goes on
+const LOOKS = 1000; // between two such questions
+const HEAVY = 262_144; // bytes of an answer, from which on it asks less often
+const MOST_CHUNKS = 20_000; // that are kept while a run goes on
+
+export const OVER = new Set(["succeeded", "failed", "canceled", "refused", "lost"]);
+
+/** A run. `listener(change)` is called when something has changed: `status`, `output`, `log` or `metric`. */
+export class Run {
+  /** `target`: `{ name, path, streams }`, of which `path` is that of the predictions. */
+  constructor(target, values, listener) {
+    this.target = target;
+    this.values = values;
+    this.id = `page_${randomHex(12)}`;
+    this.status = "sending";
+    this.chunks = [];
+    this.logs = "";
+    this.metrics = {};
+    this.error = null;
+    this.prediction = null; // the whole of it, when it is over
+    this.begun = performance.now();
+    this.at = new Date();
+    this.seconds = 0;
+    this.listener = listener;
+    this.abort = new AbortController();
+  }
+
+  get isOver() {
+    return OVER.has(this.status);
+  }
+
+  /** Send it, and follow it to its end. Does not raise. */
+  async follow() {
+    try {
+      const input = await encodeInput(this.values);
+      if (this.target.streams) await this.followStream(input);
+      else await this.followAnswer(input);
+    } catch (error) {
+      if (error.name === "AbortError") this.move("canceled");
+      else if (error instanceof ApiError && error.status) this.move("refused", error);
+      else this.move("lost", error);
+    }
+  }
+
+  /** Ask the server to end it. */
+  async cancel() {
+    const answer = await send(`${this.target.path}/${this.id}/cancel`, { method: "POST" }).catch(() => null);
+    if (!answer?.ok && !this.isOver) this.abort.abort(); // the server does not have it: nobody waits for it any more
+  }
+
+  async followStream(input) {
+    const response = await this.put(input, "text/event-stream");
+    this.move("waiting");
+    for await (const { event, data } of eventsOf(response)) this.hear(event, data);
+    if (!this.isOver) throw new Error("The stream ended before the run did.");
+  }
+
+  // The request stays open until the run is over: a page that is closed ends its run. Meanwhile other requests ask how it
+  // stands.
+  async followAnswer(input) {
+    const answered = new AbortController();
+    void this.look(answered.signal);
+    try {
+      const response = await this.put(input, "application/json");
+      this.finish(await response.json());
+    } finally {
+      answered.abort();
+    }
+  }
+
+  async put({ body, headers }, accept) {
+    const path = `${this.target.path}/${this.id}`;
+    const response = await send(path, { method: "PUT", body, headers: { ...headers, Accept: accept }, signal: this.abort.signal });
+    if (!response.ok) throw await failure(response);
+    return response;
+  }
+
+  async look(answered) {
+    let pause = FIRST_LOOK;
+    for (;;) {
+      await new Promise((settle) => setTimeout(settle, pause));
+      if (answered.aborted || this.isOver) return;
+      const response = await send(`${this.target.path}/${this.id}`).catch(() => null);
+      const text = response?.ok ? await response.text().catch(() => "") : "";
+      pause = text.length > HEAVY ? 5 * LOOKS : LOOKS;
+      if (text && !answered.aborted && !this.isOver) this.observe(JSON.parse(text));
+    }
+  }
+
+  hear(event, data) {
+    if (event === "start") this.move("processing");
+    else if (event === "output") {
+      if (this.chunks.length < MOST_CHUNKS) this.chunks.push(data.chunk);
+      this.tell("output");
+    } else if (event === "log") {
+      this.logs = (this.logs + data.data).slice(-2_000_000);
+      this.tell("log");
+    } else if (event === "metric") {
+      this.metrics = { ...this.metrics, [data.name]: data.value };
+      this.tell("metric");
+    } else if (event === "completed") this.finish(data);
+    else if (event === "error") throw new Error(data.error);
+  }
+
+  // What the server tells of a run that goes on.
+  observe(prediction) {
+    if (prediction.status === "starting") this.move("waiting");
+    else if (prediction.status === "processing") {
+      this.move("processing");
+      if (Array.isArray(prediction.output)) this.chunks = prediction.output;
+      this.logs = prediction.logs ?? "";
+      this.metrics = prediction.metrics ?? {};
+      for (const change of ["output", "log", "metric"]) this.tell(change);
+    }
+  }
+
+  finish(prediction) {
+    this.prediction = prediction;
+    this.logs = prediction.logs ?? "";
+    this.metrics = prediction.metrics ?? {};
+    this.error = prediction.error ?? null;
+    this.move(OVER.has(prediction.status) ? prediction.status : "lost");
+  }
+
+  move(status, error = null) {
+    if (this.isOver || this.status === status) return;
+    this.status = status;
+    if (error) {
+      this.error = error.message;
+      this.refusal = error;
+    }
+    this.seconds = (performance.now() - this.begun) / 1000;
+    this.tell("status");
+  }
+
+  tell(change) {
+    this.listener(change);
+  }
+}
+
+// Without TLS a page has no `crypto.randomUUID`.
+function randomHex(size) {
+  return [...crypto.getRandomValues(new Uint8Array(size))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
