@@ -16,6 +16,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="own",
         help="how servers are served to tests: plain, with TLS and keys, or inside uvicorn",
     )
+    parser.addoption(
+        "--write-screenshots", action="store_true", help="write the pictures of the playground into docs/images"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

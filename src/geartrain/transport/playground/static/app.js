@@ -120,7 +120,7 @@ function makeFrame() {
   const top = h(
     "header",
     { class: "top" },
-    h("a", { class: "brand", href: "#/" }, mark(), h("span", {}, "geartrain")),
+    h("a", { class: "brand", href: "#/", "aria-label": "geartrain" }, mark(), h("span", {}, "geartrain")),
     h("nav", { "aria-label": "Pages" }, link("#/", "Playground", "models"), link("#/status", "Status", "status"), h("a", { href: "docs" }, "API reference")),
     h("div", { class: "top-tools" }, key, theme),
   );

@@ -87,11 +87,12 @@ export async function failure(response) {
   return new ApiError(response.status, message, { retryAfter });
 }
 
-// A fault names its place, such as ["body", "input", "words", 3]. One that is of no input is under "".
+// A fault names its place, such as ["body", "input", "words", 3] or ["body", "input", "box/left"]. One that is of no input
+// is under "".
 function readFaults(detail) {
   const faults = new Map();
   for (const { loc = [], msg = "" } of detail) {
-    const [, , name = "", ...rest] = loc;
+    const [name = "", ...rest] = loc.slice(2).flatMap((step) => String(step).split("/"));
     const text = rest.length ? `${rest.join(".")}: ${msg}` : msg;
     faults.set(name, [...(faults.get(name) ?? []), text]);
   }

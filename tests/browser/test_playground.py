@@ -1,0 +1,491 @@
+"""The page at `/`, as its readers use it: in a browser, with real models."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.browser.conftest import ROOT, Picture, Workshop
+from tests.support.browser import DESKTOP, PHONE, Page
+from tests.support.servers import PATIENCE
+
+pytestmark = [pytest.mark.slow]
+
+DIGITS = ROOT / "examples/digits"
+THREE, SEVEN = DIGITS / "three.png", DIGITS / "seven.png"
+LONG = 10_000_000  # characters of the line of `hostile`
+SOON = 5000  # milliseconds in which a page that is not stuck takes a turn, on a machine that is busy with others
+
+
+# a picture in, an answer out
+
+
+def test_picture_of_a_digit_and_its_answer(page: Page, picture: Picture) -> None:
+    page.open_model("digits")
+    page.says(".health", "Ready")
+    page.give_file("image", THREE)
+    page.says(".file-name", "three.png")
+    page.run()
+    assert page.text(".scalar.large, .entries .scalar") == "3"
+    assert "9737" in page.text(".facts")
+    assert page.find("svg.bars").get_attribute("aria-label") == "probabilities: 10 numbers, the greatest, 0.9737, at 3"
+    assert page.faults() == []
+    picture("playground-digits")
+    page.resize(DESKTOP, "dark")
+    assert page.faults() == []
+    picture("playground-digits-dark")
+    page.resize(PHONE)
+    assert not page.is_too_wide()
+    assert page.faults() == []
+    picture("playground-digits-phone")
+
+
+def test_runs_of_the_session_can_be_returned_to(page: Page) -> None:
+    page.open_model("digits")
+    page.give_file("image", THREE)
+    page.run()
+    page.give_file("image", SEVEN)
+    page.says(".file-name", "seven.png")
+    page.click("button.run")
+    page.until(lambda: page.text(".entries .scalar") == "7", "the second answer")
+    assert [row.text.split("\n")[0:2][-1] for row in page.all(".history-row")] == ["Succeeded"] * 2
+    page.all(".history-row")[1].click()
+    page.until(lambda: page.text(".entries .scalar") == "3", "the first answer")
+    assert page.text(".file-name") == "three.png"
+    page.click(".history .quiet")
+    assert page.all(".history-row") == []
+
+
+# runs that take their time
+
+
+def test_stream_is_shown_as_it_comes(page: Page, workshop: Workshop, picture: Picture) -> None:
+    gate = workshop.gates / "story"
+    gate.unlink(missing_ok=True)
+    page.open_model("story")
+    page.click("button.run")
+    page.says(".result-head", "Running")
+    page.says(".live pre", "Once upon a time. In a workshop by the river")
+    page.until(lambda: page.text('[data-tab="logs"] .tab-badge') == "24", "lines of the log")
+    assert page.find("button.cancel").is_enabled()
+    assert not page.find("button.run").is_enabled()
+    picture("playground-stream")
+    page.tab("logs")
+    page.says("pre.log", "word 24 of")
+    page.tab("details")
+    page.says(".facts", "words\n24")
+    gate.touch()
+    page.says(".result-head", "Succeeded")
+    page.tab("output")
+    assert page.text(".markdown strong") == "That is a gear train."
+    page.click('.text-output [aria-pressed="true"]')
+    assert "**That is a gear train.**" in page.text(".long-text")
+    assert page.answer()[:3] == ["Once upon a time.", " In", " a"]
+
+
+@pytest.mark.parametrize("model", ["patience", "story"])
+def test_run_is_canceled(page: Page, workshop: Workshop, model: str) -> None:
+    (workshop.gates / "story").unlink(missing_ok=True)
+    page.open_model(model)
+    page.click("button.run")
+    page.says(".live", "5" if model == "patience" else "workshop")  # without a stream it is asked for
+    page.click("button.cancel")
+    page.says(".result-head", "Canceled")
+    page.says(".result-body", "What had come until then:")
+    assert page.find("button.run").is_enabled()
+    page.until(lambda: not any(each.is_displayed() for each in page.all("button.cancel")), "no run to cancel")
+
+
+def test_run_that_fails_shows_why(page: Page, picture: Picture) -> None:
+    page.open_model("broken")
+    page.run("Failed")
+    assert page.text(".failure-text") == "ZeroDivisionError: division by zero"
+    assert "return 360 / teeth" in page.text(".failure pre")
+    assert page.faults() == []
+    picture("playground-failure")
+    page.write("teeth", "x")
+    page.click("button.run")
+    page.says(f"{page.field('teeth')} .fault", '"x" is not a number')
+    page.write("teeth", "8")
+    page.run()
+    assert page.text(".scalar") == "45"
+
+
+def test_second_run_of_a_model_that_is_busy_can_be_tried_again(page: Page) -> None:
+    page.open_model("patience")
+    page.click("button.run")
+    page.says(".live", "5")
+    first = page.driver.current_window_handle
+    page.driver.switch_to.new_window("tab")
+    try:
+        page.open_model("patience")
+        page.run("Not accepted")
+        assert "--queue" in page.text(".failure")
+        page.find(".failure button")
+    finally:
+        page.driver.close()
+        page.driver.switch_to.window(first)
+    page.click("button.cancel")
+    page.says(".result-head", "Canceled")
+
+
+# inputs
+
+
+SLIDE = """
+const slider = document.querySelector(`[data-field=${arguments[0]}] input[type=range]`);
+slider.value = arguments[1];
+slider.dispatchEvent(new Event("input"));
+"""
+
+
+def test_every_kind_of_input(page: Page, picture: Picture) -> None:
+    page.open_model("everything")
+    page.write("prompt", 'two gears, "fine" lines')
+    page.choose("style", "oil")
+    page.script(SLIDE, "steps", 31)
+    assert page.all(f"{page.field('steps')} .number")[0].get_attribute("value") == "31"
+    page.write("guidance", "3.25")
+    page.write("seed", "7")
+    page.choose("size", "large")
+    page.click(f"{page.field('upscale')} input")
+    page.write("token", "hush")
+    page.click(f"{page.field('tags')} .list > button")
+    page.all(f"{page.field('tags')} input")[1].send_keys("mill")
+    page.give_file("photo", THREE)
+    page.give_file("references", THREE, SEVEN)
+    page.write("options", '{"fast": false, "deep": [1, {"a": null}]}')
+    page.write("box", '{"left": 1, "top": 2}')
+    page.write("weights", "[1.5, 2]")
+    page.script("scrollTo(0, 0)")
+    picture("playground-inputs")
+    assert page.faults() == []
+    page.run()
+    sizes = [path.stat().st_size for path in (THREE, SEVEN)]
+    assert page.answer() == {
+        "prompt": 'two gears, "fine" lines',
+        "style": "oil",
+        "steps": 31,
+        "guidance": 3.25,
+        "seed": 7,
+        "size": "large",
+        "upscale": True,
+        "token": 4,
+        "tags": ["gear", "mill"],
+        "ratios": [1.5],
+        "photo": sizes[0],
+        "voice": None,
+        "references": sizes,
+        "options": {"fast": False, "deep": [1, {"a": None}]},
+        "box": [1, 2],
+        "weights": [1.5, 2.0],
+    }
+    page.click(".run-bar button:nth-of-type(3)")  # reset
+    assert page.find(f"{page.field('steps')} .number").get_attribute("value") == "20"
+    assert page.all(".file-item") == []
+    page.resize(PHONE)
+    assert not page.is_too_wide()
+    page.script("scrollTo(0, 0)")
+    picture("playground-inputs-phone")
+
+
+def test_what_the_server_refuses_is_said_at_its_input(page: Page, picture: Picture) -> None:
+    page.open_model("everything")
+    page.write("prompt", "x")
+    page.write("steps", "51")
+    page.write("box", '{"left": "a"}')
+    page.run("Not accepted")
+    for name, text in (
+        ("prompt", "shorter than 3"),
+        ("steps", "51 is greater than the maximum of 50"),
+        ("box", "top: Field required"),
+    ):
+        page.says(f"{page.field(name)} .fault", text)
+    prompt = page.find(f"{page.field('prompt')} textarea")
+    assert page.driver.switch_to.active_element == prompt
+    assert prompt.get_attribute("aria-invalid") == "true"
+    assert "shorter" in page.content(f"#{(prompt.get_attribute('aria-describedby') or '').split()[-1]}")
+    assert page.faults() == []
+    picture("playground-refused")
+    prompt.send_keys("yz")
+    page.until(lambda: prompt.get_attribute("aria-invalid") is None, "no fault any more")
+
+
+DROP = """
+const [selector, kind, data] = arguments;
+const transfer = new DataTransfer();
+const bytes = Uint8Array.from(atob(data), (each) => each.charCodeAt(0));
+transfer.items.add(new File([bytes], "given.png", { type: "image/png" }));
+const options = { bubbles: true, cancelable: true };
+const event =
+  kind === "drop"
+    ? new DragEvent("drop", { ...options, dataTransfer: transfer })
+    : new ClipboardEvent("paste", { ...options, clipboardData: transfer });
+document.querySelector(selector).dispatchEvent(event);
+"""
+
+
+@pytest.mark.parametrize("kind", ["drop", "paste"])
+def test_file_is_dropped_or_pasted(page: Page, kind: str) -> None:
+    page.open_model("digits")
+    page.script(DROP, ".drop" if kind == "drop" else "main", kind, base64.b64encode(SEVEN.read_bytes()).decode())
+    page.says(".file-name", "given.png")
+    page.run()
+    assert page.text(".entries .scalar") == "7"
+    page.click(".file-item button")
+    assert page.all(".file-item") == []
+
+
+def test_camera_and_microphone(page: Page) -> None:
+    page.open_model("everything")
+    page.write("prompt", "what I see")
+    page.click('[aria-label="Take a photo for Photo"]')
+    page.until(lambda: page.find("dialog .primary").is_enabled(), "the camera")
+    page.click("dialog .primary")
+    page.says(f"{page.field('photo')} .file-name", "photo-")
+    page.click('[aria-label="Record a sound for Voice"]')
+    page.until(lambda: page.find("dialog .primary").is_enabled(), "the microphone")
+    page.says("dialog .clock", " s")
+    page.click("dialog .primary")
+    page.says(f"{page.field('voice')} .file-name", "sound-")
+    assert page.all('[aria-label="Take a photo for Voice"]') == []  # it takes sounds alone
+    page.run()
+    answer = page.answer()
+    assert answer["photo"] > 100
+    assert answer["voice"] > 100
+
+
+def test_input_as_json_and_by_the_keyboard_alone(page: Page) -> None:
+    page.open_model("echo")
+    page.tab("json")
+    area = page.find(".json-area")
+    assert json.loads(area.get_attribute("value") or "") == {"text": "hello"}
+    area.clear()
+    area.send_keys('{"text": "wri')
+    page.click("button.run")
+    page.says(".json-panel .fault", "This is not JSON")
+    area.send_keys("tten", '"}', "\ue009\ue007")  # Control and Enter
+    page.says(".text-output", "v2: written")
+    page.tab("form")
+    assert page.find(f"{page.field('text')} textarea").get_attribute("value") == "written"
+
+
+# outputs
+
+
+@pytest.mark.parametrize(
+    ("what", "selector", "text"),
+    [
+        ("picture", "figure img.picture", "96 × 96 pixels"),
+        ("sound", "figure audio", "audio/"),
+        ("file", ".file-name-only", "output.bin"),
+        ("table", "table", "gear 7"),
+        ("tensor", "svg.bars", "[4, 64]"),
+        ("markdown", ".markdown table", "fast"),
+        ("json", ".json-tree details", "list of 300"),
+        ("nothing", ".result-body p", "Nothing"),
+    ],
+)
+def test_outputs_are_shown_as_what_they_are(page: Page, what: str, selector: str, text: str) -> None:
+    page.open_model("outputs")
+    page.choose("what", what)
+    page.run()
+    page.find(f".result {selector}")
+    page.says(".result .result-body", text)
+    assert page.faults() == []
+
+
+def test_pictures_are_shown_side_by_side(page: Page) -> None:
+    page.open_model("thumbnails")
+    page.give_file("image", THREE)
+    page.find(f"{page.field('widths')} .list > button").click()
+    page.all(f"{page.field('widths')} input")[1].send_keys("128")
+    page.run()
+    page.until(lambda: [each.size["width"] for each in page.all(".gallery img")] == [64, 128], "two pictures")
+
+
+# what must not be believed
+
+
+@pytest.mark.parametrize("what", ["html", "markdown", "line", "escapes", "keys", "svg", "page"])
+def test_hostile_output_is_text(page: Page, what: str) -> None:
+    page.open_model("hostile")
+    page.choose("what", what)
+    page.run()
+    shown = {
+        "html": '<img src=x onerror="document.title=1"><script>document.title=2</script><b>bold</b>',
+        "markdown": "<script>document.title=2</script>",
+        "line": f"The first 20,000 of {LONG:,} characters",
+        "escapes": "␛[31mred␛]0;title␇ ⟨U+009B⟩2J ⟨U+202E⟩back",
+        "keys": "<script>document.title=2</script>",
+        "svg": "image/svg+xml, 64 B",
+        "page": "<script>alert(1)</script>",
+    }
+    page.says(".result .result-body", shown[what])
+    for tab in ("logs", "details", "output"):
+        page.tab(tab)
+    turn = page.driver.execute_async_script(
+        "const at = performance.now();"
+        "requestAnimationFrame(() => setTimeout(() => arguments[0](performance.now() - at)))"
+    )
+    assert turn < SOON
+    assert page.driver.title == "hostile · geartrain"
+    assert page.script("return {}.polluted ?? null") is None
+    assert page.all(".result script, .result iframe, .result b, .result [onerror]") == []
+    for link in page.all(".result a"):
+        assert not (link.get_attribute("href") or "").startswith("javascript:")
+    sources = page.script("return [...document.images].map((each) => each.src)")
+    assert all(each.startswith(("blob:", "data:", page.url)) for each in sources)
+
+
+def test_no_script_can_be_put_into_the_page(page: Page) -> None:
+    page.open_model("echo")
+    blocked = """
+        const said = [];
+        document.addEventListener("securitypolicyviolation", (event) => said.push(event.effectiveDirective));
+        try { document.body.innerHTML = "<b>"; } catch { said.push("sink"); }
+        const inline = document.createElement("style");
+        inline.textContent = "body { display: none }";
+        const image = document.createElement("img");
+        image.src = "http://192.0.2.1/x.png";
+        document.body.append(inline, image);
+        fetch("http://192.0.2.1/").catch(() => setTimeout(() => arguments[0](said), 50));
+    """
+    found = set(page.driver.execute_async_script(blocked))
+    assert {"sink", "require-trusted-types-for", "style-src-elem", "img-src", "connect-src"} <= found
+    page.complaints()
+    assert page.hosts() <= {
+        page.url.split("/")[2],
+        "192.0.2.1",
+    }  # what was blocked is noted as a request, and never sent
+
+
+# several models
+
+
+def test_models_versions_load_and_unload(page: Page, picture: Picture) -> None:
+    page.open_model("echo")
+    names = [each.text for each in page.all(".model-name")]
+    assert names == ["broken", "digits", "echo", "everything", "hostile", "outputs", "patience", "story", "thumbnails"]
+    page.run()
+    assert page.text(".text-output") == "v2: hello"
+    picture("playground-models")
+    page.choose_version("1")
+    page.run()
+    assert page.text(".text-output") == "v1: hello"
+    page.find("input[type=search]").send_keys("dig")
+    assert [each.text for each in page.all(".model-name") if each.is_displayed()] == ["digits"]
+    page.click(".actions button:nth-of-type(2)")
+    page.says("dialog", "Unload echo?")
+    page.click("dialog .danger")
+    page.says(".actions", "Load")
+    page.until(lambda: page.text(".actions") == "Load", "an unloaded model")
+    assert "not loaded" in page.content('[data-model="echo"] .sign')
+    page.click(".actions button")
+    page.until(lambda: "Unload" in page.text(".actions"), "the model again")
+    page.find("form.form")
+
+
+# as code
+
+
+@pytest.fixture
+def snippets(page: Page) -> dict[str, str]:
+    page.open_model("digits")
+    page.give_file("image", THREE)
+    page.tab("code")
+    found: dict[str, str] = {}
+    for language in ("curl", "python", "javascript", "triton", "grpc"):
+        page.click(f'[data-language="{language}"]')
+        page.until(lambda name=language: page.all(f'[data-language="{name}"][aria-pressed="true"]'), language)  # type: ignore[misc]
+        before = set(found.values())
+        page.until(lambda seen=before: page.text("pre.code") and page.text("pre.code") not in seen, "the code")  # type: ignore[misc]
+        found[language] = page.content("pre.code")
+    return found
+
+
+def run_code(*command: str, text: str = "") -> str:
+    done = subprocess.run(
+        command, input=text, cwd=DIGITS, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_code_does_what_the_form_does(page: Page, snippets: dict[str, str], picture: Picture) -> None:
+    picture("playground-code")
+    assert page.faults() == []
+    if shutil.which("curl"):
+        assert json.loads(run_code("bash", "-c", snippets["curl"]))["output"]["digit"] == 3
+    assert "{'digit': 3," in run_code(sys.executable, "-c", snippets["python"])
+    assert "digit [3]" in run_code(sys.executable, "-c", snippets["triton"])
+    if node := shutil.which("node"):
+        file = 'const file = await (await import("node:fs")).openAsBlob("three.png");\n'
+        assert "digit: 3" in run_code(node, "--no-warnings", "--input-type=module", text=file + snippets["javascript"])
+    check_grpc(snippets["grpc"], page.url)
+
+
+def check_grpc(code: str, url: str) -> None:
+    """Send what grpcurl would: it reads messages as the JSON of protobuf."""
+    import grpc
+    from google.protobuf import json_format
+
+    from geartrain.transport.grpc import open_inference_pb2 as pb
+
+    assert code.startswith("grpcurl -plaintext -d @ ")
+    message = run_code("bash", "-c", f"cat {code[code.index('<<END') :]}")
+    with grpc.insecure_channel(url.split("/")[2]) as channel:
+        infer = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=pb.ModelInferRequest.SerializeToString,
+            response_deserializer=pb.ModelInferResponse.FromString,
+        )
+        asked = json_format.Parse(message, pb.ModelInferRequest())
+        answer = infer(asked, timeout=PATIENCE)
+    assert [output.name for output in answer.outputs] == ["digit", "probabilities"]
+
+
+def test_code_of_a_stream(page: Page, workshop: Workshop) -> None:
+    (workshop.gates / "story").touch()
+    page.open_model("story")
+    page.write("opening", 'It\'s "$HOME" `here`, \\ there: é.')
+    page.tab("code")
+    for language, command in (
+        ("curl", ["bash"]),
+        ("python", [sys.executable, "-"]),
+        ("javascript", ["node", "--input-type=module"]),
+    ):
+        if shutil.which(command[0]) is None:
+            continue
+        page.click(f'[data-language="{language}"]')
+        page.until(lambda: page.text("pre.code"), "the code")
+        said = run_code(*command, text=page.content("pre.code"))
+        assert 'It\'s "$HOME" `here`, \\ there: é.' in said.replace('\\"', '"').replace("\\\\", "\\")
+        assert "train.**" in said
+
+
+# the status
+
+
+def test_status(page: Page, picture: Picture, workshop: Workshop) -> None:
+    page.open_model("echo")
+    page.run()
+    page.click('[data-place="status"]')
+    page.says(".tiles", "Worker memory")
+    page.until(lambda: "/s" in page.text(".tile-value"), "a second look")
+    assert len(page.all(".plots canvas")) == 6
+    assert page.text(".status-view tbody").count("Ready") == 10
+    page.choose_shown("#status-model", "echo")
+    assert page.text(".status-view tbody").count("Ready") == 2
+    assert page.faults() == []
+    page.resize(PHONE, "dark")
+    assert not page.is_too_wide()
+    assert page.faults() == []
+    page.resize(DESKTOP)
+    page.choose_shown("#status-model", "All models")
+    picture("playground-status")
