@@ -469,6 +469,16 @@ def test_code_of_a_stream(page: Page, workshop: Workshop) -> None:
         assert "train.**" in said
 
 
+# the reference
+
+
+def test_reference_of_all_models(page: Page) -> None:
+    page.open_model("echo")
+    page.click('nav a[href="docs"]')
+    page.says("#swagger-ui", "/models/echo/predictions")
+    page.says("#swagger-ui", "/v2/models/digits/infer")
+
+
 # the status
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openapi_spec_validator
 import pytest
 
 from tests.support.servers import ServerProcess, write_model
@@ -145,13 +146,26 @@ def test_models_that_cannot_say_why(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("POST", "/predictions"), ("PUT", "/predictions/a"), ("GET", "/openapi.json"), ("GET", "/docs")],
+    [("POST", "/predictions"), ("PUT", "/predictions/a"), ("GET", "/openapi.json")],
 )
 def test_the_root_names_the_way_to_the_models(zoo: Zoo, method: str, path: str) -> None:
     response = zoo.client.request(method, path)
     assert response.status_code == 404
     assert "--default-model" in response.json()["error"]
     assert f"/models/broken{path}" in response.json()["error"]
+
+
+def test_the_reference_has_every_model_and_protocol(zoo: Zoo) -> None:
+    page = zoo.client.get(zoo.get("/")["docs_url"])
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert '"/docs/openapi.json"' in page.text
+    assert zoo.client.get("/docs/static/swagger-ui.css").status_code == 200
+    document = zoo.get("/docs/openapi.json")
+    openapi_spec_validator.validate(document)
+    for path in ("/models/m1/predictions", "/v2/models/m1/infer", "/v2/models/m2/generate_stream", "/metrics"):
+        assert path in document["paths"]
+    assert "broken" in document["info"]["description"]
+    assert zoo.client.post(path, json={}).status_code != 404
 
 
 def test_the_health_of_all_is_that_of_the_worst(zoo: Zoo) -> None:

@@ -13,6 +13,9 @@ from geartrain.transport.cog.api import COG
 from geartrain.transport.tasks import Request
 from geartrain.transport.wire.exchange import Answer
 
+REFERENCE: Final = "/docs/openapi.json"
+"""The path of the document of the whole server, which the page at its root shows."""
+
 _PAGE: Final = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -24,17 +27,33 @@ _PAGE: Final = """<!DOCTYPE html>
 <div id="swagger-ui"></div>
 <script src="{prefix}/docs/static/swagger-ui-bundle.js"></script>
 <script>
-SwaggerUIBundle({{url: "{prefix}/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null}})
+const key = sessionStorage.getItem("geartrain-key")  /* of the playground, where the server asks for keys */
+SwaggerUIBundle({{
+  url: "{document}",
+  dom_id: "#swagger-ui",
+  deepLinking: true,
+  docExpansion: "list",
+  validatorUrl: null,
+  requestInterceptor: (request) => {{
+    if (key) request.headers.Authorization = `Bearer ${{key}}`
+    return request
+  }}
+}})
 </script>
 </body>
 </html>
 """
 
 
-def docs_page(name: str, prefix: str) -> Answer:
-    """Return the page of the model `name`, whose paths begin with `prefix`."""
+def docs_page(name: str, prefix: str, document: str = "") -> Answer:
+    """Return the page about `name`, whose paths begin with `prefix`.
+
+    It shows the OpenAPI document at the path `document`, or else that of the whole server.
+    """
     title = html.escape(f"{name} - geartrain")
-    body = _PAGE.format(title=title, prefix=html.escape(prefix)).encode()
+    body = _PAGE.format(
+        title=title, prefix=html.escape(prefix), document=html.escape(document or prefix + REFERENCE)
+    ).encode()
     return Answer(HTTPStatus.OK, (body,), ((b"content-type", b"text/html; charset=utf-8"),))
 
 

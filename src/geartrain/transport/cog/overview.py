@@ -15,6 +15,7 @@ from geartrain.authoring import __version__
 from geartrain.domain.cog_version import COG_VERSION
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.transport.cog.api import json_answer
+from geartrain.transport.cog.docs_page import docs_page
 from geartrain.transport.cog.health import health_fields
 from geartrain.transport.routing import Params
 from geartrain.transport.tasks import Request
@@ -48,6 +49,7 @@ class Overview:
         root = head.root
         urls = {
             "cog_version": COG_VERSION,
+            "docs_url": f"{root}/docs",
             "healthcheck_url": f"{root}/health-check",
             "metrics_url": f"{root}/metrics",
             "models_url": f"{root}/models",
@@ -80,6 +82,11 @@ class Overview:
     def list_models(self, _head: Head, _params: Params) -> Decision:
         """`GET /models`."""
         return json_answer(msgspec.json.encode({"models": self._catalogue.index()}))
+
+    @staticmethod
+    def docs(head: Head, _params: Params) -> Decision:
+        """`GET /docs`."""
+        return docs_page("API", head.root)
 
     def hint(self, head: Head, _params: Params) -> Decision:
         """Say where Cog's API of a single model is instead."""

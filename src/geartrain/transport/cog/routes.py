@@ -10,9 +10,10 @@ from geartrain.domain.versions import is_version
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.cog.api import COG, CogOptions
-from geartrain.transport.cog.docs_page import docs_file
+from geartrain.transport.cog.docs_page import REFERENCE, docs_file
 from geartrain.transport.cog.overview import Overview
 from geartrain.transport.cog.predictions import PredictionEndpoints
+from geartrain.transport.cog.reference import ReferenceEndpoint
 from geartrain.transport.cog.system import FindSystem, SystemEndpoints, at_once, path_prefix, shutdown
 from geartrain.transport.cog.trainings import TrainingEndpoints
 from geartrain.transport.large_bodies import LargeBodies
@@ -47,11 +48,11 @@ def cog_routes(
     if catalogue is not None:
         routes += _models(catalogue, options, bodies)
         if name is None:
-            return routes + _overview(catalogue, options)
+            return routes + _overview(catalogue, options) + _reference(catalogue, trainings, options)
     model = None if catalogue is None else catalogue.refer_default()
     title = name or ("" if trainings is None else trainings.ref.entry.name)
     system = SystemEndpoints(title, model, trainings, has_shutdown=options.has_shutdown)
-    routes += _system("", lambda _params: system, options)
+    routes += _system("", lambda _params: system, options) + _reference(catalogue, trainings, options)
     if trainings is not None:
         routes += _runs("/trainings", TrainingEndpoints(trainings, options, bodies))
     if model is not None:
@@ -90,8 +91,19 @@ def _system(prefix: str, find: FindSystem, options: CogOptions) -> list[Route]:
         ),
         _route(GET, prefix + "/openapi.json", by_model(SystemEndpoints.openapi), scope="read"),
         _route(GET, prefix + "/docs", at_once(SystemEndpoints.docs, find), scope="open"),
-        _route(GET, prefix + "/docs/static/{file*}", by_task(docs_file, COG, options.max_body), scope="open"),
+        *_docs_files(prefix, options),
     ]
+
+
+def _docs_files(prefix: str, options: CogOptions) -> list[Route]:
+    return [_route(GET, prefix + "/docs/static/{file*}", by_task(docs_file, COG, options.max_body), scope="open")]
+
+
+def _reference(catalogue: Catalogue | None, trainings: Trainings | None, options: CogOptions) -> list[Route]:
+    """Return the document of the whole server. Where there are several models it concerns all of them."""
+    begin = by_task(ReferenceEndpoint(catalogue, trainings).answer, COG, options.max_body)
+    is_of_all = catalogue is not None and len(catalogue.names()) > 1
+    return [Route(GET, REFERENCE, begin, COG, "read", subject="all" if is_of_all else "model")]
 
 
 def _models(catalogue: Catalogue, options: CogOptions, bodies: LargeBodies) -> list[Route]:
@@ -108,9 +120,11 @@ def _models(catalogue: Catalogue, options: CogOptions, bodies: LargeBodies) -> l
 
 def _overview(catalogue: Catalogue, options: CogOptions) -> list[Route]:
     overview = Overview(catalogue, has_shutdown=options.has_shutdown)
-    hints = ("/predictions", "/predictions/{rest*}", "/trainings", "/trainings/{rest*}", "/openapi.json", "/docs")
+    hints = ("/predictions", "/predictions/{rest*}", "/trainings", "/trainings/{rest*}", "/openapi.json")
     return [
         _route(GET, "/", overview.discover, scope="open"),
+        _route(GET, "/docs", overview.docs, scope="open"),
+        *_docs_files("", options),
         Route(
             GET,
             "/health-check",

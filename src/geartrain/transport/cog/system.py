@@ -85,7 +85,8 @@ class SystemEndpoints:
 
     def docs(self, head: Head) -> Answer:
         """`GET /docs`."""
-        return docs_page(self._name, head.root + self._prefix)
+        own = head.root + self._prefix + "/openapi.json" if self._prefix else ""
+        return docs_page(self._name, head.root + self._prefix, own)
 
     def _document(self, interface: Interface | None, training: Signature | None, prefix: str) -> bytes:
         signature = None if interface is None else interface.signature
