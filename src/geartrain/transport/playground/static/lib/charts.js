@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300];
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000];
 const BINARY = Array.from({ length: 45 }, (_, power) => 2 ** power);
 
@@ -39,7 +40,7 @@ export function lineChart(uPlot, { title, series, format, isWhole = false, isBin
         legend: { show: false },
         cursor: { y: false, points: { size: 6 } },
         scales: { x: { time: true }, y: { range: (_, least, greatest) => [0, greatest > 0 ? greatest * 1.15 : 1] } },
-        axes: [{ ...axis, size: 28, space: 70, values: (_, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 8)) }, { ...axis, size: 58, ...steps, values: (_, splits) => splits.map(format) }],
+        axes: [{ ...axis, size: 28, space: 70, incrs: SECONDS, values: (_, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 8)) }, { ...axis, size: 58, ...steps, values: (_, splits) => splits.map(format) }],
         series: [{}, ...series.map(({ color: name }) => ({ stroke: color(name), width: 1.75, points: { show: false }, spanGaps: false }))],
         hooks: { setCursor: [(at) => tell(at.cursor.idx)] },
       },
