@@ -15,7 +15,7 @@ from tests.browser.conftest import ROOT, Picture, Workshop
 from tests.support.browser import DESKTOP, PHONE, Page
 from tests.support.servers import PATIENCE
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # of which a few seconds, where nobody else is
 
 DIGITS = ROOT / "examples/digits"
 THREE, SEVEN = DIGITS / "three.png", DIGITS / "seven.png"

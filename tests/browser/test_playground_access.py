@@ -23,7 +23,7 @@ from tests.support.servers import PATIENCE, ServerProcess
 if TYPE_CHECKING:
     from selenium import webdriver
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 ECHO = ROOT / "tests/models/playground/echo/1"
 

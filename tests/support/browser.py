@@ -12,7 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    StaleElementReferenceException,
+    TimeoutException,
+)
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
@@ -106,9 +110,10 @@ class Page:
                 return None
 
         # Selenium asks again every half a second, which is long for a test.
-        found = WebDriverWait(self.driver, PATIENCE, poll_frequency=0.03).until(
-            safely, f"{what}: {self.text('body')[:3000]}"
-        )
+        try:
+            found = WebDriverWait(self.driver, PATIENCE, poll_frequency=0.03).until(safely)
+        except TimeoutException:
+            pytest.fail(f"{what} has not come: {self.content('body')[:4000]}")
         assert found
         return found
 
