@@ -119,7 +119,7 @@ const cores = (value) => `${number(value, 2)}`;
 
 const CHARTS = [
   { title: "Requests", keys: ["succeeded", "failed"], series: [{ label: "succeeded", color: "--series-1" }, { label: "failed", color: "--series-4" }], format: perSecond },
-  { title: "Latency", keys: ["median", "p95", "p99", "queueP95"], series: [{ label: "median", color: "--series-1" }, { label: "95 %", color: "--series-2" }, { label: "99 %", color: "--series-3" }, { label: "95 % of queueing", color: "--series-4" }], format: duration },
+  { title: "Latency", keys: ["median", "p95", "p99", "queueP95"], series: [{ label: "median", color: "--series-1" }, { label: "95 %", color: "--series-2" }, { label: "99 %", color: "--series-3" }, { label: "queue, 95 %", color: "--series-4" }], format: duration },
   { title: "Queue", keys: ["running", "waiting"], series: [{ label: "running", color: "--series-1" }, { label: "waiting", color: "--series-3" }], format: (value) => number(value, 3), isWhole: true },
   { title: "Batch size, mean", keys: ["batch"], series: [{ label: "predictions a call", color: "--series-1" }], format: (value) => number(value, 3) },
   { title: "Memory", keys: ["memory", "serverMemory"], series: [{ label: "workers", color: "--series-1" }, { label: "server", color: "--series-2" }], format: bytes, isBinary: true },
@@ -134,7 +134,7 @@ function figures({ at, metrics }, before, earlier, model) {
     memory: total(metrics, "geartrain_worker_memory_bytes", model),
     serverMemory: total(metrics, "process_resident_memory_bytes"),
   };
-  if (!before) return { ...known, succeeded: null, failed: null, median: NaN, p95: NaN, p99: NaN, queueP95: null, batch: null, cpu: null, serverCpu: null };
+  if (!before) return { ...known, succeeded: null, failed: null, median: null, p95: null, p99: null, queueP95: null, batch: null, cpu: null, serverCpu: null };
   const seconds = at - before.at;
   const grown = (name, whose = model) => rate(metrics, before.metrics, seconds, name, whose);
   const latency = grownBuckets(metrics, earlier.metrics, "geartrain_prediction_duration_seconds", model);
