@@ -51,9 +51,21 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         ),
         "to_worker",
     ),
+    "control/Init of a model that is debugged": (
+        m.Init(
+            1,
+            "run.py:Runner",
+            "/model",
+            "/run/slots",
+            debugging=m.Debugging(7, 5678, waits=True, profiles="/profiles", profile_format="html"),
+        ),
+        "to_worker",
+    ),
     "control/Cancel": (m.Cancel(2, 17), "to_worker"),
     "control/Healthcheck": (m.Healthcheck(7), "to_worker"),
     "control/Shutdown": (m.Shutdown(), "to_worker"),
+    "control/TerminalLent": (m.TerminalLent(3), "to_worker"),
+    "control/TerminalRefused": (m.TerminalRefused(3, "the command is in the background"), "to_worker"),
     "control/Loaded": (m.Loaded((0, 1), SIGNATURE, is_async=True, has_healthcheck=False), "to_parent"),
     "control/Loaded with batches": (
         m.Loaded(
@@ -87,6 +99,8 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         ),
         "to_parent",
     ),
+    "control/TerminalWanted": (m.TerminalWanted(3), "to_parent"),
+    "control/TerminalReturned": (m.TerminalReturned(3), "to_parent"),
     "control/ShuttingDown": (m.ShuttingDown(), "to_parent"),
     "slot/Predict": (
         m.Predict(

@@ -191,6 +191,11 @@ class FakeWorker:
         return info
 
     @property
+    def is_debugged(self) -> bool:
+        """See `WorkerPort`."""
+        return False
+
+    @property
     def may_prefetch(self) -> bool:
         """Its runs are async: each begins at once."""
         return False

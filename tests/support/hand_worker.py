@@ -131,6 +131,11 @@ class HandWorker:
             running.next = new
 
     @property
+    def is_debugged(self) -> bool:
+        """See `WorkerPort`."""
+        return False
+
+    @property
     def may_prefetch(self) -> bool:
         """Whether one call may wait behind another one: always."""
         return True

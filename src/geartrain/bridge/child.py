@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from geartrain.bridge.borrowing import NO_LENDER, Borrowing, Lender
 from geartrain.bridge.control import ControlChannel
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.healthchecks import HealthChecks, gone
@@ -26,6 +27,7 @@ from geartrain.ipc.messages import (
     BackendChoice,
     Cancel,
     ControlToParent,
+    Debugging,
     DroppedLogs,
     Fatal,
     HealthcheckResult,
@@ -38,6 +40,8 @@ from geartrain.ipc.messages import (
     Shutdown,
     SlotCancelled,
     SlotFailed,
+    TerminalReturned,
+    TerminalWanted,
     WorkerLog,
 )
 
@@ -65,6 +69,7 @@ class Launch(msgspec.Struct, frozen=True):
     batching: Mapping[str, Any] | None = None  # settings of `domain.predictions.batching.BatchPolicy`
     wakeup: WakeupMode = "adaptive"
     cpus: tuple[int, ...] = ()  # the processors that it is pinned to; none: it may use those of the server
+    debugging: Debugging = Debugging()  # its terminal is that of the lender
 
 
 class ChildState(StrEnum):
@@ -86,6 +91,7 @@ CHILD_STEPS: Final[dict[ChildState, frozenset[ChildState]]] = {
 }
 
 
+_cleaning: Final[set[asyncio.Task[None]]] = set()  # a loop by itself would forget its tasks
 _DEAD = ChildState.DEAD  # to read it from its class takes several times as long
 
 
@@ -121,16 +127,24 @@ class _Setup:
 class ChildWorker:
     """A worker in a child process. The child is spawned at once, so that it starts while the parent imports."""
 
-    def __init__(self, launch: Launch, observer: calls.WorkerObserver) -> None:
+    def __init__(self, launch: Launch, observer: calls.WorkerObserver, lender: Lender = NO_LENDER) -> None:
+        """`lender` has the terminal for the debuggers of the worker."""
         self._life = StateMachine("the process of a worker", CHILD_STEPS, ChildState.SPAWNED)
         self._observer = observer
         folder = WorkerFolder()
-        self._process = WorkerProcess(launch.root, launch.environment, launch.cpus)
+        terminal = lender.descriptor
+        self._process = WorkerProcess(
+            launch.root, launch.environment, launch.cpus, inherited=() if terminal is None else (terminal,)
+        )
         self.pids: tuple[int, ...] = (self._process.pid,)  # until it is dead
         self._output = RawOutput(self._process.stdout, self._process.stderr, observer.on_setup_log)
         self._slots = SlotServer(folder, wakeup=launch.wakeup, before_end=self._output.pipes.drain)
         self._control = ControlChannel(self._process.control, self._on_control)
-        self._control.send(_init_of(launch, self._slots))
+        debugging = msgspec.structs.replace(launch.debugging, terminal=terminal)
+        self._control.send(_init_of(launch, self._slots, debugging))
+        self._borrowing = Borrowing(
+            lender, self._process.pid, self._control.send, has_editor=bool(launch.debugging.port)
+        )
         self._checks = HealthChecks(self._control)
         self._setup = _Setup(inspects=launch.inspect)
         self._has_exited = asyncio.Event()
@@ -177,6 +191,11 @@ class ChildWorker:
         """Whether a call may be handed to a busy slot; see `RawOutput`."""
         return self._output.is_quiet
 
+    @property
+    def is_debugged(self) -> bool:
+        """Whether a debugger asks a person, or could, in an editor."""
+        return self._borrowing.is_debugged
+
     def discard(self, files: Sequence[calls.FileRef]) -> None:
         """Remove the files of an output: they have been read, or are not needed."""
         self._slots.folder.discard(files)
@@ -194,6 +213,8 @@ class ChildWorker:
 
     async def healthcheck(self) -> calls.HealthVerdict:
         """Run the author's healthcheck; wait for it as long as it takes."""
+        if self._borrowing.is_open:  # it cannot answer now
+            return calls.HealthVerdict(healthy=True)
         return gone(self._reason) if self._life.state is _DEAD else await self._checks.ask()
 
     async def stop(self, grace: float) -> None:
@@ -234,7 +255,8 @@ class ChildWorker:
             case Fatal(reason):
                 self._reason = reason
                 self._output.pipes.drain()
-                self._fail_setup(reason)
+                self._slots.give_up()
+                self._setup.fail(reason)
             case SlotCancelled() | SlotFailed():
                 self._slots.detach(message)
             case Idle(slot):
@@ -243,6 +265,9 @@ class ChildWorker:
                 self._checks.on_result(message)
             case OwnMetrics(reports):
                 self._observer.on_own_metrics(reports)
+            case TerminalWanted() | TerminalReturned():
+                self._output.pipes.drain()  # what has been printed is shown before the prompt
+                self._borrowing.on_message(message)
             case DroppedLogs(count, interval):
                 logger.warning("the worker dropped %d log messages in %d ms", count, interval)
             case _:
@@ -262,23 +287,23 @@ class ChildWorker:
         if self._setup.inspects:
             self._setup.succeed()
 
-    def _fail_setup(self, reason: str) -> None:
-        self._slots.give_up()
-        self._setup.fail(reason)
-
     def _on_exit(self, code: int) -> None:
-        self._cleanup = asyncio.ensure_future(self._clean_up(code))
+        cleaning = asyncio.ensure_future(self._clean_up(code))
+        _cleaning.add(cleaning)
+        cleaning.add_done_callback(_cleaning.discard)
 
     async def _clean_up(self, code: int) -> None:
         """Read what the dead worker has still sent, then end its calls."""
         self._process.kill()  # its process group: what it had started must not outlive it
+        self._borrowing.end()
         await self._slots.drain(_DRAIN_LIMIT)
         self._output.pipes.drain()
         self._control.drain()
         reason = self._reason = f"Worker crashed: {self._reason or describe_exit(code)}"
         before = self._life.step(_DEAD)
         self.pids = ()
-        self._fail_setup(reason)
+        self._slots.give_up()
+        self._setup.fail(reason)
         self._checks.fail(reason)
         await self._slots.fail(reason)
         if before is not ChildState.STOPPING:
@@ -294,7 +319,7 @@ class ChildWorker:
         self._slots.folder.close(now=now)
 
 
-def _init_of(launch: Launch, slots: SlotServer) -> Init:
+def _init_of(launch: Launch, slots: SlotServer, debugging: Debugging) -> Init:
     """Return the message that tells a worker what to run."""
     return Init(
         protocol=PROTOCOL_VERSION,
@@ -309,6 +334,7 @@ def _init_of(launch: Launch, slots: SlotServer) -> Init:
         backend=launch.backend,
         batching=None if launch.batching is None else dict(launch.batching),
         wakeup=slots.wakeup,
+        debugging=debugging,
     )
 
 

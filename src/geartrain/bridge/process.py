@@ -22,8 +22,17 @@ from typing import IO
 class WorkerProcess:
     """One child process in a session of its own, with a control socket and captured standard streams."""
 
-    def __init__(self, root: Path, environment: Mapping[str, str], cpus: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        root: Path,
+        environment: Mapping[str, str],
+        cpus: Sequence[int] = (),
+        *,
+        inherited: Sequence[int] = (),
+    ) -> None:
         """Spawn the child in `root` with `environment` added to ours. It pins itself to the processors `cpus`, if any.
+
+        The descriptors `inherited` have the same numbers in the child.
 
         Best called on the main thread: where the kernel cannot watch the pipe, the child asks to be killed when the
         thread that made it ends.
@@ -49,7 +58,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=(child_end.fileno(), alarm),
+                pass_fds=(child_end.fileno(), alarm, *inherited),
                 start_new_session=True,
             )
         self.pid = self._popen.pid

@@ -34,6 +34,7 @@ class Activity:
         self._is_mid_line = False
         self._moves_up = False  # the model, in this step: there may be text of its below the cursor
         self._has_ended = False
+        self._is_withdrawn = False
         self._step, self._began = step, time.monotonic() if began is None else began
         self._show()
 
@@ -41,6 +42,7 @@ class Activity:
         """Begin the next step; a no-op after the end."""
         self._step, self._began = step, time.monotonic()
         self._files.clear()
+        self._is_withdrawn = False
         self._moves_up = False
         self._hide()
         self._show()
@@ -72,6 +74,11 @@ class Activity:
             self._add_row(self._display, file)
         self._display.update(self._tasks[file], completed=size, total=total)
 
+    def withdraw(self) -> None:
+        """Show nothing of this step any more: a debugger has the terminal, and will soon have it again."""
+        self._is_withdrawn = True
+        self._hide()
+
     def end(self) -> None:
         """Leave nothing but what the model has written; a no-op the second time."""
         self._has_ended = True
@@ -82,7 +89,7 @@ class Activity:
             self._console.file.flush()
 
     def _show(self) -> None:
-        if self._has_ended or self._is_mid_line or self._moves_up:
+        if self._has_ended or self._is_withdrawn or self._is_mid_line or self._moves_up:
             return
         if not self._console.is_terminal or self._console.is_dumb_terminal:
             return

@@ -14,13 +14,20 @@ _LAST: Final = 5.0  # seconds that the last records have at the end
 _DROPPED: Final = "records of the log were dropped: they are not read in time"
 
 
+class _Mark:
+    """A place between two records."""
+
+    def __init__(self) -> None:
+        self.is_reached = threading.Event()
+
+
 class _Background(logging.Handler):
     """Has a thread give the records to other handlers."""
 
     def __init__(self, handlers: list[logging.Handler]) -> None:
         super().__init__()
         self._handlers = handlers
-        self._records: queue.Queue[logging.LogRecord] = queue.Queue(_MOST)
+        self._records: queue.Queue[logging.LogRecord | _Mark] = queue.Queue(_MOST)
         self._dropped = 0
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
@@ -33,6 +40,13 @@ class _Background(logging.Handler):
         except queue.Full:
             self._dropped += 1
 
+    def settle(self, seconds: float) -> None:
+        """Wait until what has been logged so far is written, at most so many seconds."""
+        mark = _Mark()
+        with contextlib.suppress(queue.Full):
+            self._records.put_nowait(mark)
+            mark.is_reached.wait(seconds)
+
     def end(self) -> None:
         """Write what waits, but not for long if nobody reads. Nothing must be logged meanwhile."""
         self._is_over.set()
@@ -43,6 +57,9 @@ class _Background(logging.Handler):
     def _run(self) -> None:
         while not (self._is_over.is_set() and self._records.empty()):
             record = self._records.get()
+            if isinstance(record, _Mark):
+                record.is_reached.set()
+                continue
             dropped, self._dropped = self._dropped, 0
             if dropped:
                 self._write(_record(logging.WARNING, _DROPPED, count=dropped))
@@ -57,6 +74,13 @@ class _Background(logging.Handler):
 def _record(level: int, message: str, **fields: object) -> logging.LogRecord:
     named = {"name": __name__, "levelno": level, "levelname": logging.getLevelName(level), "msg": message}
     return logging.makeLogRecord({**named, **fields})
+
+
+def settle() -> None:
+    """Wait until what has been logged so far is written, if a thread writes it; not long if nobody reads it."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Background):
+            handler.settle(_LAST)
 
 
 @contextlib.contextmanager

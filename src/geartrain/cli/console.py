@@ -45,9 +45,9 @@ class ServeView:
         """Show one step."""
         match progress.stage:
             case "listening":
-                self._url = _reachable(progress.url)
+                self._url = reachable(progress.url)
             case "listening-admin" | "listening-grpc":
-                name, address = _OTHERS[progress.stage], _reachable(progress.url)
+                name, address = _OTHERS[progress.stage], reachable(progress.url)
                 self._others[name] = address
                 if self._is_ready:
                     self._show(name, address)
@@ -68,6 +68,10 @@ class ServeView:
             case "stopping":
                 self._setup.end()
                 self._hint("Stopping.")
+
+    def withdraw(self) -> None:
+        """Leave nothing that moves: a debugger has the terminal."""
+        self._setup.withdraw()
 
     def _show_ready(self, slots: int) -> None:
         after = f" after {time.monotonic() - self._began:.1f} s, {_count(slots, 'slot')}"
@@ -107,15 +111,18 @@ class RepositoryView:
         for step in self._lines.of(progress):
             self._show(step)
 
+    def withdraw(self) -> None:
+        """Nothing of it moves."""
+
     def _show(self, progress: Progress) -> None:
         match progress.stage:
             case "listening":
-                url = _reachable(progress.url)
+                url = reachable(progress.url)
                 for label, address in (("Models", f"{url}/models"), ("Health", f"{url}/health-check")):
                     self._print(Text.assemble((f"  {label:8}", "dim"), address))
                 self._print(Text("Ctrl-C stops.", style="dim"))
             case "listening-admin" | "listening-grpc":
-                self._print(Text.assemble((f"  {_OTHERS[progress.stage]:8}", "dim"), _reachable(progress.url)))
+                self._print(Text.assemble((f"  {_OTHERS[progress.stage]:8}", "dim"), reachable(progress.url)))
             case "setup-output":
                 for line in progress.text.splitlines():
                     self._tell(progress, ("  | ", "dim"), line)
@@ -143,6 +150,6 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _reachable(url: str) -> str:
+def reachable(url: str) -> str:
     """Turn the address that means every interface into one that a person can open."""
     return _ANY_ADDRESS.sub(r"\1localhost:", url)

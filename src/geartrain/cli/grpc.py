@@ -95,3 +95,8 @@ def grpc_options(
         tls=tls,
         has_administration=has_administration,
     )
+
+
+def no_port() -> GrpcOptions:
+    """Return the options of a server that takes gRPC on the port of HTTP alone."""
+    return GrpcOptions(port=None)

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
@@ -58,6 +59,12 @@ def configure(
     return "console" if is_console else "json"
 
 
+def write_as(form: logging.Formatter) -> None:
+    """Write records in another form, from now on."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(form)
+
+
 def is_terminal(stream: TextIO | None) -> bool:
     """Whether a person is looking at `stream`."""
     try:
@@ -66,26 +73,67 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-_writing: Final = threading.RLock()
+_MOST_KEPT: Final = 16_384  # texts that are kept while somebody else has the terminal; the first of more are dropped
+
+
+class _Stderr:
+    """Whatever `sys.stderr` is at that moment, so a live display can step aside for each line."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._is_held = False
+        self._kept: deque[str] = deque(maxlen=_MOST_KEPT)
+
+    def write(self, text: str) -> None:
+        with self.lock:
+            if self._is_held:
+                self._kept.append(text)
+                return
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
+    def hold(self) -> None:
+        with self.lock:
+            self._is_held = True
+
+    def release(self) -> None:
+        with self.lock:
+            self._is_held = False
+            while self._kept:
+                self.write(self._kept.popleft())
+
+
+_stderr: Final = _Stderr()
 
 
 def write_lines(text: str) -> None:
     """Write whole lines to stderr between the records, from any thread. What nobody can read is dropped."""
-    with _writing, contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
-        sys.stderr.write(text)
-        sys.stderr.flush()
+    _stderr.write(text)
 
 
-class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to whatever `sys.stderr` is at that moment, so a live display can step aside for each line."""
+def hold() -> None:
+    """Write nothing from now on: somebody else has the terminal. It is kept."""
+    _stderr.hold()
+
+
+def release() -> None:
+    """Write what was kept, and go on."""
+    _stderr.release()
+
+
+class _StderrHandler(logging.Handler):
+    """Writes records between the lines of `write_lines`."""
 
     def createLock(self) -> None:  # noqa: N802 - as of `Handler`
         """Take turns with `write_lines`."""
-        self.lock = _writing
+        self.lock = _stderr.lock
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
-        super().emit(record)
+        try:
+            _stderr.write(f"{self.format(record)}\n")
+        except Exception:  # noqa: BLE001 - a record that cannot be made must not end who logs it
+            self.handleError(record)
 
 
 class JsonFormatter(logging.Formatter):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from geartrain.cli import logs, values
+from geartrain.cli import debugging, logs, values
 from geartrain.cli.failure import INTERRUPTED, fail, warn
 from geartrain.cli.startup import RunObserver
 from geartrain.project.precheck import precheck
@@ -49,12 +49,14 @@ def run_once(
     setup_timeout: float | None,
     log_level: str | None,
     no_pickle: bool = False,
+    aids: debugging.Aids = debugging.NO_AIDS,
 ) -> NoReturn:
     """Run the model once, or its training, and end the command; what is wrong is said before anything is started."""
     if inputs and json_input is not None:
         fail("--json is the whole input; leave -i out")
     if output is not None and not output.parent.is_dir():
         fail(f"cannot write {output}: there is no folder {output.parent}")
+    aids.check()
     try:
         source = find_model(model, mode=mode, no_pickle=no_pickle)
         precheck(source)
@@ -70,9 +72,17 @@ def run_once(
         warn(sentence)
     from geartrain.cli.predict import Plan, predict  # asyncio and the worker's side: after the checks
 
-    plan = Plan(source=source, texts=texts, document=document, output=output, setup_timeout=setup_timeout)
+    observer = RunObserver(source.name)
+    plan = Plan(
+        source=source,
+        texts=texts,
+        document=document,
+        output=output,
+        setup_timeout=setup_timeout,
+        debugging=debugging.options_of(aids, observer),
+    )
     try:
-        code = asyncio.run(predict(plan, RunObserver(source.name)))
+        code = asyncio.run(predict(plan, observer))
     except KeyboardInterrupt:
         code = INTERRUPTED
     raise typer.Exit(code)

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from geartrain.bridge.borrowing import Lender
 from geartrain.cli import values
 from geartrain.cli.answer import AnswerWriter, write_json
 from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain
@@ -25,7 +26,7 @@ from geartrain.domain.predictions.events import Completed, Log, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.project.source import ModelSource
-from geartrain.server import NO_LIMIT, ServeOptions, build
+from geartrain.server import NO_LIMIT, DebugOptions, ServeOptions, build
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.replicas import ModelSetupError
@@ -43,6 +44,7 @@ class Plan:
     document: dict[str, Any] | None
     output: pathlib.Path | None
     setup_timeout: float | None
+    debugging: DebugOptions
 
 
 async def predict(plan: Plan, observer: RunObserver) -> int:
@@ -54,6 +56,7 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
         allow_private_urls=True,  # the person at the terminal can reach them anyway
         on_progress=observer,
         on_download=observer.add_bytes,
+        debugging=plan.debugging,
     )
     asked: list[NewPrediction] = []
 
@@ -61,7 +64,7 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
         asked.append(_ask(deployment, plan))
 
     app = build(options)
-    with _Interrupts() as interrupts:
+    with _Interrupts(plan.debugging.lender) as interrupts:
         try:
             app.spawn()
             observer.begin()
@@ -173,14 +176,16 @@ def _summary(prediction: Prediction) -> dict[str, Any]:
 class _Interrupts:
     """Ctrl-C and SIGTERM: the first asks the prediction to stop, once there is one; the next one ends all."""
 
-    def __init__(self) -> None:
+    def __init__(self, lender: Lender) -> None:
+        """`lender`: Ctrl-C is for the debugger that has the terminal, if one has it."""
+        self._lender = lender
         self._ask: Callable[[], object] | None = None
 
     def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(number, self._on_signal)
+        self._loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
+        self._loop.add_signal_handler(signal.SIGTERM, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -190,6 +195,10 @@ class _Interrupts:
     def ask_first(self, ask: Callable[[], object]) -> None:
         """From now on the first signal calls `ask`."""
         self._ask = ask
+
+    def _on_interrupt(self) -> None:
+        if not self._lender.interrupt():
+            self._on_signal()
 
     def _on_signal(self) -> None:
         ask, self._ask = self._ask, None

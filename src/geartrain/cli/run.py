@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from geartrain.cli import once, options
+from geartrain.cli import debugging, once, options
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command()
+@app.command(cls=debugging.BareProfileCommand)
 def run(
     model: options.Model = None,
     *,
@@ -24,11 +24,16 @@ def run(
     ] = None,
     setup_timeout: options.SetupTimeout = None,
     no_pickle: options.NoPickle = False,
+    debugpy: debugging.DebugpyPort = 0,
+    debugpy_wait: debugging.DebugpyWait = False,
+    profile: debugging.Profile = None,
+    profile_format: debugging.Format = "speedscope",
     log_level: once.LogLevel = None,
 ) -> None:
     """Run MODEL once and print its output.
 
-    Output goes to stdout; files are written to output.<ext> here. What the model prints goes to stderr.
+    Output goes to stdout; files are written to output.<ext> here. What the model prints goes to stderr. A
+    breakpoint() in the model asks at the terminal.
 
     Exit code: 0 when the prediction succeeded, 1 when it failed, 130 when Ctrl-C canceled it.
     """
@@ -41,4 +46,5 @@ def run(
         setup_timeout=setup_timeout,
         log_level=log_level,
         no_pickle=no_pickle,
+        aids=debugging.Aids(debugpy, debugpy_wait, profile, profile_format),
     )

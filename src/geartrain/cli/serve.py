@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import logging
-import os
-import sys
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
-from geartrain.cli import access, grpc, logs, metrics, models, options, wire
+from geartrain.cli import access, grpc, metrics, models, options, serving, wire
 from geartrain.cli.access_lines import written_as
-from geartrain.cli.background_logs import in_background
-from geartrain.cli.failure import FAILURE, fail
-from geartrain.cli.startup import ServeObserver
 from geartrain.project.device_settings import AUTO
-from geartrain.project.source import ProjectError, find_model
 from geartrain.project.variables import DEFAULT_PORT
-
-if TYPE_CHECKING:
-    from geartrain.project.repository import Repository
-    from geartrain.project.source import Mode, ModelSource
-    from geartrain.project.variables import Variables
-    from geartrain.server import ServeOptions
-    from geartrain.service.models.deployment import Limits
-    from geartrain.service.models.residency import ResidencyPolicy
-    from geartrain.service.models.restarts import RestartPolicy
-
-logger = logging.getLogger(__name__)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -137,8 +118,8 @@ def serve(
     jwt = access.jwt_options(jwt_issuer, jwt_audience, jwt_jwks, scope=jwt_scope_claim, models=jwt_models_claim)
     tls = wire.tls_files(tls_cert, tls_key, tls_client_ca)
     grpc_tls = grpc.tls_files(grpc_tls_cert, grpc_tls_key, grpc_tls_ca) or tls
-    found = _find(model, x_mode, load, default_model=default_model, reload=reload, no_pickle=no_pickle)
-    observer, form = _observe(found, log_level, log_format)
+    found = serving.find(model, x_mode, load, default_model=default_model, reload=reload, no_pickle=no_pickle)
+    observer, form = serving.observe(found, log_level, log_format)
     from geartrain.server import NO_LIMIT, ServeOptions  # after the checks: they take no time
 
     serve_options = ServeOptions(
@@ -165,8 +146,8 @@ def serve(
         setup_timeout=setup_timeout,
         drain_delay=drain_delay,
         shutdown_grace=shutdown_grace,
-        limits=_limits(queue, keep, cancel_grace=cancel_grace, run_timeout=run_timeout),
-        restarts=_restarts(restart, restart_limit),
+        limits=serving.limits(queue, keep, cancel_grace=cancel_grace, run_timeout=run_timeout),
+        restarts=serving.restarts(restart, restart_limit),
         buckets=metrics.buckets(latency_buckets, size_buckets),
         allow_private_urls=allow_private_urls,
         shared_memory=shared_memory,
@@ -178,84 +159,10 @@ def serve(
         access=access.access_options(keys, jwt, cors_origins=cors_origin, allowed_hosts=allowed_host),
         default_model=default_model,
         load=found.to_load,
-        residency=_residency(load, idle_unload, max_memory),
+        residency=serving.residency(load, idle_unload, max_memory),
         replicas=replicas,
         devices=devices or AUTO,
         inference_queue=inference_queue,
         reload=reload,
     )
-    raise typer.Exit(_run(serve_options, observer, model, mode=x_mode, no_pickle=no_pickle))
-
-
-class _Found(NamedTuple):
-    """What is to be served, what its variables say, and which of it is loaded at the start."""
-
-    source: ModelSource | Repository
-    variables: Variables
-    warnings: tuple[str, ...]
-    to_load: frozenset[str] | None
-
-
-def _find(
-    model: str | None, mode: Mode, load: str, *, default_model: str | None, reload: bool, no_pickle: bool
-) -> _Found:
-    """Find what the options name, or end the command."""
-    try:
-        source = models.find_source(model, mode, reload=reload, no_pickle=no_pickle)
-        to_load = models.read_load(load, source)
-        models.check_name("--default-model", default_model, source)
-    except ProjectError as error:
-        fail(error.message)
-    return _Found(source, *models.variables_of(source), to_load)
-
-
-def _observe(found: _Found, level: str | None, form: str | None) -> tuple[ServeObserver, logs.Format]:
-    """Set up the logs and say what was passed over; return what shows the start, and the form of the logs."""
-    configured = logs.configure(level or found.variables.log_level, form or found.variables.log_format)
-    for sentence in found.warnings:
-        logger.warning(sentence)
-    is_for_person = configured == "console" and logs.is_terminal(sys.stderr)
-    return ServeObserver(found.source, for_person=is_for_person), configured
-
-
-def _limits(queue: int, keep: float, *, cancel_grace: float, run_timeout: float) -> Limits:
-    from geartrain.service.models.deployment import Limits
-
-    return Limits(queue=queue, keep=keep, cancel_grace=cancel_grace or None, run_timeout=run_timeout or None)
-
-
-def _restarts(restart: str, limit: int) -> RestartPolicy | None:
-    from geartrain.service.models.restarts import RestartPolicy
-
-    return RestartPolicy(limit=limit) if restart == "on-crash" else None
-
-
-def _residency(load: str, idle_unload: float, max_memory: int) -> ResidencyPolicy:
-    try:
-        return models.residency(load, idle_unload, max_memory)
-    except ProjectError as error:
-        fail(error.message)
-
-
-def _run(
-    serve_options: ServeOptions, observer: ServeObserver, model: str | None, *, mode: Mode, no_pickle: bool
-) -> int:
-    from geartrain.server import ActivationError, PortInUseError, find_ready_file, run_server
-    from geartrain.transport.access.errors import AccessError
-    from geartrain.transport.grpc.options import GrpcOptionsError
-    from geartrain.transport.wire.tls import TlsFilesError
-
-    try:
-        with in_background():
-            code = run_server(
-                dataclasses.replace(
-                    serve_options,
-                    target=model,
-                    find_again=lambda: find_model(model, mode=mode, no_pickle=no_pickle),
-                    ready_file=find_ready_file(os.environ),
-                    on_progress=observer,
-                )
-            )
-    except (PortInUseError, ActivationError, AccessError, GrpcOptionsError, TlsFilesError) as error:
-        fail(str(error))
-    return code or (FAILURE if observer.has_failed else 0)
+    raise typer.Exit(serving.run(serve_options, observer, model, mode=x_mode, no_pickle=no_pickle))

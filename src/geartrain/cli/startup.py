@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from geartrain.cli import logs
 from geartrain.domain.printed.lines import PrintedLines
@@ -19,17 +19,37 @@ if TYPE_CHECKING:
     from geartrain.server import Progress
 
 
+class View(Protocol):
+    """Shows the steps of a server."""
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one step."""
+
+    def withdraw(self) -> None:
+        """Leave nothing that moves: a debugger has the terminal."""
+
+
 class ServeObserver:
     """Remembers which setups failed, and shows the steps of a start `for_person`, or else logs them.
 
     The view for a person is made at the first step, when the worker is on its way: rich takes time to import.
     """
 
-    def __init__(self, source: ModelSource | Repository, *, for_person: bool) -> None:
+    def __init__(
+        self,
+        source: ModelSource | Repository,
+        *,
+        for_person: bool,
+        on_listening: Callable[[str], object] = lambda _url: None,
+    ) -> None:
+        """`on_listening` is called with the URL of the server."""
+        self._on_listening = on_listening
+        self._is_held = False
+        self._waiting: list[Progress] = []
         self._failed: set[tuple[str, str]] = set()
         self._source = source
         self._began = time.monotonic()
-        self._view: Callable[[Progress], None] | None = None
+        self._view: View | None = None
         self._for_person = for_person
 
     @property
@@ -43,15 +63,39 @@ class ServeObserver:
             self._failed.add((progress.model, progress.version))
         elif progress.stage in {"ready", "unloaded"}:
             self._failed -= {(progress.model, progress.version), (progress.model, "")}
+        elif progress.stage == "listening":
+            self._on_listening(progress.url)
+        if self._is_held:
+            self._waiting.append(progress)
+        else:
+            self._show(progress)
+
+    def settle(self) -> None:
+        """Nothing is on its way: all is shown at once."""
+
+    def hold(self) -> None:
+        """Show nothing from now on: a debugger has the terminal."""
+        self._is_held = True
+        if self._view is not None:
+            self._view.withdraw()
+
+    def release(self) -> None:
+        """Show what has waited, and go on."""
+        self._is_held = False
+        waiting, self._waiting = self._waiting, []
+        for progress in waiting:
+            self._show(progress)
+
+    def _show(self, progress: Progress) -> None:
         if self._view is None:
             self._view = self._new_view()
         self._view(progress)
 
-    def _new_view(self) -> Callable[[Progress], None]:
+    def _new_view(self) -> View:
         if not self._for_person:
-            from geartrain.server import ProgressLog
+            from geartrain.cli.logged import LoggedView  # late: it imports the server
 
-            return ProgressLog()
+            return LoggedView()
         from geartrain import __version__
         from geartrain.cli.console import RepositoryView, ServeView
 
@@ -61,12 +105,17 @@ class ServeObserver:
 
 
 class RunObserver:
-    """Shows one prediction up to its output: busy with what for how long for a person, else only what is printed."""
+    """Shows one prediction up to its output: busy with what for how long for a person, else only what is printed.
+
+    While a debugger has the terminal, what is to be shown waits.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._activity: Activity | None = None
         self._file = _FileText()
+        self._is_held = False
+        self._waiting: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Setup begins."""
@@ -87,16 +136,34 @@ class RunObserver:
         if self._activity is not None:
             self._activity.step(step)
 
+    def settle(self) -> None:
+        """Nothing is on its way: all is shown at once."""
+
+    def hold(self) -> None:
+        """Show nothing from now on."""
+        self._is_held = True
+        if self._activity is not None:
+            self._activity.withdraw()
+
+    def release(self) -> None:
+        """Show what has waited, and go on."""
+        self._is_held = False
+        waiting, self._waiting = self._waiting, []
+        for show in waiting:
+            show()
+
     def add_text(self, text: str) -> None:
         """Show what the model wrote."""
-        if self._activity is not None:
+        if self._is_held:
+            self._waiting.append(lambda: self.add_text(text))
+        elif self._activity is not None:
             self._activity.add_text(text)
         else:
             self._file.write(text)
 
     def add_bytes(self, file: str, size: int, total: int | None) -> None:
         """Show how far the download of an input's file has come."""
-        if self._activity is not None:
+        if self._activity is not None and not self._is_held:
             self._activity.add_bytes(file, size, total)
 
     def leave_stdout(self) -> None:

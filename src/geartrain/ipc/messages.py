@@ -40,6 +40,21 @@ class BackendChoice(msgspec.Struct, frozen=True, array_like=True):
     declared: Declared = NOTHING_DECLARED
 
 
+class Debugging(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker does for the person who writes its model; by default nothing.
+
+    `terminal` is the descriptor of the person's terminal, which is the worker's after `TerminalLent` only. `port` is
+    the one on 127.0.0.1 where debugpy listens, 0 for none, and with `waits` setup begins when an editor has attached.
+    A profile of each call is written into the folder `profiles`, unless it is empty.
+    """
+
+    terminal: int | None = None
+    port: int = 0
+    waits: bool = False
+    profiles: str = ""
+    profile_format: Literal["speedscope", "html"] = "speedscope"
+
+
 class Init(_Message, frozen=True, tag="Init", gc=True):
     """The first message: what to load and where to attach the slots. `num_slots` None leaves it to the model.
 
@@ -58,6 +73,7 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
     backend: BackendChoice | None = None  # instead of the class that `predictor_ref` names
     batching: dict[str, Any] | None = None
     wakeup: Literal["adaptive", "blocking"] = "adaptive"  # how a slot without a call waits for the next one
+    debugging: Debugging = Debugging()
 
 
 class Cancel(_Message, frozen=True, tag="Cancel"):
@@ -75,6 +91,19 @@ class Healthcheck(_Message, frozen=True, tag="Healthcheck"):
 
 class Shutdown(_Message, frozen=True, tag="Shutdown"):
     """End when the running predictions have ended."""
+
+
+class TerminalLent(_Message, frozen=True, tag="TerminalLent"):
+    """The terminal is the worker's until `TerminalReturned`. `number` is that of `TerminalWanted`."""
+
+    number: int
+
+
+class TerminalRefused(_Message, frozen=True, tag="TerminalRefused"):
+    """The worker does not get the terminal; `reason` is a sentence for the author."""
+
+    number: int
+    reason: str
 
 
 # Control channel, worker to parent
@@ -155,6 +184,18 @@ class OwnMetrics(_Message, frozen=True, tag="OwnMetrics", gc=True):
     """What has changed of the metrics that the author defines since the last such message."""
 
     reports: tuple[OwnReport, ...]
+
+
+class TerminalWanted(_Message, frozen=True, tag="TerminalWanted"):
+    """A debugger asks for the terminal, and its thread waits for the answer. Each such message has its own number."""
+
+    number: int
+
+
+class TerminalReturned(_Message, frozen=True, tag="TerminalReturned"):
+    """The worker no longer uses the terminal, or no longer waits for it."""
+
+    number: int
 
 
 class ShuttingDown(_Message, frozen=True, tag="ShuttingDown"):
@@ -327,7 +368,7 @@ class Reports(_Message, frozen=True, tag="Reports", gc=True):
     idle: bool = False
 
 
-ControlToWorker = Init | Cancel | Healthcheck | Shutdown
+ControlToWorker = Init | Cancel | Healthcheck | Shutdown | TerminalLent | TerminalRefused
 ControlToParent = (
     Loaded
     | Ready
@@ -340,6 +381,8 @@ ControlToParent = (
     | DroppedLogs
     | HealthcheckResult
     | OwnMetrics
+    | TerminalWanted
+    | TerminalReturned
     | ShuttingDown
 )
 SlotToWorker = Predict | Withdraw

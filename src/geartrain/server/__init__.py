@@ -6,6 +6,7 @@ from geartrain.server.activation import ActivationError
 from geartrain.server.app import App, build
 from geartrain.server.options import (
     NO_LIMIT,
+    DebugOptions,
     Progress,
     ProgressLines,
     ProgressLog,
@@ -20,6 +21,7 @@ __all__ = [
     "NO_LIMIT",
     "ActivationError",
     "App",
+    "DebugOptions",
     "PortInUseError",
     "Progress",
     "ProgressLines",

@@ -213,10 +213,12 @@ def _make_trainings(
 
 def _on_demand(options: ServeOptions, source: ModelSource) -> SpawnReplica:
     """Return what makes the worker of a training, which has a process only while there is something to run."""
+    # The port for editors belongs to the worker of the predictions.
+    debugging = dataclasses.replace(options.debugging, port=0)
 
     def spawn(_index: int, observer: WorkerObserver) -> WorkerPort:
         return OnDemandWorker(
-            functools.partial(launch, source, wakeup=options.wakeup),
+            functools.partial(launch, source, wakeup=options.wakeup, debugging=debugging),
             on_load_output=observer.on_setup_log,
             idle_limit=options.training_idle,
             setup_limit=options.variables_of(source).setup_timeout,

@@ -6,10 +6,11 @@ import dataclasses
 import logging
 import pathlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
+from geartrain.bridge.borrowing import NO_LENDER, Lender
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.printed.lines import PrintedLines
@@ -98,6 +99,17 @@ class WebhookOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DebugOptions:
+    """What an author is helped with."""
+
+    lender: Lender = NO_LENDER  # of the terminal, for debuggers in workers
+    port: int = 0  # where debugpy listens in the first worker; further ones have the following ports. 0: nowhere
+    waits: bool = False  # for an editor, before a model is loaded
+    profiles: pathlib.Path | None = None  # the folder for a profile of each call
+    profile_format: Literal["speedscope", "html"] = "speedscope"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeOptions:
     """What an operator decides. Sizes in bytes, times in seconds; None means no limit.
 
@@ -143,6 +155,7 @@ class ServeOptions:
     mirror_prints: MirrorMode = "auto"  # which runs' prints are in the server's log as well
     health_body: bool = False  # whether health responses of the Open Inference Protocol have a body
     ready_file: pathlib.Path | None = None  # written when all models are ready that are loaded at the start
+    debugging: DebugOptions = dataclasses.field(default_factory=DebugOptions)
     # For a reload of a model that is served alone: what it was found by, and how it is found again.
     target: str | None = None
     find_again: Callable[[], ModelSource] | None = dataclasses.field(default=None, compare=False)

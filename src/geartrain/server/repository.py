@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 import weakref
@@ -18,7 +19,7 @@ from geartrain.project.errors import ProjectError
 from geartrain.project.precheck import precheck
 from geartrain.project.repository import ModelFolder, Repository
 from geartrain.project.source import ModelSource
-from geartrain.server.options import Progress, ServeOptions
+from geartrain.server.options import DebugOptions, Progress, ServeOptions
 from geartrain.server.placement import Placement, Placements
 from geartrain.server.workers import launch
 from geartrain.service.mirror import PrintMirror
@@ -40,6 +41,7 @@ class ServedModels:
         self._children: dict[str, weakref.WeakSet[ChildWorker]] = {}
         self._placements = Placements(options.devices)
         self._placed: dict[tuple[str, str], tuple[Placement, ...]] = {}
+        self._editor_ports: dict[tuple[str, str, int], int] = {}  # by model, version and replica
         source = options.source
         self.on_disk = source if isinstance(source, Repository) else ModelAlone(source, options.target)
         self.attempts = Attempts()
@@ -81,7 +83,13 @@ class ServedModels:
             options.on_progress(Progress(stage="setup-output", model=record.name, version=shown, text=text))
 
         def spawn(index: int, observer: WorkerObserver) -> WorkerPort:
-            child = launch(source, observer, wakeup=options.wakeup, placement=placed[index])
+            child = launch(
+                source,
+                observer,
+                wakeup=options.wakeup,
+                placement=placed[index],
+                debugging=self._debugging_of(record, index),
+            )
             self._children.setdefault(record.name, weakref.WeakSet()).add(child)
             return child
 
@@ -98,6 +106,15 @@ class ServedModels:
         except OSError as error:  # its folder has just gone, or no process can be had
             raise LoadError(f"no worker can be started: {error.strerror or error}") from error
         return deployment
+
+    def _debugging_of(self, record: VersionRecord, index: int) -> DebugOptions:
+        """Return how a replica is debugged: each has a port of its own for editors, and keeps it."""
+        debugging = self._options.debugging
+        if not debugging.port:
+            return debugging
+        ports = self._editor_ports
+        port = ports.setdefault((record.name, record.number, index), debugging.port + len(ports))
+        return dataclasses.replace(debugging, port=port)
 
     def memory(self, name: str) -> int:
         """The bytes of memory that the workers of a model use now. May block."""

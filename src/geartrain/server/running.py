@@ -242,7 +242,7 @@ def _signals(ending: _Ending, reload: Reload, *, early: _EarlySignals) -> Iterat
 
     handlers: dict[int, Callable[[], None]] = {
         signal.SIGTERM: functools.partial(ending.on_signal, signal.SIGTERM, ending.drain_delay),
-        signal.SIGINT: functools.partial(ending.on_signal, signal.SIGINT),
+        signal.SIGINT: ending.on_interrupt,
     }
     if early.reloads:
         handlers[signal.SIGHUP] = on_hangup
@@ -281,6 +281,11 @@ class _Ending:
     def has_begun(self) -> bool:
         """Whether the server has been told to end."""
         return self._http.is_stopping or bool(self._delays)
+
+    def on_interrupt(self) -> None:
+        """Take SIGINT, unless it is for a debugger that has the terminal."""
+        if not self._app.options.debugging.lender.interrupt():
+            self.on_signal(signal.SIGINT)
 
     def on_signal(self, number: int, delay: float = 0.0) -> None:
         """Begin to end; `delay`: the seconds for which SIGTERM lets the server go on."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from geartrain.bridge.child import ChildWorker, Launch
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.predictions.calls import WorkerObserver
-from geartrain.ipc.messages import BackendChoice
+from geartrain.ipc.messages import BackendChoice, Debugging
 from geartrain.project.source import ModelSource
+from geartrain.server.options import DebugOptions
 from geartrain.server.placement import ANYWHERE, Placement
+
+_NO_DEBUGGING = DebugOptions()
 
 
 def launch(
@@ -17,8 +20,12 @@ def launch(
     inspect: bool = False,
     wakeup: WakeupMode = "adaptive",
     placement: Placement = ANYWHERE,
+    debugging: DebugOptions = _NO_DEBUGGING,
 ) -> ChildWorker:
-    """Spawn a worker of a model; `inspect` for one that only tells its signature."""
+    """Spawn a worker of a model; `inspect` for one that only tells its signature.
+
+    With `debugging`, debugpy listens on its port itself.
+    """
     backend = None
     if source.backend is not None:
         backend = BackendChoice(source.backend, str(source.file), dict(source.options), source.declared)
@@ -34,5 +41,11 @@ def launch(
         backend=backend,
         batching=source.batching,
         wakeup=wakeup,
+        debugging=Debugging(
+            port=0 if inspect else debugging.port,
+            waits=debugging.waits,
+            profiles="" if debugging.profiles is None else str(debugging.profiles.absolute()),
+            profile_format=debugging.profile_format,
+        ),
     )
-    return ChildWorker(what, observer)
+    return ChildWorker(what, observer, debugging.lender)

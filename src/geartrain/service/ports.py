@@ -33,6 +33,10 @@ class WorkerPort(Protocol):
     def may_prefetch(self) -> bool:
         """Whether a call may be given to a slot that is busy."""
 
+    @property
+    def is_debugged(self) -> bool:
+        """Whether a person may have stopped it in a debugger, so that no limit of time may end it or its calls."""
+
     def cancel(self, slot: int, call_id: str) -> None:
         """Ask for the end of a call; its listener hears of it. A prefetched one that has not begun never runs.
 

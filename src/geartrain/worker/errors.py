@@ -33,7 +33,14 @@ def describe_error(error: BaseException) -> str:
         text = "(its message could not be made)"
     text = clip(text)
     name = type(error).__name__
+    if _is_quit(error) and not text:
+        text = "it was ended in the debugger"
     return f"{name}: {text}" if text else name
+
+
+def _is_quit(error: BaseException) -> bool:
+    """Whether a person has ended the run in a debugger; by its name, because to import bdb takes time."""
+    return type(error).__name__ == "BdbQuit"
 
 
 class ReportedError(ValueError):
@@ -44,7 +51,12 @@ class ReportedError(ValueError):
 
 
 def format_error(error: BaseException) -> str:
-    """Return the traceback as Python prints it, from the author's first line on and without our own frames."""
+    """Return the traceback as Python prints it, from the author's first line on and without our own frames.
+
+    A run that was ended in a debugger has none.
+    """
+    if _is_quit(error):
+        return ""
     try:
         text = _format_reported(error) if isinstance(error, ReportedError) else _format_raised(error)
     except Exception:  # noqa: BLE001 - the author's __str__ may raise anything

@@ -24,6 +24,7 @@ from geartrain.domain.predictions.calls import (
 )
 from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.domain.predictions.own_metrics import OwnReport
+from geartrain.service.models.setup_limit import setup_limit
 from geartrain.service.ports import WorkerPort
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,11 @@ class OnDemandWorker:
     def may_prefetch(self) -> bool:
         """No call waits in a worker that may be on its way to its end."""
         return False
+
+    @property
+    def is_debugged(self) -> bool:
+        """Whether a person may have stopped the worker that is there in a debugger."""
+        return self._child is not None and self._child.is_debugged
 
     def cancel(self, slot: int, call_id: str) -> None:
         """Ask for the end of a call; a worker that is being set up for it is killed."""
@@ -164,7 +170,7 @@ class OnDemandWorker:
             await asyncio.wait((self._ending,))  # what it holds, memory above all, is needed now
         child = self._spawn(self, inspect=False)
         try:
-            async with asyncio.timeout(self._setup_limit):
+            async with setup_limit(self._setup_limit, child):
                 await child.start()
         except BaseException:
             await child.stop(0)

@@ -15,6 +15,7 @@ from geartrain.domain.predictions.lifecycle import Health, next_health
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.printed.text import Printed
 from geartrain.service.models.restarts import RestartPolicy, Restarts
+from geartrain.service.models.setup_limit import setup_limit
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.permits import PermitPool
 
@@ -207,7 +208,7 @@ class Replica:
         """Wait until a worker is set up; raise `ModelSetupError` if it fails."""
         self._worker = worker
         try:
-            async with asyncio.timeout(self._time_limit):
+            async with setup_limit(self._time_limit, worker):
                 info = await worker.start()
         except TimeoutError:
             await worker.stop(0)

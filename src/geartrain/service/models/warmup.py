@@ -147,6 +147,11 @@ class WarmedWorker:
         return self._worker.may_prefetch
 
     @property
+    def is_debugged(self) -> bool:
+        """Whether a person may have stopped it in a debugger."""
+        return self._worker.is_debugged
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """The process of the worker."""
         return self._worker.pids

@@ -165,7 +165,15 @@ class Call:
         if grace is not None:
             self._timer = asyncio.get_running_loop().call_later(grace, self._kill, grace)
 
+    @property
+    def is_debugged(self) -> bool:
+        """Whether a person may have stopped its run in a debugger."""
+        return self.permit.worker.is_debugged
+
     def _kill(self, grace: float) -> None:
+        if self.is_debugged:
+            self._limit_stop()
+            return
         if self.state is not _ENDED:
             self._step(CallState.KILLED)
         self.permit.worker.kill(f"killed, because a canceled prediction had not ended after {grace:g} seconds")

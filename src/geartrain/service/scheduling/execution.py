@@ -81,6 +81,10 @@ NO_TICKET: Final = Ticket()  # of a prediction that shares a call with nobody, a
 class CallPort(Protocol):
     """The call that an execution is a member of."""
 
+    @property
+    def is_debugged(self) -> bool:
+        """Whether a person may have stopped its run in a debugger."""
+
     def withdraw(self, member: Execution) -> None:
         """Take a member out of a call that has not begun."""
 
@@ -112,6 +116,8 @@ class SchedulerPort(Protocol):
 
 class _NoCall:
     """In place of a call, for an execution that has none."""
+
+    is_debugged = False
 
     def withdraw(self, member: Execution) -> None:
         """Do nothing: there is no call to leave."""
@@ -271,6 +277,9 @@ class Execution:
         self._timer = loop.call_at(end, self._on_time_up, seconds)
 
     def _on_time_up(self, limit: float) -> None:
+        if self.state is _RUNNING and self._call.is_debugged:  # its time begins anew
+            self._timer = asyncio.get_running_loop().call_later(limit, self._on_time_up, limit)
+            return
         self._stopped_as = TimedOut(limit)
         self.cancel()
 

@@ -15,6 +15,8 @@ from geartrain.ipc.messages import (
     HealthcheckResult,
     Shutdown,
     ShuttingDown,
+    TerminalLent,
+    TerminalRefused,
     decode_control_to_worker,
 )
 from geartrain.worker.channels.channel import Channel
@@ -37,8 +39,10 @@ class Engine(Protocol):
 class ControlThread:
     """Reads the control channel until the parent closes it, or dies: then this process ends as well."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, on_terminal: Callable[[TerminalLent | TerminalRefused], None]) -> None:
+        """`on_terminal` takes the parent's answers to those who want the terminal."""
         self._channel = channel
+        self._on_terminal = on_terminal
         self._engine: Engine | None = None
         self._healthcheck: Callable[[], Any] | None = None
 
@@ -59,6 +63,8 @@ class ControlThread:
                         self._engine.cancel(slot, serial)
                 case Healthcheck(check_id):
                     self._start_check(check_id)
+                case TerminalLent() | TerminalRefused() as answer:
+                    self._on_terminal(answer)
                 case Shutdown():
                     self._channel.send(ShuttingDown())
                     if self._engine is not None:

@@ -29,6 +29,7 @@ from geartrain.worker.channels import forks
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot, can_share
 from geartrain.worker.channels.wakeup import wakeup_of
+from geartrain.worker.debugging.aids import Aids
 from geartrain.worker.errors import describe_error, format_error
 from geartrain.worker.loading import cog_alias
 from geartrain.worker.loading.loader import LoadedRunner, LoadError, load
@@ -67,6 +68,8 @@ def main() -> int:
     if not isinstance(init, Init) or init.protocol != PROTOCOL_VERSION:
         control.send(Fatal(f"the worker speaks protocol {PROTOCOL_VERSION}, the parent does not"))
         return 1
+    if init.debugging.terminal is not None:
+        os.set_inheritable(init.debugging.terminal, False)
     return _Session(init, control).run()
 
 
@@ -76,8 +79,10 @@ class _Session:
     def __init__(self, init: Init, control: Channel) -> None:
         self._init = init
         self._control = control
-        self._thread = ControlThread(control)
+        self._region = CancelRegion()
         self._router = Router(self._setup_log)
+        self._aids = Aids(init.debugging, control.send, self._region.shield)
+        self._thread = ControlThread(control, self._aids.on_answer)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> int:
@@ -87,6 +92,7 @@ class _Session:
         cog_alias.install()
         self._thread.start()
         try:
+            self._let_editors_attach()
             runner = self._load()
             number = self._number_of_slots(runner)
             if self._init.inspect:
@@ -109,6 +115,13 @@ class _Session:
         return 0
 
     # before Ready
+
+    def _let_editors_attach(self) -> None:
+        try:
+            self._aids.let_editors_attach()
+        except RuntimeError as error:
+            msg = f"debugpy cannot listen: {error}"
+            raise _SetupFailedError(msg) from error
 
     def _load(self) -> LoadedRunner:
         init = self._init
@@ -137,7 +150,7 @@ class _Session:
         return slots
 
     def _connect(self, number: int) -> list[Channel]:
-        region = self._region = CancelRegion()
+        region = self._region
         shares_memory = can_share(self._init.probe)
         slots = []
         for slot in range(number):
@@ -238,6 +251,7 @@ class _Session:
         self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
         flush_c()
         new_call, end_spans = self._trace()
+        new_call = self._aids.kind_of_calls(new_call)
         if runner.is_async and self._loop is not None:
             from geartrain.worker.runtime.async_engine import AsyncEngine, close_loop
 

@@ -46,6 +46,11 @@ class Worker:
         return WorkerInfo(Signature((), OutputSpec(TypeSpec("string"))), 1, is_async=False, has_healthcheck=False)
 
     @property
+    def is_debugged(self) -> bool:
+        """See `WorkerPort`."""
+        return False
+
+    @property
     def may_prefetch(self) -> bool:
         return False
 

@@ -1,0 +1,76 @@
+"""`geartrain dev`: a model over HTTP, for the person who writes it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from geartrain.cli import debugging, grpc, models, options, serving, wire
+from geartrain.cli.access_lines import written_as
+from geartrain.cli.browser import open_page
+from geartrain.cli.console import reachable
+from geartrain.cli.dev_lines import DevFormatter, requests_written
+from geartrain.project.variables import DEFAULT_PORT
+from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.listeners import is_loopback
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command(cls=debugging.BareProfileCommand)
+def dev(
+    model: models.Target = None,
+    *,
+    host: wire.Host = wire.DEFAULT_HOST,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65535, envvar="PORT", metavar="PORT", help="The port to listen on; 0 for any free one."
+        ),
+    ] = DEFAULT_PORT,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the server's page in the browser.")] = False,
+    no_pickle: options.NoPickle = False,
+    debugpy: debugging.DebugpyPort = 0,
+    debugpy_wait: debugging.DebugpyWait = False,
+    profile: debugging.Profile = None,
+    profile_format: debugging.Format = "speedscope",
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. COG_LOG_LEVEL says the same.")
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="json or console. LOG_FORMAT says the same.")
+    ] = None,
+) -> None:
+    """Serve MODEL while you write it.
+
+    It is reloaded when its files change. What it prints, its tracebacks and each request are shown here, and a
+    breakpoint() asks here. The server's page is opened in the browser.
+    """
+    aids = debugging.Aids(debugpy, debugpy_wait, profile, profile_format)
+    aids.check()
+    found = serving.find(model, "predict", "all", default_model=None, reload=True, no_pickle=no_pickle)
+    observer, form = serving.observe(
+        found,
+        log_level,
+        log_format,
+        for_person=DevFormatter,
+        on_listening=lambda url: None if no_open else open_page(reachable(url)),
+    )
+    from geartrain.server import ServeOptions  # after the checks: they take no time
+
+    requests = AccessLogOptions()
+    serve_options = ServeOptions(
+        source=found.source,
+        host=host,
+        port=port,
+        restarts=serving.restarts("on-crash", 5),
+        allow_private_urls=is_loopback(host),  # who can ask for them is on this machine
+        mirror_prints="on",
+        grpc=grpc.no_port(),
+        access_log=requests_written(requests) if form == "console" else written_as(requests, form),
+        load=found.to_load,
+        reload=True,
+        debugging=debugging.options_of(aids, observer),
+    )
+    raise typer.Exit(serving.run(serve_options, observer, model, mode="predict", no_pickle=no_pickle))

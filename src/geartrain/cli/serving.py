@@ -1,0 +1,115 @@
+"""What `geartrain serve` and `geartrain dev` have in common: what is served, who is told, and how it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from geartrain.cli import logs, models
+from geartrain.cli.background_logs import in_background
+from geartrain.cli.failure import FAILURE, fail
+from geartrain.cli.startup import ServeObserver
+from geartrain.project.source import ProjectError, find_model
+
+if TYPE_CHECKING:
+    from geartrain.project.repository import Repository
+    from geartrain.project.source import Mode, ModelSource
+    from geartrain.project.variables import Variables
+    from geartrain.server import ServeOptions
+    from geartrain.service.models.deployment import Limits
+    from geartrain.service.models.residency import ResidencyPolicy
+    from geartrain.service.models.restarts import RestartPolicy
+
+logger = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """What is to be served, what its variables say, and which of it is loaded at the start."""
+
+    source: ModelSource | Repository
+    variables: Variables
+    warnings: tuple[str, ...]
+    to_load: frozenset[str] | None
+
+
+def find(
+    model: str | None, mode: Mode, load: str, *, default_model: str | None, reload: bool, no_pickle: bool
+) -> Found:
+    """Find what the options name, or end the command."""
+    try:
+        source = models.find_source(model, mode, reload=reload, no_pickle=no_pickle)
+        to_load = models.read_load(load, source)
+        models.check_name("--default-model", default_model, source)
+    except ProjectError as error:
+        fail(error.message)
+    return Found(source, *models.variables_of(source), to_load)
+
+
+def observe(
+    found: Found,
+    level: str | None,
+    form: str | None,
+    *,
+    for_person: Callable[[], logging.Formatter] = logs.ConsoleFormatter,
+    on_listening: Callable[[str], object] = lambda _url: None,
+) -> tuple[ServeObserver, logs.Format]:
+    """Set up the logs and say what was passed over; return what shows the start, and the form of the logs.
+
+    `for_person` makes the form of records for a person. `on_listening` is called with the URL of the server.
+    """
+    configured = logs.configure(level or found.variables.log_level, form or found.variables.log_format)
+    if configured == "console":
+        logs.write_as(for_person())
+    for sentence in found.warnings:
+        logger.warning(sentence)
+    is_for_person = configured == "console" and logs.is_terminal(sys.stderr)
+    return ServeObserver(found.source, for_person=is_for_person, on_listening=on_listening), configured
+
+
+def limits(queue: int, keep: float, *, cancel_grace: float, run_timeout: float) -> Limits:
+    """Return the limits of predictions, by the options of their names."""
+    from geartrain.service.models.deployment import Limits
+
+    return Limits(queue=queue, keep=keep, cancel_grace=cancel_grace or None, run_timeout=run_timeout or None)
+
+
+def restarts(restart: str, limit: int) -> RestartPolicy | None:
+    """Return what becomes of a crashed worker."""
+    from geartrain.service.models.restarts import RestartPolicy
+
+    return RestartPolicy(limit=limit) if restart == "on-crash" else None
+
+
+def residency(load: str, idle_unload: float, max_memory: int) -> ResidencyPolicy:
+    """Return which models stay loaded, or end the command."""
+    try:
+        return models.residency(load, idle_unload, max_memory)
+    except ProjectError as error:
+        fail(error.message)
+
+
+def run(serve_options: ServeOptions, observer: ServeObserver, model: str | None, *, mode: Mode, no_pickle: bool) -> int:
+    """Serve until the end; return the exit code, or end the command with what keeps it from serving."""
+    from geartrain.server import ActivationError, PortInUseError, find_ready_file, run_server
+    from geartrain.transport.access.errors import AccessError
+    from geartrain.transport.grpc.options import GrpcOptionsError
+    from geartrain.transport.wire.tls import TlsFilesError
+
+    try:
+        with in_background():
+            code = run_server(
+                dataclasses.replace(
+                    serve_options,
+                    target=model,
+                    find_again=lambda: find_model(model, mode=mode, no_pickle=no_pickle),
+                    ready_file=find_ready_file(os.environ),
+                    on_progress=observer,
+                )
+            )
+    except (PortInUseError, ActivationError, AccessError, GrpcOptionsError, TlsFilesError) as error:
+        fail(str(error))
+    return code or (FAILURE if observer.has_failed else 0)
