@@ -190,10 +190,7 @@ class FakeWorker:
         self._is_ready = True
         return info
 
-    @property
-    def is_debugged(self) -> bool:
-        """See `WorkerPort`."""
-        return False
+    is_debugged = False
 
     @property
     def may_prefetch(self) -> bool:

@@ -36,6 +36,9 @@ class Lender(Protocol):
     def interrupt(self) -> bool:
         """Pass Ctrl-C on to the worker that has the terminal; return False if none has it."""
 
+    def close(self) -> None:
+        """Lend it no more: the command is about to end."""
+
 
 class NoLender:
     """In place of a lender where there is no terminal."""
@@ -55,6 +58,9 @@ class NoLender:
     def interrupt(self) -> bool:
         """Nobody has it."""
         return False
+
+    def close(self) -> None:
+        """Nobody gets it."""
 
 
 NO_LENDER: Final = NoLender()

@@ -89,6 +89,7 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
             observer.end()
             return INTERRUPTED
         finally:
+            plan.debugging.lender.close()
             observer.end()
             await app.stop()
     return FAILURE

@@ -55,6 +55,7 @@ class TerminalLender:
         self._screen = screen
         self._borrowers: deque[Borrower] = deque()  # the first has the terminal, or is about to get it
         self._is_lent = False
+        self._is_closed = False
         self._settings: list[Any] = []  # of the terminal, before it was lent
         self._handing: set[asyncio.Task[None]] = set()
 
@@ -90,6 +91,10 @@ class TerminalLender:
             os.kill(self._borrowers[0].pid, signal.SIGINT)
         return True
 
+    def close(self) -> None:
+        """Lend it no more: who asks, or waits, gets no answer."""
+        self._is_closed = True
+
     def _hand_over(self, borrower: Borrower) -> None:
         task = asyncio.ensure_future(self._hand_over_in_order(borrower))
         self._handing.add(task)
@@ -100,7 +105,7 @@ class TerminalLender:
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         await asyncio.to_thread(self._screen.settle)
-        if not self._borrowers or self._borrowers[0] is not borrower:
+        if self._is_closed or not self._borrowers or self._borrowers[0] is not borrower:
             return
         if not self._is_in_foreground():
             self.take_back(borrower)
@@ -122,10 +127,10 @@ class TerminalLender:
             self._settings = termios.tcgetattr(self._descriptor)
             changed = [*self._settings[:_SETTINGS_CC], list(self._settings[_SETTINGS_CC])]
             changed[_SETTINGS_CC][termios.VSUSP] = _OFF
-            termios.tcsetattr(self._descriptor, termios.TCSADRAIN, changed)
+            termios.tcsetattr(self._descriptor, termios.TCSANOW, changed)
 
     def _restore(self) -> None:
         """Undo what a debugger may have left behind, such as a terminal that does not echo."""
         if self._settings and self._is_in_foreground():
             with contextlib.suppress(termios.error):
-                termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._settings)
+                termios.tcsetattr(self._descriptor, termios.TCSANOW, self._settings)

@@ -54,7 +54,8 @@ def install(ask: Callable[..., Any]) -> None:
 def _listen(port: int, tell: Tell) -> None:
     import debugpy
 
-    debugpy.listen((HOST, port))
+    # In this process: an adapter of its own would be a process that outlives the server as long as an editor stays.
+    debugpy.listen((HOST, port), in_process_debug_adapter=True)
     tell("info", f"debugpy listens on {HOST}:{port}")
 
 

@@ -45,10 +45,7 @@ class Worker:
     async def start(self) -> WorkerInfo:
         return WorkerInfo(Signature((), OutputSpec(TypeSpec("string"))), 1, is_async=False, has_healthcheck=False)
 
-    @property
-    def is_debugged(self) -> bool:
-        """See `WorkerPort`."""
-        return False
+    is_debugged = False
 
     @property
     def may_prefetch(self) -> bool:

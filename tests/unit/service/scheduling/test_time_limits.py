@@ -189,6 +189,30 @@ async def test_a_worker_that_does_not_stop_is_killed() -> None:
     assert await end_of(prediction) == ("failed", "timed out after 0.01 s", Code.TIMED_OUT)
 
 
+async def test_time_of_a_run_begins_anew_while_it_is_debugged() -> None:
+    bench = await Bench(run_timeout=0.01).start()
+    worker = bench.workers[0]
+    worker.debugged_until = 3
+    prediction = bench.ask()
+    await canceled(bench.calls[0])
+    assert worker.asked_for_debugger == 4
+    assert (await end_of(prediction))[2] is Code.TIMED_OUT
+
+
+async def test_worker_is_not_killed_while_it_is_debugged() -> None:
+    bench = await Bench(cancel_grace=0.01).start()
+    worker = bench.workers[0]
+    worker.debugged_until = 3
+    prediction = bench.ask()
+    bench.deployment.predictions.cancel(prediction.id)
+    async with asyncio.timeout(40):
+        while worker.killed is None:  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0)
+    assert worker.asked_for_debugger == 4
+    worker.die()
+    assert (await end_of(prediction))[0] == "canceled"
+
+
 async def test_in_a_batch_only_the_one_whose_time_is_up_ends() -> None:
     bench = await Bench(batch=4).start()
     short, long = bench.ask("short", SHORT), bench.ask("long", LONG)
