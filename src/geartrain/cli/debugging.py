@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _HOST: Final = "127.0.0.1"
 _PANEL: Final = "Debugging"
 _EXTRA: Final = 'pip install "geartrain[debug]"'
+_NEEDS: Final = 'Needs pip install "geartrain\\[debug]".'  # as rich's markup has it
 _FOLDER: Final = "profiles"
 
 DebugpyPort = Annotated[
@@ -32,7 +33,7 @@ DebugpyPort = Annotated[
         metavar="PORT",
         show_default=False,
         help="Let an editor attach to the model with debugpy, at this port of 127.0.0.1; further workers have the "
-        f"following ports. Needs {_EXTRA}.",
+        f"following ports. {_NEEDS}",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -47,7 +48,7 @@ Profile = Annotated[
         metavar="[=FOLDER]",
         show_default=False,
         help=f"Write a profile of each run, named after its prediction, into the folder {_FOLDER}, or into another "
-        f"with --profile=FOLDER. Needs {_EXTRA}.",
+        f"with --profile=FOLDER. {_NEEDS}",
         rich_help_panel=_PANEL,
     ),
 ]

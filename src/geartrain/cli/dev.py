@@ -44,8 +44,9 @@ def dev(
 ) -> None:
     """Serve MODEL while you write it.
 
-    It is reloaded when its files change. What it prints, its tracebacks and each request are shown here, and a
-    breakpoint() asks here. The server's page is opened in the browser.
+    It is reloaded when its files change, and a breakpoint() in it asks at the terminal.
+
+    Prints, tracebacks and requests are shown. The server's page is opened in the browser.
     """
     aids = debugging.Aids(debugpy, debugpy_wait, profile, profile_format)
     aids.check()

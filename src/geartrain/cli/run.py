@@ -32,8 +32,9 @@ def run(
 ) -> None:
     """Run MODEL once and print its output.
 
-    Output goes to stdout; files are written to output.<ext> here. What the model prints goes to stderr. A
-    breakpoint() in the model asks at the terminal.
+    Output goes to stdout; files are written to output.<ext> here. What the model prints goes to stderr.
+
+    A breakpoint() in the model asks at the terminal.
 
     Exit code: 0 when the prediction succeeded, 1 when it failed, 130 when Ctrl-C canceled it.
     """
