@@ -239,7 +239,8 @@ async def test_a_hundred_reloads_under_load_lose_no_request(zoo: Zoo) -> None:
                 statuses[(await client.post(f"/models/{name}/predictions", json=body)).status_code] += 1
 
         async def reload(name: str) -> None:
-            for _ in range(10):
+            for number in range(10):
+                (zoo.root / name / "note.txt").write_text("x" * number)  # what has not changed is not loaded again
                 response = await client.post(f"/v2/repository/models/{name}/load")
                 assert response.status_code == 200, response.text
 

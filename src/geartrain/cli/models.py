@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from geartrain.service.models.residency import ResidencyPolicy
 
 DEFAULT_INFERENCE_QUEUE: Final = 1024  # requests
+NONE: Final = "none"
 ON_DEMAND: Final = "on-demand"
 
 
@@ -40,6 +41,15 @@ Target = Annotated[
         metavar="MODEL",
         help="A model's folder, path/to/run.py, run.py:Runner, package.module:name, or a model file such as "
         "model.onnx; or a folder of models. The current folder by default.",
+    ),
+]
+ModelName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        help="The name of a model that is served alone; by default that of its folder or file.",
+        rich_help_panel=MODELS,
     ),
 ]
 DefaultModel = Annotated[
@@ -123,12 +133,18 @@ def find_source(
     *,
     reload: bool,
     no_pickle: bool = False,
+    name: str = "",
+    load: str = "all",
     environ: Mapping[str, str] = os.environ,
 ) -> ModelSource | Repository:
-    """Return what is to be served, a model or a folder of models; raises ProjectError."""
+    """Return what is to be served, a model or a folder of models; raises ProjectError.
+
+    `name` is that of a single model. The folder may be empty if `load` says that models are loaded later.
+    """
     if mode == "train" and reload:
         raise ProjectError("--reload does not go with --x-mode train: a training must not change while it runs")
-    return find_served(target, mode, no_pickle=no_pickle, environ=environ)
+    may_be_empty = load in {NONE, ON_DEMAND}
+    return find_served(target, mode, no_pickle=no_pickle, name=name, may_be_empty=may_be_empty, environ=environ)
 
 
 def read_load(text: str, source: ModelSource | Repository) -> frozenset[str] | None:
@@ -139,7 +155,7 @@ def read_load(text: str, source: ModelSource | Repository) -> frozenset[str] | N
         if not isinstance(source, Repository):
             raise ProjectError(f"--load {ON_DEMAND} is for a folder of models; --idle-unload is for one model, too")
         return frozenset()
-    wanted = frozenset() if text == "none" else frozenset(filter(None, map(str.strip, text.split(","))))
+    wanted = frozenset() if text == NONE else frozenset(filter(None, map(str.strip, text.split(","))))
     for name in sorted(wanted):
         check_name("--load", name, source)
     return wanted
@@ -149,7 +165,7 @@ def check_name(option: str, name: str | None, source: ModelSource | Repository) 
     """Raise ProjectError when an option names a model that is not there."""
     there = source.names() if isinstance(source, Repository) else [source.name]
     if name is not None and name not in there:
-        raise ProjectError(f"{option}: there is no model {name!r}; there are {', '.join(there)}")
+        raise ProjectError(f"{option}: there is no model {name!r}; there are {', '.join(there) or 'none yet'}")
 
 
 def variables_of(source: ModelSource | Repository) -> tuple[Variables, tuple[str, ...]]:

@@ -35,6 +35,10 @@ class ModelAlone:
             return self._digests.of_file(self._file)
         return self._digests.of_folder(self.root) if self._is_folder else self._digests.of_code(self.root)
 
+    def content(self, _name: str) -> str:
+        """Return the digest of every file that may belong to the model; see `Digests.of_content`."""
+        return self._digests.of_content(self.root)
+
     def holds_model(self, _name: str) -> bool:
         return True
 

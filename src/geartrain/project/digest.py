@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -20,7 +21,9 @@ from geartrain.project.model_settings import settings_of
 from geartrain.project.settings import SETTINGS_NAMES
 
 _SOURCES: Final = frozenset({".pbtxt", ".py", ".yaml", ".yml"})
-_NO_WEIGHTS: Final = frozenset({".lock", ".log", ".md", ".part", ".pyc", ".pyo", ".rst", ".tmp"})
+_SCRATCH: Final = frozenset({".lock", ".log", ".part", ".pyc", ".pyo", ".tmp"})
+_NO_WEIGHTS: Final = _SCRATCH | {".md", ".rst"}
+_MOST_FILES: Final = 20_000
 
 Rule = Callable[[str], bool]  # whether a file counts, by its name
 
@@ -58,6 +61,14 @@ class Digests:
     def of_code(self, folder: pathlib.Path) -> str:
         """Return the digest of a folder with code, of which a file or a module has been named as the model."""
         return _hash([*_head(folder), *self._tree(folder, is_source)])
+
+    def of_content(self, folder: pathlib.Path) -> str:
+        """Return the digest of all files in a folder and below it, but for logs and the like.
+
+        It is "" where there are none, and where there are too many to look at them whenever somebody asks.
+        """
+        lines = list(itertools.islice(self._tree(folder, _is_no_scratch), _MOST_FILES + 1))
+        return _hash([*_head(folder), *lines]) if 0 < len(lines) <= _MOST_FILES else ""
 
     def of_file(self, path: pathlib.Path) -> str:
         """Return the digest of a model file that has been named.
@@ -139,6 +150,10 @@ def _rule(folder: pathlib.Path, *, settings: pathlib.Path) -> Rule:
         return _may_be_weight if settings_of(settings).names_file else is_source
     except ProjectError:
         return is_source
+
+
+def _is_no_scratch(name: str) -> bool:
+    return _suffix(name) not in _SCRATCH
 
 
 def _may_be_weight(name: str) -> bool:

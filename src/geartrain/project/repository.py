@@ -36,18 +36,24 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
 class Repository:
     """The models below a folder, as they are at the moment of asking. Nothing of them is imported."""
 
-    def __init__(self, root: pathlib.Path, *, environ: Mapping[str, str] = os.environ, no_pickle: bool = False) -> None:
-        """`root`: a folder of models, or that of one model with version folders. `no_pickle` as for `find_model`."""
+    def __init__(
+        self, root: pathlib.Path, *, environ: Mapping[str, str] = os.environ, no_pickle: bool = False, name: str = ""
+    ) -> None:
+        """`root`: a folder of models, or that of one model with version folders. `no_pickle` as for `find_model`.
+
+        With a `name`, `root` is the folder of one model, which is served under that name.
+        """
         self.root = root
+        self._name = name or root.name  # of the model, where there is one
         self._environ = environ
         self._no_pickle = no_pickle
         self._digests = Digests()
-        self._is_model = _is_versioned_model(root)
+        self._is_model = bool(name) or _is_versioned_model(root)
 
     def names(self) -> list[str]:
         """Return the names of the models, in order. Folders without a model are no models."""
         if self._is_model:
-            return [self.root.name]
+            return [self._name]
         return [folder.name for folder in _folders(self.root) if _may_be_model(folder)]
 
     def folder(self, name: str) -> pathlib.Path:
@@ -59,18 +65,22 @@ class Repository:
         if not path.is_relative_to(self.root):
             return None
         if self._is_model:
-            return self.root.name
+            return self._name
         return next(iter(path.relative_to(self.root).parts), None)
 
     def candidates(self) -> list[str]:
         """Return the names of the folders that may be models, without a look into them."""
-        return [self.root.name] if self._is_model else [folder.name for folder in _folders(self.root)]
+        return [self._name] if self._is_model else [folder.name for folder in _folders(self.root)]
 
     def digest(self, name: str) -> str:
         """Return the digest of a model's files, "" if there is no such folder; see `Digests`. May block."""
         if not self._is_model and name[:1] in {"", ".", "_"}:
             return ""
         return self._digests.of_model(self.folder(name))
+
+    def content(self, name: str) -> str:
+        """Return the digest of every file that may belong to a model; see `Digests.of_content`. May block."""
+        return self._digests.of_content(self.folder(name))
 
     def holds_model(self, name: str) -> bool:
         """Whether a folder is meant as a model. May block: it opens files whose names do not say it."""
@@ -122,17 +132,31 @@ class Repository:
 
 
 def find_repository(
-    target: str | None, *, environ: Mapping[str, str] = os.environ, no_pickle: bool = False
+    target: str | None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    no_pickle: bool = False,
+    name: str = "",
+    may_be_empty: bool = False,
 ) -> Repository | None:
     """Return the repository that `target` means, the current folder by default; None if it is anything else.
 
-    A folder that is a model itself is none, whatever lies below it. So is one in which no folder holds a model.
+    A folder that is a model itself is none, whatever lies below it. So is one in which no folder holds a model, unless
+    it `may_be_empty`. With a `name`, the only model of the folder is served under that name; raises ProjectError where
+    there are several.
     """
     path = pathlib.Path(target) if target else pathlib.Path.cwd()
     if not path.is_dir() or _model_in(path) is not None:
         return None
-    repository = Repository(unresolved(path), environ=environ, no_pickle=no_pickle)
-    return repository if repository.names() else None
+    root = unresolved(path)
+    repository = Repository(root, environ=environ, no_pickle=no_pickle)
+    names = repository.names()
+    if not name:
+        return repository if names or may_be_empty else None
+    if len(names) > 1:
+        raise ProjectError(f"{root}: a name can be given to a single model, and here are {', '.join(names)}")
+    only = [repository.folder(each) for each in names]
+    return Repository(only[0], environ=environ, no_pickle=no_pickle, name=name) if only else None
 
 
 def _model_in(folder: pathlib.Path) -> str | None:

@@ -73,7 +73,7 @@ class Reload:
 
     async def _load(self, name: str) -> None:
         try:
-            await self._app.catalogue.load(name)
+            await self._app.catalogue.load(name, anew=True)
         except GeartrainError:
             pass  # the catalogue has told it
         except Exception:

@@ -185,7 +185,7 @@ class _Reloads:
         for name in found.load:
             sight = seen[name]
             self._attempts.note(name, Attempt(sight.digest or "", sight.at))
-            self._begin(name, self._catalogue.load(name))
+            self._begin(name, self._catalogue.load(name, anew=True))
 
     def _begin(self, name: str, change: Coroutine[Any, Any, None]) -> None:
         self._busy[name] = asyncio.ensure_future(self._finish(name, change))

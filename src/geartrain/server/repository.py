@@ -56,11 +56,12 @@ class ServedModels:
         """The versions of a model that shall be served, None if it is not there; raises `LoadError`. May block."""
         if name not in self.names():
             return None
+        digest = self.on_disk.content(name)  # before it is read: what changes in between is loaded by the next load
         try:
             folder = self._read(name)
         except ProjectError as error:
             raise LoadError(error.message) from error
-        return Wanted(tuple(folder.versions), folder.default_version)
+        return Wanted(tuple(folder.versions), folder.default_version, digest)
 
     def note(self, name: str) -> None:
         """Remember that how a model lies there now is no reason to load it. It matters where files are watched."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -44,6 +45,43 @@ def test_the_variables_of_cogs_containers_come_before_what_lies_there(
     found = find_source(None, "predict", reload=False, environ={"COG_PREDICT_TYPE_STUB": "tom.py:Runner"})
     assert isinstance(found, ModelSource)
     assert isinstance(find_source(None, "predict", reload=False, environ={}), Repository)
+
+
+def test_a_single_model_has_the_name_that_it_is_given(models: Repository) -> None:
+    for target in (models.root / "cats", models.root / "cats" / "run.py"):
+        source = find_source(str(target), "predict", reload=False, name="felis", environ={})
+        assert isinstance(source, ModelSource)
+        assert (source.name, source.root) == ("felis", models.root / "cats")
+    (models.root / "dogs" / "run.py").rename(models.root / "cats" / "predict.py")
+    versions = models.root / "birds"
+    for number in "12":
+        (versions / number).mkdir(parents=True)
+        (versions / number / "run.py").write_text(RUNNER)
+    found = find_source(str(versions), "predict", reload=False, name="aves", environ={})
+    assert isinstance(found, Repository)
+    assert (found.names(), found.candidates(), list(found.read("aves").versions)) == (["aves"], ["aves"], ["1", "2"])
+    with pytest.raises(ProjectError, match="a name can be given to a single model, and here are birds, cats"):
+        find_source(str(models.root), "predict", reload=False, name="felis", environ={})
+    shutil.rmtree(versions)
+    found = find_source(str(models.root), "predict", reload=False, name="felis", environ={})  # as KServe mounts it
+    assert isinstance(found, Repository)
+    assert (found.names(), found.folder("felis")) == (["felis"], models.root / "cats")
+    for name in ("a/b", "..", "ü", "a b", "x" * 256):
+        with pytest.raises(ProjectError, match="is no name for a model; write letters, digits"):
+            find_source(str(models.root / "cats"), "predict", reload=False, name=name, environ={})
+
+
+def test_a_folder_may_be_empty_where_nothing_is_loaded_at_the_start(tmp_path: Path) -> None:
+    for load in ("none", "on-demand"):
+        found = find_source(str(tmp_path), "predict", reload=False, load=load, environ={})
+        assert isinstance(found, Repository)
+        assert found.names() == []
+    with pytest.raises(ProjectError, match="no model here"):
+        find_source(str(tmp_path), "predict", reload=False, environ={})
+    with pytest.raises(ProjectError, match="no model here"):
+        find_source(str(tmp_path), "predict", reload=False, load="none", name="felis", environ={})
+    with pytest.raises(ProjectError, match="there is no model 'cats'; there are none yet"):
+        check_name("--default-model", "cats", Repository(tmp_path, environ={}))
 
 
 def test_a_training_is_not_reloaded(models: Repository) -> None:

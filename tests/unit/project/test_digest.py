@@ -177,6 +177,39 @@ def test_links_count_by_where_they_lead(tmp_path: Path) -> None:
     assert changes(tmp_path / "link", lambda: switch(tmp_path / "link", "copy"))
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("run.py", True),
+        ("weights.bin", True),
+        ("1/model.onnx", True),
+        ("data/words.txt", True),
+        ("prompt.md", True),
+        ("train.log", False),
+        ("model.bin.part", False),
+        (".git/HEAD", False),
+        ("__pycache__/run.pyc", False),
+    ],
+)
+def test_the_content_is_all_but_scratch(tmp_path: Path, name: str, *, expected: bool) -> None:
+    write(tmp_path / "cats" / "run.py", RUNNER)
+    digests = Digests()
+    before = digests.of_content(tmp_path / "cats")
+    assert before == Repository(tmp_path, environ={}).content("cats")
+    write(tmp_path / "cats" / name, "something else")
+    assert (digests.of_content(tmp_path / "cats") != before) == expected
+
+
+def test_the_content_of_nothing_and_of_too_much_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Digests().of_content(tmp_path)
+    monkeypatch.setattr("geartrain.project.digest._MOST_FILES", 3)
+    for name in ("a", "b", "c"):
+        write(tmp_path / name)
+    assert Digests().of_content(tmp_path)
+    write(tmp_path / "d")
+    assert not Digests().of_content(tmp_path)
+
+
 def test_virtual_environments_are_passed_over(tmp_path: Path) -> None:
     write(tmp_path / "cats" / "run.py", RUNNER)
     write(tmp_path / "cats" / "env" / "pyvenv.cfg")

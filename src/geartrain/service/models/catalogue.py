@@ -150,16 +150,17 @@ class Catalogue:
             else:
                 self._repository.note(name)
 
-    async def load(self, name: str) -> None:
-        """Load a model of the repository, or load it anew; return when it is ready.
+    async def load(self, name: str, *, anew: bool = False) -> None:
+        """Load a model of the repository, or load it anew if it has changed on disk; return when it is ready.
 
         A version that is loaded already is served by its workers until the new ones are ready; if they do not become
-        so, for good. Raises `GeartrainError`: `NOT_FOUND`, `LOAD_FAILED` with the reason.
+        so, for good. What serves well and has not changed is left alone, but not where it shall be loaded `anew`.
+        Raises `GeartrainError`: `NOT_FOUND`, `LOAD_FAILED` with the reason.
         """
         if name not in self._entries and name not in await asyncio.to_thread(self._repository.names):
             msg = f"failed to load '{clip(name)}', failed to poll from model repository"
             raise GeartrainError(Code.NOT_FOUND, msg)
-        await self.loads.load(self._entry(name))
+        await self.loads.load(self._entry(name), anew=anew)
 
     async def unload(self, name: str) -> None:
         """Take a model out of service; return when its requests have ended. Raises `GeartrainError`: `NOT_FOUND`."""

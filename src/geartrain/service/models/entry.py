@@ -13,7 +13,7 @@ from geartrain.domain.versions import order_of
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.predictions import Predictions
 from geartrain.service.models.replicas import SetupReport
-from geartrain.service.models.repository import IndexEntry, Wanted
+from geartrain.service.models.repository import NOTHING, IndexEntry
 from geartrain.service.models.version import AVAILABLE, Version
 from geartrain.service.models.waking import NO_WAKING, ModelAsleepError
 from geartrain.service.models.workers import HealthReport
@@ -25,6 +25,7 @@ class Loading:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.done = NOTHING  # what the latest load has brought into service; nothing if it failed
 
     @property
     def is_idle(self) -> bool:
@@ -41,7 +42,7 @@ class ModelEntry:
         self.predictions = Predictions(keep=keep)
         self.versions: dict[str, Version] = {}
         self.available: dict[str, Deployment] = {}  # that requests may name, by version
-        self.wanted = Wanted(())
+        self.wanted = NOTHING
         self.is_wanted = False  # whether it is to be served, well or not
         self.fault = ""  # of the model as a whole
         self.loading = Loading()

@@ -12,7 +12,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelEntry
 from geartrain.service.models.replicas import ModelSetupError
-from geartrain.service.models.repository import LoadError, RepositoryPort, Step, Wanted
+from geartrain.service.models.repository import NOTHING, LoadError, RepositoryPort, Step, Wanted
 from geartrain.service.models.version import Version
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class Loader:
 
     async def finish(self, entry: ModelEntry, attempts: list[Attempt]) -> None:
         """Wait for new workers, and let them take over; then let go of the versions that are wanted no longer."""
+        entry.loading.done = NOTHING
         results = await asyncio.gather(*(self._bring_up(entry, each) for each in attempts), return_exceptions=True)
         faults = []
         for attempt, result in zip(attempts, results, strict=True):
@@ -90,6 +91,7 @@ class Loader:
                 entry.forget(number)
         if faults:
             raise GeartrainError(Code.LOAD_FAILED, f"load failed for model '{entry.name}': {' '.join(faults)}")
+        entry.loading.done = entry.wanted
 
     async def _bring_up(self, entry: ModelEntry, attempt: Attempt) -> None:
         """Have a version served by its new workers; raises `LoadError` or `ModelSetupError`."""

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.lifecycle import DORMANT
+from geartrain.domain.predictions.lifecycle import DORMANT, VersionState
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelEntry
 from geartrain.service.models.loader import Attempt, Loader
-from geartrain.service.models.repository import LoadError, RepositoryPort, Step
+from geartrain.service.models.repository import LoadError, RepositoryPort, Step, Wanted
 
 
 class Loads:
@@ -79,9 +79,12 @@ class Loads:
 
     # for clients
 
-    async def load(self, entry: ModelEntry) -> None:
-        """Load a model, or load it anew, and wait for that; raises `GeartrainError`."""
-        task = self._run(entry, self._load(entry))
+    async def load(self, entry: ModelEntry, *, anew: bool = False) -> None:
+        """Load a model, or load it anew, and wait for that; raises `GeartrainError`.
+
+        What serves well and has not changed on disk is left alone, unless it shall be loaded `anew` all the same.
+        """
+        task = self._run(entry, self._load(entry, anew=anew))
         await asyncio.wait((task,))  # whoever gives up waiting takes nothing from the others
         if task.cancelled():
             raise GeartrainError(
@@ -93,7 +96,7 @@ class Loads:
         """Wait until a model that rests is loaded; raises `NOT_READY` with the reason if it cannot be."""
         if not any(version.state in DORMANT for version in entry.versions.values()):
             return
-        task = next(iter(entry.loading.tasks), None) or self._run(entry, self._load(entry))
+        task = next(iter(entry.loading.tasks), None) or self._run(entry, self._load(entry, anew=False))
         await asyncio.wait((task,))
         if task.cancelled():
             raise GeartrainError(Code.NOT_READY, f"The model '{entry.name}' has been unloaded meanwhile.")
@@ -151,21 +154,35 @@ class Loads:
         async with entry.loading.lock:
             await self._loader.finish(entry, attempts)
 
-    async def _load(self, entry: ModelEntry) -> None:
+    async def _load(self, entry: ModelEntry, *, anew: bool) -> None:
         async with entry.loading.lock:
             if self._is_closing:
                 raise GeartrainError(Code.SHUTTING_DOWN, "The server is shutting down and loads nothing more.")
             try:
-                wanted = self._loader.accept(entry, await asyncio.to_thread(self._repository.read, entry.name))
+                found = await asyncio.to_thread(self._repository.read, entry.name)
             except LoadError as error:
                 self._loader.refuse(entry, error)
                 raise GeartrainError(Code.LOAD_FAILED, f"load failed for model '{entry.name}': {error}") from error
+            if not anew and _is_served(entry, found):
+                return
+            wanted = self._loader.accept(entry, found)
             await self._make_room(entry)
             versions = [entry.version(number) for number in wanted.versions]
             leaving = {end for version in versions for end in version.leaving}
             if leaving:
                 await asyncio.wait(leaving)  # never more than two of one version at once
             await self._loader.finish(entry, [self._loader.open(entry, version) for version in versions])
+
+
+def _is_served(entry: ModelEntry, found: Wanted | None) -> bool:
+    """Whether just what has been found serves, with all of its workers: to load it again would change nothing."""
+    if found is None or not found.digest or found != entry.loading.done or entry.fault or not entry.is_wanted:
+        return False
+    versions = [entry.versions[number] for number in found.versions if number in entry.versions]
+    return len(versions) == len(found.versions) and all(
+        version.state is VersionState.READY and not version.reason and version.deployment.workers.are_all_ready
+        for version in versions
+    )
 
 
 def _give_up(tasks: Iterable[asyncio.Future[None]]) -> None:

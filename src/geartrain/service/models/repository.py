@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -17,10 +17,17 @@ class LoadError(Exception):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The versions of a model that shall be served. `default` None is the latest of them."""
+    """The versions of a model that shall be served. `default` None is the latest of them.
+
+    `digest` is another one when a file of the model has changed; "" says nothing about that.
+    """
 
     versions: tuple[str, ...]
     default: str | None = None
+    digest: str = ""
+
+
+NOTHING: Final = Wanted(())
 
 
 class RepositoryPort(Protocol):

@@ -166,6 +166,11 @@ class Workers:
         return GeartrainError(Code.NOT_READY, _NOT_READY.get(self.health, _NOT_READY[Health.STARTING]))
 
     @property
+    def are_all_ready(self) -> bool:
+        """Whether each replica can take predictions."""
+        return all(replica.health is _READY for replica in self.replicas)
+
+    @property
     def restarts(self) -> RestartReport:
         """The restarts of all replicas together."""
         reasons = [replica.restarts.last_reason for replica in self.replicas if replica.restarts.last_reason]

@@ -65,6 +65,7 @@ class Disk:
         self.opened: list[Deployment] = []
         self.noted: list[str] = []
         self.sizes: dict[str, int] = {}
+        self.digests: dict[str, str] = {}
 
     def names(self) -> list[str]:
         return sorted(self.models)
@@ -75,7 +76,7 @@ class Disk:
             return None
         if isinstance(found, str):
             raise LoadError(found)
-        return Wanted(tuple(sorted(found, key=int)), self.default.get(name))
+        return Wanted(tuple(sorted(found, key=int)), self.default.get(name), self.digests.get(name, ""))
 
     def note(self, name: str) -> None:
         self.noted.append(name)
@@ -295,6 +296,43 @@ async def test_known_models_are_loaded_when_asked(shops: Make) -> None:
     assert IndexEntry("new") in catalogue.index()
     await catalogue.load("new")
     assert await answer(catalogue, "new") == "n"
+
+
+async def test_a_load_of_what_has_not_changed_does_nothing(shops: Make) -> None:
+    shop = shops(Disk(cats={"1": says("c1"), "2": says("c2")}))
+    shop.disk.digests["cats"] = "before"
+    await shop.begin()
+    catalogue, opened = shop.catalogue, shop.disk.opened
+    await catalogue.load("cats")
+    assert (len(opened), shop.told()) == (2, [("ready", "cats", "1"), ("ready", "cats", "2")])
+    shop.disk.digests["cats"] = "after"
+    await catalogue.load("cats")
+    await catalogue.load("cats")
+    assert len(opened) == 4
+    await catalogue.load("cats", anew=True)
+    assert len(opened) == 6
+    del shop.disk.models["cats"]["1"]  # as when `versions` changes, which the digest need not say
+    await catalogue.load("cats")
+    assert len(opened) == 7
+    assert await answer(catalogue, "cats") == "c2"
+
+
+async def test_what_does_not_serve_well_is_loaded_though_nothing_has_changed(shops: Make) -> None:
+    shop = shops(Disk(cats={"1": says("c")}))
+    shop.disk.digests["cats"] = "before"
+    await shop.begin()
+    catalogue, opened = shop.catalogue, shop.disk.opened
+    await catalogue.unload("cats")
+    await catalogue.load("cats")
+    assert (len(opened), await answer(catalogue, "cats")) == (2, "c")
+    catalogue.find("cats").workers.replicas[0].on_lost("Worker crashed: exited with code 3")
+    await catalogue.load("cats")
+    assert (len(opened), await answer(catalogue, "cats")) == (3, "c")
+    shop.disk.models["cats"]["1"] = lambda: Broken("c")
+    shop.disk.digests["cats"] = "after"
+    for number in (4, 5):  # what has failed is tried again, with the workers before still there
+        assert (await refusal(catalogue.load("cats")))[0] is Code.LOAD_FAILED
+        assert (len(opened), await answer(catalogue, "cats")) == (number, "c")
 
 
 async def test_t15_unload_keeps_version_and_state_and_knows_its_models(shops: Make) -> None:
