@@ -72,6 +72,10 @@ types: $(TOOLS) ## mypy, strict
 proto: $(TOOLS) ## make the Python code of the gRPC protocol from its description
 	@$(BIN)/python tools/make_proto.py
 
+.PHONY: manifests
+manifests: $(TOOLS) ## write the objects for Kubernetes, KServe and Seldon in deploy/ anew: what `geartrain deploy` prints
+	@$(BIN)/python -m tools.make_deploy
+
 .PHONY: bench
 bench: $(TOOLS) ## measure against other servers, side by side (needs wrk; see benchmarks/README.md)
 	@$(BIN)/python benchmarks/predict.py $(BENCH_ARGS)

@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 from typing import Any, Final
 
-import kubernetes_validate
 import pytest
 import typer
 import yaml
@@ -17,7 +16,6 @@ from geartrain.transport.listeners import HEALTH
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 OBJECTS: Final = {path.name: path for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))}
-VERSIONS: Final = ["1.30", kubernetes_validate.latest_version()]
 TMP, SHM = "/tmp", "/dev/shm"  # noqa: S108 - of a container
 WEBHOOKS: Final = 10.0  # seconds that they have at the end
 
@@ -61,19 +59,6 @@ def options(container: dict[str, Any]) -> dict[str, Any]:
 def test_the_grace_of_webhooks_is_the_default(options: dict[str, Any]) -> None:
     assert options["model"]
     assert ServeOptions.webhooks.grace == WEBHOOKS
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", OBJECTS)
-def test_kubernetes_takes_the_files(name: str, version: str) -> None:
-    kubernetes_validate.validate(read(name), version, strict=True)
-
-
-def test_a_field_that_is_unknown_would_be_found() -> None:
-    wrong = read("deployment.yaml")
-    wrong["spec"]["template"]["spec"]["terminationGrace"] = 1
-    with pytest.raises(kubernetes_validate.ValidationError, match="terminationGrace"):
-        kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
 
 
 def test_a_pod_has_the_time_to_end(pod: dict[str, Any], options: dict[str, Any]) -> None:

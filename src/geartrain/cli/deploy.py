@@ -1,0 +1,148 @@
+"""`geartrain deploy`: what Kubernetes, KServe or Seldon needs to run models, as YAML on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final, Literal
+
+import typer
+
+from geartrain.cli.failure import fail
+from geartrain.platforms.kserve import DEFAULT_RUNTIME, kserve_objects
+from geartrain.platforms.kubernetes import kubernetes_objects
+from geartrain.platforms.manifest import Noted, write_yaml
+from geartrain.platforms.seldon import DEFAULT_SERVER, seldon_objects
+from geartrain.platforms.wanted import Wanted, read_wanted
+from geartrain.project.errors import ProjectError
+from geartrain.project.served import find_served
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Write what a platform needs to run models: YAML, to be given to `kubectl apply -f -`.",
+)
+
+_PROMETHEUS: Final = "http://prometheus-server.monitoring.svc:80"
+
+Models = Annotated[
+    str, typer.Argument(metavar="MODELS", help="A model or a folder of models, as of `geartrain serve`.")
+]
+Image = Annotated[
+    str,
+    typer.Option(metavar="IMAGE", help="The image, such as `geartrain build` makes: registry.example.com/digits:1."),
+]
+Name = Annotated[
+    str, typer.Option(metavar="NAME", show_default=False, help="The name of the objects; by default the model's.")
+]
+Namespace = Annotated[
+    str, typer.Option(metavar="NAME", show_default=False, help="Their namespace; by default that of kubectl.")
+]
+Replicas = Annotated[int, typer.Option(min=1, metavar="N", help="How many pods there are at least.")]
+MaxReplicas = Annotated[int, typer.Option(min=1, metavar="N", help="How many pods there are at most.")]
+Gpus = Annotated[int, typer.Option(min=0, metavar="N", help="How many GPUs of NVIDIA each pod has.")]
+Storage = Annotated[
+    str,
+    typer.Option(
+        "--storage-uri",
+        metavar="URI",
+        show_default=False,
+        help="Where the platform fetches the models from, such as gs://bucket/digits or pvc://claim/digits.",
+    ),
+]
+
+
+@app.command()
+def kubernetes(
+    models: Models,
+    *,
+    image: Image,
+    name: Name = "",
+    namespace: Namespace = "",
+    replicas: Replicas = 1,
+    max_replicas: MaxReplicas = 4,
+    gpus: Gpus = 0,
+    storage: Storage = "",
+    autoscaler: Annotated[
+        Literal["cpu", "queue", "keda", "none"],
+        typer.Option(
+            help="What changes the number of pods: the load of processors; the requests that wait, by an adapter for "
+            "Prometheus or by KEDA; or nothing."
+        ),
+    ] = "cpu",
+    prometheus: Annotated[str, typer.Option(metavar="URL", help="Where KEDA finds Prometheus.")] = _PROMETHEUS,
+) -> None:
+    """Write a Deployment with its Service and an autoscaler.
+
+    The models are in the image, at /models, or in a PersistentVolumeClaim.
+    """
+    wanted = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
+    _write(lambda: kubernetes_objects(wanted, autoscaler, prometheus))
+
+
+@app.command()
+def kserve(
+    models: Models,
+    *,
+    image: Image,
+    name: Name = "",
+    namespace: Namespace = "",
+    replicas: Replicas = 1,
+    max_replicas: MaxReplicas = 4,
+    gpus: Gpus = 0,
+    storage: Storage = "",
+    runtime: Annotated[str, typer.Option(metavar="NAME", help="The name of the runtime.")] = DEFAULT_RUNTIME,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Write a runtime for all namespaces.")] = False,
+    knative: Annotated[bool, typer.Option("--knative", help="Let Knative run the pods, down to none.")] = False,
+    grpc: Annotated[bool, typer.Option("--grpc", help="Have the way to the pods speak HTTP/2, for gRPC.")] = False,
+) -> None:
+    """Write a ServingRuntime and an InferenceService.
+
+    Without --storage-uri the models are in the image, at /models, and the InferenceService needs no runtime.
+    """
+    wanted = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
+    _write(lambda: kserve_objects(wanted, runtime=runtime, is_cluster=cluster, is_knative=knative, is_grpc=grpc))
+
+
+@app.command()
+def seldon(
+    models: Models,
+    *,
+    image: Image,
+    name: Name = "",
+    namespace: Namespace = "",
+    replicas: Replicas = 1,
+    max_replicas: MaxReplicas = 4,
+    gpus: Gpus = 0,
+    storage: Storage = "",
+    server: Annotated[str, typer.Option(metavar="NAME", help="The name of the server.")] = DEFAULT_SERVER,
+) -> None:
+    """Write a Server of Seldon Core 2, and a Model for each model."""
+    wanted = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
+    _write(lambda: seldon_objects(wanted, server))
+
+
+def _read(models: str, image: str, name: str, *, namespace: str, scale: tuple[int, int, int], storage: str) -> Wanted:
+    """Return what is wanted, or end the command; `scale`: replicas, the most of them, and the GPUs of each."""
+    replicas, most, gpus = scale
+    try:
+        return read_wanted(
+            find_served(models),
+            name,
+            image=image,
+            namespace=namespace,
+            replicas=replicas,
+            max_replicas=most,
+            gpus=gpus,
+            storage=storage,
+        )
+    except ProjectError as error:
+        fail(error.message)
+
+
+def _write(objects: Callable[[], list[Noted]]) -> None:
+    try:
+        found = objects()
+    except ProjectError as error:
+        fail(error.message)
+    print(write_yaml(found), end="")

@@ -1,0 +1,1 @@
+"""Models on the platforms of others: objects for Kubernetes, KServe and Seldon, and images of containers."""

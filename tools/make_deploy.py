@@ -1,0 +1,64 @@
+"""Writes the objects for Kubernetes, KServe and Seldon in `deploy/`: what `geartrain deploy` prints, in files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from geartrain.cli.main import app
+
+ROOT: Final = Path(__file__).parents[1]
+
+_MODELS: Final = ("examples", "--name", "geartrain", "--image", "registry.example.com/my-model:1")
+_KUBERNETES: Final = ("kubernetes", *_MODELS, "--replicas", "2", "--max-replicas", "8")
+_DIGITS: Final = (
+    "examples/digits",
+    "--image",
+    "registry.example.com/geartrain:1",
+    "--storage-uri",
+    "gs://bucket/digits",
+)
+
+COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
+    _KUBERNETES: ("kubernetes/deployment.yaml", "kubernetes/service.yaml", "kubernetes/autoscaler.yaml"),
+    (*_KUBERNETES, "--autoscaler", "queue"): ("", "", "kubernetes/autoscaling/queue.yaml"),
+    (*_KUBERNETES, "--autoscaler", "keda"): ("", "", "kubernetes/autoscaling/keda.yaml"),
+    ("kserve", *_DIGITS): ("kserve/servingruntime.yaml", "kserve/inferenceservice.yaml"),
+    ("kserve", *_DIGITS, "--cluster"): ("kserve/clusterservingruntime.yaml", ""),
+    ("seldon", *_DIGITS): ("seldon/server.yaml", "seldon/model.yaml"),
+}
+"""Arguments of `geartrain deploy`, and the file of each document; "" where another command has the same."""
+
+
+def files(commands: Mapping[tuple[str, ...], tuple[str, ...]] = COMMANDS) -> dict[str, str]:
+    """Return what belongs into each file of `deploy/`."""
+    found = {}
+    for words, names in commands.items():
+        text = printed(*words).split("---\n")
+        found.update({name: document for name, document in zip(names, text, strict=True) if name})
+    return found
+
+
+def printed(*words: str) -> str:
+    """Return what `geartrain deploy` prints, when it runs in the root of the repository; raises SystemExit."""
+    stdout = io.StringIO()
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(stdout):
+        code = app(["deploy", *words], prog_name="geartrain", standalone_mode=False)
+    if code:
+        raise SystemExit(code)
+    return stdout.getvalue()
+
+
+def main() -> None:
+    """Write the files."""
+    for name, text in files().items():
+        path = ROOT / "deploy" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
