@@ -84,5 +84,10 @@ def _fits(value: Any, head: str) -> bool:
 
 
 def _one_line(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6)
+    text = _dump(value, "")
+    return _dump(value, '"') if "\n" in text else text  # in quotes, the ends of lines are escaped
+
+
+def _dump(value: Any, style: str) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, default_style=style, sort_keys=False, width=10**6)
     return text.removesuffix("\n").removesuffix("\n...")
