@@ -1,4 +1,7 @@
-"""Writes the objects for Kubernetes, KServe and Seldon in `deploy/`: what `geartrain deploy` prints, in files."""
+"""Writes the objects for Kubernetes, KServe and Seldon in `deploy/`: what `geartrain deploy` prints, in files.
+
+It also writes the Dockerfile of the server, of the same recipe as the images of `geartrain build`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from geartrain.cli.main import app
+from geartrain.platforms.dockerfile import Recipe, write_dockerfile
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -52,8 +56,25 @@ def printed(*words: str) -> str:
     return stdout.getvalue()
 
 
+def dockerfile() -> str:
+    """Return the Dockerfile of the server."""
+    sources = ("pyproject.toml", "README.md", "LICENSE", "constraints.txt")
+    recipe = Recipe(
+        python="3.12",
+        comment=[
+            "The server, without models: they are mounted at /models, or `geartrain build` makes an image of them.",
+            "docs/deploy.md says more.",
+        ],
+        build_arguments=["EXTRAS="],
+        build_copies=[*((name, f"/build/{name}") for name in sources), ("src/", "/build/src/")],
+        install=[["-c", "/build/constraints.txt", '"/build$EXTRAS"']],
+    )
+    return write_dockerfile(recipe)
+
+
 def main() -> None:
     """Write the files."""
+    (ROOT / "Dockerfile").write_text(dockerfile())
     for name, text in files().items():
         path = ROOT / "deploy" / name
         path.parent.mkdir(parents=True, exist_ok=True)

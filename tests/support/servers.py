@@ -281,13 +281,15 @@ class ServerProcess:
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
         grpc: tuple[str, ...] = ("--grpc-port", "off"),
+        under: tuple[str, ...] = (),
     ) -> None:
-        """Start it; gRPC is off unless `arguments` or `grpc` say otherwise."""
+        """Start it, `under` another program if one is given; gRPC is off unless `arguments` or `grpc` say otherwise."""
         if modes.current().is_hosted:
             pytest.skip("a process of its own has its own wire")
         grpc = () if "--grpc-port" in arguments else grpc
         self.popen = subprocess.Popen(
             [
+                *under,
                 sys.executable,
                 "-m",
                 "geartrain",
