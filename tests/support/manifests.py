@@ -8,13 +8,17 @@ their documentation.
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import re
+import sys
+import types
 from collections.abc import Mapping
 from typing import Any, Final
 
-import kserve.models
-import kubernetes.client.models
 import kubernetes_validate
+import kubernetes_validate.utils
 
 _QUANTITY: Final = "ResourceQuantity"
 _QUANTITIES: Final = re.compile(r"\d+(\.\d+)?([KMGTPE]i|[numkMGTPE])?")
@@ -58,6 +62,31 @@ _KSERVE: Final = {
     "ClusterServingRuntime": "V1alpha1ClusterServingRuntime",
     "InferenceService": "V1beta1InferenceService",
 }
+
+
+# It reads the schemas, a megabyte, for each object that it checks.
+kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
+
+
+@functools.cache
+def _kserve_types() -> Any:
+    """Return the types of KServe alone: its messages of gRPC and those of tritonclient cannot be in one process.
+
+    They take a second to be imported.
+    """
+    spec = importlib.util.find_spec("kserve")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    package = types.ModuleType("kserve")
+    package.__path__ = list(spec.submodule_search_locations)
+    before = dict(sys.modules)
+    sys.modules["kserve"] = package
+    try:
+        return importlib.import_module("kserve.models")
+    finally:
+        for name in [each for each in sys.modules if each.partition(".")[0] == "kserve"]:
+            del sys.modules[name]
+        sys.modules.update({name: each for name, each in before.items() if name.partition(".")[0] == "kserve"})
 
 
 class InvalidManifestError(ValueError):
@@ -127,7 +156,8 @@ def _check_table(value: Any, fields: Mapping[str, Any], path: str) -> None:
 
 def _check_model(value: Any, name: str, path: str) -> None:
     """Check by a type of KServe or Kubernetes, whose own constructor knows what has to be there."""
-    model = getattr(kserve.models, name, None) or getattr(kubernetes.client.models, name)
+    kubernetes_types = importlib.import_module("kubernetes.client.models")
+    model = getattr(_kserve_types(), name, None) or getattr(kubernetes_types, name)
     attributes = {written: attribute for attribute, written in model.attribute_map.items()}
     for key, each in _mapping(value, path).items():
         if key not in attributes:
