@@ -9,8 +9,6 @@ import zipfile
 from importlib import metadata
 from typing import Final
 
-import geartrain
-
 _NAME: Final = "geartrain"
 _TAG: Final = "py3-none-any"
 _PASSED_OVER: Final = frozenset({".pyc", ".pyo"})
@@ -19,7 +17,7 @@ _DATE: Final = (2020, 1, 1, 0, 0, 0)  # of each file: the same package is the sa
 
 def write_wheel(folder: pathlib.Path) -> pathlib.Path:
     """Write the wheel into a folder and return its path. Source: the binary distribution format of PyPA."""
-    package = pathlib.Path(geartrain.__file__).parent
+    package = pathlib.Path(__file__).parents[1]
     installed = metadata.distribution(_NAME)
     info = f"{_NAME}-{installed.version}.dist-info"
     contents = {
