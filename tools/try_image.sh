@@ -14,7 +14,9 @@ export BUILDAH_ISOLATION=chroot CONTAINERS_STORAGE_CONF="$work/storage.conf"
 printf '[storage]\ndriver = "vfs"\ngraphroot = "%s/store"\nrunroot = "%s/run"\n' "$work" "$work" >"$work/storage.conf"
 server=
 finish() {
-  [ -z "$server" ] || kill -9 "$server" 2>/dev/null || true
+  # The server is the child of unshare; it has another user, and so no signal when unshare ends.
+  # shellcheck disable=SC2046  # several ids
+  [ -z "$server" ] || kill -9 $(ps -o pid= --ppid "$server") "$server" 2>/dev/null || true
   buildah rm -a >/dev/null 2>&1 || true
   rm -rf "$work"
 }
