@@ -29,7 +29,7 @@ from geartrain.worker.loading.signature import (
     return_text,
 )
 
-__all__ = ["LoadError", "LoadedRunner", "load", "load_target"]
+__all__ = ["LoadError", "LoadedRunner", "load", "load_object", "load_target"]
 
 _PACKAGE: Final = "geartrain_model"
 """The package that a runner's file is in for its relative imports, where its folder is none that can be imported."""
@@ -65,11 +65,17 @@ def load(ref: str, root: Path, mode: Mode = "predict", *, batching: Mapping[str,
     """
     root = root.resolve()
     target, where = load_target(ref, root, mode)
+    return load_object(target, where, root, mode=mode, batching=batching)
+
+
+def load_object(
+    target: Any, where: str, root: Path, *, mode: Mode = "predict", batching: Mapping[str, Any] | None = None
+) -> LoadedRunner:
+    """Make a model of a class or a function that is imported already; `where` is its file. As `load` otherwise."""
     if inspect.isclass(target):
         instance, run, owner = _make(target, where, root, mode=mode)
     else:
-        name = ref.partition(":")[2]
-        instance, run, owner = None, target, f"{getattr(target, '__name__', name)}()"
+        instance, run, owner = None, target, f"{getattr(target, '__name__', type(target).__name__)}()"
     try:
         described = _read(run, owner, mode=mode, settings=batching)
     except UnsupportedAnnotationError as error:

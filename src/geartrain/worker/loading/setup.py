@@ -44,6 +44,18 @@ def read_setup(setup: Setup, root: Path) -> tuple[Setup, frozenset[str]]:
     return (_with_path(setup) if has_path else setup), taken
 
 
+def arguments_of_setup(taken: frozenset[str], weights: str | None) -> dict[str, Any]:
+    """Return the arguments for a `setup()` that takes those of `GIVEN`; `device` is that of this process."""
+    arguments: dict[str, Any] = {}
+    if "weights" in taken:
+        arguments["weights"] = weights
+    if "device" in taken:
+        from geartrain.authoring.devices import own_device  # late: few models ask
+
+        arguments["device"] = own_device()
+    return arguments
+
+
 def _is_path(annotation: Any, setup: Setup) -> bool:
     """Tell whether weights are a path and never text; an annotation that cannot be evaluated is left aside."""
     if annotation is inspect.Parameter.empty:

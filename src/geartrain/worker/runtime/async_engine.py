@@ -212,7 +212,8 @@ def close_loop(loop: asyncio.AbstractEventLoop) -> None:
     for task in tasks:
         task.cancel()
     with contextlib.suppress(BaseException):
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        if tasks:  # without any, `gather` would make another loop
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
 

@@ -33,6 +33,7 @@ from geartrain.worker.debugging.aids import Aids
 from geartrain.worker.errors import describe_error, format_error
 from geartrain.worker.loading import cog_alias
 from geartrain.worker.loading.loader import LoadedRunner, LoadError, load
+from geartrain.worker.loading.setup import arguments_of_setup
 from geartrain.worker.runtime.cancellation import CancelRegion
 from geartrain.worker.runtime.control import ControlThread
 from geartrain.worker.runtime.own_metrics import MetricsSender
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from geartrain.worker.calls.call import Call
-    from geartrain.worker.values.output_check import Contract
 
 
 class _SetupFailedError(Exception):
@@ -181,8 +181,7 @@ class _Session:
         if runner.setup is None:
             return
         try:
-            arguments = self._arguments_of_setup(runner)
-            result = runner.setup(**arguments)
+            result = runner.setup(**arguments_of_setup(runner.setup_takes, self._init.weights))
             if hasattr(result, "__await__"):
                 self._await(result)
         except BaseException as error:
@@ -190,16 +189,6 @@ class _Session:
             self._setup_log("stderr", format_error(error))
             msg = f"setup() failed: {describe_error(error)}"
             raise _SetupFailedError(msg) from error
-
-    def _arguments_of_setup(self, runner: LoadedRunner) -> dict[str, Any]:
-        arguments: dict[str, Any] = {}
-        if "weights" in runner.setup_takes:
-            arguments["weights"] = self._init.weights
-        if "device" in runner.setup_takes:
-            from geartrain.authoring.devices import own_device
-
-            arguments["device"] = own_device()
-        return arguments
 
     def _await(self, awaitable: Any) -> None:
         if self._loop is not None:
@@ -214,32 +203,22 @@ class _Session:
 
     # from Ready on
 
-    def _contract(self, runner: LoadedRunner) -> Contract | None:
-        """What the outputs are held to: an error for a model of geartrain's, and for one of Cog's a warning, once."""
-        if not runner.returns:
-            return None
-        from geartrain.worker.values.output_check import Contract
-
-        if not runner.for_cog:
-            return Contract(runner.returns)
-
-        def warn(text: str) -> None:
-            text = f"{text}; it is passed on, as Cog does, and so is the next one, without a warning"
-            with self._region.shield:  # a chunk is checked where a cancel can strike
-                self._control.send(WorkerLog("geartrain.worker", "warning", text))
-
-        return Contract(runner.returns, warn)
+    def _warn(self, text: str) -> None:
+        with self._region.shield:  # a chunk is checked where a cancel can strike
+            self._control.send(WorkerLog("geartrain.worker", "warning", text))
 
     def _serve(self, runner: LoadedRunner, channels: list[Channel], flush_c: Any) -> None:
         from geartrain.worker.calls.tools import tools_of_model
         from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles
         from geartrain.worker.values.faults import note_run
+        from geartrain.worker.values.output_check import contract_of
         from geartrain.worker.values.outputs import OutputEncoder
         from geartrain.worker.values.temporary_files import TemporaryFiles, may_hold_files
 
         note_run(runner.run)
         signature = runner.signature
-        encoder = OutputEncoder(signature.output, self._contract(runner))
+        contract = contract_of(runner.returns, for_cog=runner.for_cog, warn=self._warn)
+        encoder = OutputEncoder(signature.output, contract)
         tools = tools_of_model(
             runner.parameters, signature, runner.batching, encoder=encoder, router=self._router, control=self._control
         )

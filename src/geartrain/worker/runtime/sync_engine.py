@@ -6,7 +6,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from geartrain.authoring import CancelationException
 from geartrain.ipc.messages import Predict, SlotToWorker, decode_slot_to_worker
@@ -18,7 +18,8 @@ from geartrain.worker.runtime.cancellation import CancelRegion
 from geartrain.worker.runtime.control import run_async
 from geartrain.worker.values.faults import note_yield
 
-_STREAMS = (types.GeneratorType, map, filter, zip)
+STREAMS: Final = (types.GeneratorType, map, filter, zip)
+"""What is given chunk by chunk whatever the annotation says."""
 
 
 class SyncEngine:
@@ -104,7 +105,7 @@ class SyncEngine:
                 if not region.enter(call.serial):
                     return call.cancelled
                 value = self._run(**arguments)
-                if self._streams or isinstance(value, _STREAMS):
+                if self._streams or isinstance(value, STREAMS):
                     self._give(value, call)
                     report = call.succeed_stream
                 else:

@@ -76,7 +76,7 @@ class BatchBinder:
             arguments = self._join(bound)
             if stacked is not None:
                 arguments.update(stacked)
-        padded = self._padded(size)
+        padded = self.padded(size)
         if padded > size:
             for name in (*self._tensors, *self._lists):
                 if arguments[name] is not None:
@@ -139,7 +139,8 @@ class BatchBinder:
                 arguments[name] = None if first[name] is None else [each for value in values for each in value]
         return arguments
 
-    def _padded(self, size: int) -> int:
+    def padded(self, size: int) -> int:
+        """Return how many rows a call has, of which so many are those of its requests."""
         if not self._pad_to:
             return size
         return next((fixed for fixed in self._pad_to if fixed >= size), size) if size else 0

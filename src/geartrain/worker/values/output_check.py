@@ -57,6 +57,17 @@ class Contract(NamedTuple):
     warn: Callable[[str], None] | None = None  # takes the one warning about a wrong output; None: it is an error
 
 
+def contract_of(returns: str, *, for_cog: bool, warn: Callable[[str], None]) -> Contract | None:
+    """Return what the outputs of a model are held to: an error for a model of geartrain's, a warning for one of Cog's.
+
+    `returns` is what it is annotated to return; nothing is held to an annotation that is not there.
+    """
+    if not returns or not for_cog:
+        return Contract(returns) if returns else None
+    rest = "it is passed on, as Cog does, and so is the next one, without a warning"
+    return Contract(returns, lambda text: warn(f"{text}; {rest}"))
+
+
 class Mismatch:
     """A value that is not of the annotated type; `instead` says what came in words, where it is not the value."""
 
