@@ -35,13 +35,14 @@ def geartrain(tmp_path: Path, optimized: str) -> Command:
     def start(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         with socket.create_server(("", 0)) as unused:
             port = unused.getsockname()[1]
+        path = os.pathsep.join(filter(None, (optimized, os.environ.get("PYTHONPATH"))))
         return subprocess.run(
             [sys.executable, "-m", "geartrain", *arguments],
             check=False,
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "PORT": str(port), "PYTHONPATH": optimized, **environ},
+            env={**os.environ, "PORT": str(port), "PYTHONPATH": path, **environ},
         )
 
     return start
@@ -58,11 +59,13 @@ def told(done: subprocess.CompletedProcess[str]) -> list[str]:
 def test_first_model_runs_as_it_is_and_is_well(geartrain: Command, tmp_path: Path) -> None:
     done = geartrain("init", "my pets/first")
     assert (done.returncode, done.stderr) == (0, "")
+    names = ("run.py", "test_first.py", "README.md")
     assert done.stdout.splitlines() == [
-        "Wrote my pets/first/run.py and my pets/first/cog.yaml. Next:",
+        f"Wrote {', '.join(f'my pets/first/{name}' for name in names)} and my pets/first/cog.yaml. Next:",
         "",
         "  geartrain run 'my pets/first' -i name=world   one prediction, here",
         "  geartrain serve 'my pets/first'               over HTTP, on port 5000",
+        "  pytest 'my pets/first'                        its tests",
         "  geartrain doctor 'my pets/first'              what is wrong, if something is",
     ]
     done = geartrain("run", "my pets/first", "-i", "name=bob", "-i", "times=2")
@@ -70,7 +73,12 @@ def test_first_model_runs_as_it_is_and_is_well(geartrain: Command, tmp_path: Pat
     done = geartrain("doctor", "my pets/first")
     assert (done.returncode, told(done)) == (0, ["All is well."])
     folder = tmp_path / "my pets" / "first"
-    assert {path.name for path in folder.iterdir()} - {"__pycache__"} == {"cog.yaml", "run.py"}
+    assert {path.name for path in folder.iterdir()} - {"__pycache__"} == {
+        "README.md",
+        "cog.yaml",
+        "run.py",
+        "test_first.py",
+    }
 
 
 def test_what_is_in_comments_of_the_first_model_is_right_too(geartrain: Command, tmp_path: Path) -> None:
@@ -99,7 +107,7 @@ def test_nothing_is_overwritten_unless_forced(geartrain: Command, tmp_path: Path
     assert "  geartrain run -i name=world " in done.stdout
     assert "class Runner" in (tmp_path / "run.py").read_text()
     done = geartrain("init", ".")
-    assert done.stderr == "error: run.py and cog.yaml are there already; --force writes over them\n"
+    assert done.stderr.endswith(" and cog.yaml are there already; --force writes over them\n")
 
 
 def test_folder_that_cannot_be_made_is_one_sentence(geartrain: Command, tmp_path: Path) -> None:

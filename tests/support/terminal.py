@@ -40,6 +40,10 @@ class Terminal:
             pass
         return self.shown
 
+    def type(self, keys: str) -> None:
+        """Type something; the command has to be one with the terminal as its stdin."""
+        os.write(self._fd, keys.encode())
+
     def _read(self) -> bool:
         try:
             more = os.read(self._fd, 65536)
@@ -51,15 +55,19 @@ class Terminal:
 
 @contextlib.contextmanager
 def on_terminal(
-    *arguments: str, cwd: Path | None = None, stdout: int | None = subprocess.DEVNULL, term: str = "xterm"
+    *arguments: str,
+    cwd: Path | None = None,
+    stdin: int | None = subprocess.DEVNULL,
+    stdout: int | None = subprocess.DEVNULL,
+    term: str = "xterm",
 ) -> Iterator[Terminal]:
-    """Run the command with a terminal as its stderr; `stdout=None` makes it that of its stdout as well."""
+    """Run the command with a terminal as its stderr; None makes it that of its stdin and stdout as well."""
     ours, theirs = pty.openpty()
     environ = {**os.environ, "TERM": term, "COLUMNS": "100"}
     environ.pop("LOG_FORMAT", None)
     process = subprocess.Popen(
         [sys.executable, "-m", "geartrain", *arguments],
-        stdin=subprocess.DEVNULL,
+        stdin=theirs if stdin is None else stdin,
         stdout=theirs if stdout is None else stdout,
         stderr=theirs,
         env=environ,

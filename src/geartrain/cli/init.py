@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
+import re
 import shlex
+import sys
 from collections.abc import Iterable
-from typing import Annotated, Final
+from enum import StrEnum
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
@@ -13,51 +17,35 @@ from geartrain.cli.failure import fail
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-_RUN: Final = '''\
-"""A model: setup() runs once, run() for each prediction."""
 
-from geartrain import BaseRunner, Input
+class Template(StrEnum):
+    """The models to begin with: folders beside this file."""
+
+    text = "text"
+    image = "image"
+    stream = "stream"
+    batch = "batch"
+    tensor = "tensor"
+    train = "train"
 
 
-class Runner(BaseRunner):
-    def setup(self) -> None:
-        # Load weights here. Predictions are served once this has returned.
-        self.greeting = "Hello"
+class _About(NamedTuple):
+    what: str
+    inputs: str  # of `geartrain run`
+    needs: tuple[str, str] | None = None  # a module, and the package that has it
 
-    # Each parameter is an input of the API, checked before run() is called. Its annotation says what it takes: str,
-    # int, float, bool, list[...], dict, Literal["a", "b"], geartrain's Path for a file and its Secret for a password.
-    def run(
-        self,
-        name: str = Input(description="Whom to greet", min_length=1),
-        times: int = Input(description="How often", ge=1, le=10, default=1),
-    ) -> str:
-        # What is printed becomes the prediction's log.
-        print(f"greeting {name}")
-        # What is returned becomes its output: also a list, a dict, or a Path for a file. To send an output as it is
-        # made, annotate Iterator[str] from collections.abc, and yield.
-        return " ".join([f"{self.greeting}, {name}!"] * times)
-'''
-_CONFIG: Final = """\
-# How geartrain runs this model.
 
-# The file, and the class in it.
-run: run.py:Runner
-
-# How many predictions run at once. More than one needs `async def run(...)`.
-# concurrency:
-#   max: 4
-
-# Environment variables of the model.
-# environment:
-#   - TOKENIZERS_PARALLELISM=false
-
-# What the model needs. `geartrain doctor` compares it with what is installed.
-# build:
-#   python_version: "3.12"
-#   python_packages:
-#     - numpy>=2.1
-"""
-_FILES: Final = {"run.py": _RUN, "cog.yaml": _CONFIG}
+_TEMPLATES: Final = {
+    Template.text: _About("text in, text out", "-i name=world"),
+    Template.image: _About("a picture in, a picture out", "-i image=@picture.png", ("PIL", "pillow")),
+    Template.stream: _About("text that comes word by word", "-i prompt='one two three'"),
+    Template.batch: _About("many requests in one call", "-i text='how many words'"),
+    Template.tensor: _About("arrays in, arrays out", "-i 'features=[[1, 0, 0]]'"),
+    Template.train: _About("a model that is trained, and its training", "-i x=2"),
+}
+_FOLDER: Final = pathlib.Path(__file__).parent / "templates"
+_TEST: Final = "test_model.py"
+_README: Final = "README.md"
 
 
 @app.command()
@@ -66,34 +54,71 @@ def init(
         pathlib.Path, typer.Argument(metavar="DIR", help="Where to write it; made if it is not there.")
     ] = pathlib.Path(),
     *,
+    template: Annotated[
+        Template | None,
+        typer.Option("--template", "-t", help="Which model; asked for on a terminal, and otherwise text."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over files that are there already.")] = False,
 ) -> None:
     """Write a first model into DIR, by default the current folder.
 
-    It is a run.py and a cog.yaml, which run as they are, with comments on what else they may hold.
+    It is a run.py, a cog.yaml, a test and a README.md, which work as they are.
     """
-    paths = {name: folder / name for name in _FILES}
-    present = [str(path) for path in paths.values() if path.exists()]
+    if template is None:
+        template = _asked() if sys.stdin.isatty() and sys.stdout.isatty() else Template.text
+    files = _files(template, folder)
+    present = [str(folder / name) for name in files if (folder / name).exists()]
     if present and not force:
         are = "is" if len(present) == 1 else "are"
-        fail(f"{' and '.join(present)} {are} there already; --force writes over {'it' if are == 'is' else 'them'}")
+        fail(f"{_listed(present)} {are} there already; --force writes over {'it' if are == 'is' else 'them'}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, path in paths.items():
-            path.write_text(_FILES[name], encoding="utf-8")
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         fail(f"cannot write {error.filename or folder}: {error.strerror}")
-    _say_what_is_next(folder, paths.values())
+    _say_what_is_next(folder, _TEMPLATES[template], [str(folder / name) for name in files])
 
 
-def _say_what_is_next(folder: pathlib.Path, written: Iterable[pathlib.Path]) -> None:
-    print(f"Wrote {' and '.join(map(str, written))}. Next:\n")
+def _asked() -> Template:
+    for each, about in _TEMPLATES.items():
+        print(f"  {each:7} {about.what}")
+    return Template(typer.prompt("Template", default="text", type=Template))
+
+
+def _files(template: Template, folder: pathlib.Path) -> dict[str, str]:
+    """Return the texts of a template by the names of their files; a README that is there stays.
+
+    A test is called like its folder: pytest takes no two tests of one name from folders that are no packages.
+    """
+    name = folder.resolve().name or "model"
+    test = f"test_{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_') or 'model'}.py"
+    files = {}
+    for path in sorted((_FOLDER / template).iterdir(), key=lambda path: (path.suffix != ".py", path.name)):
+        if path.is_file():
+            text = path.read_text(encoding="utf-8").replace("{{name}}", name)
+            files[test if path.name == _TEST else path.name] = text
+    if (folder / _README).exists():
+        del files[_README]
+    return files
+
+
+def _say_what_is_next(folder: pathlib.Path, about: _About, written: Iterable[str]) -> None:
+    print(f"Wrote {_listed(written)}. Next:\n")
     target = "" if folder == pathlib.Path() else f" {shlex.quote(str(folder))}"
-    steps = (
-        (f"geartrain run{target} -i name=world", "one prediction, here"),
+    steps = [
+        (f"geartrain run{target} {about.inputs}", "one prediction, here"),
         (f"geartrain serve{target}", "over HTTP, on port 5000"),
+        (f"pytest{target}", "its tests"),
         (f"geartrain doctor{target}", "what is wrong, if something is"),
-    )
+    ]
+    if about.needs is not None and importlib.util.find_spec(about.needs[0]) is None:
+        steps.insert(0, (f"{shlex.quote(sys.executable)} -m pip install {about.needs[1]}", "what the model needs"))
     width = max(len(command) for command, _ in steps)
     for command, what in steps:
         print(f"  {command:{width}}   {what}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -5,16 +5,15 @@ Values come out as JSON; whether they keep to `ge`, `max_length` and the like is
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
-import mimetypes
 import pathlib
 import stat
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, Final
 
+from geartrain.domain.data_urls import data_url_of, media_type_of
 from geartrain.domain.errors import FieldError
 from geartrain.domain.signature.text_values import MismatchError, TextReader, encode_values, json_kind, parse_json
 from geartrain.domain.signature.types import InputField, Signature
@@ -144,9 +143,7 @@ def _file(text: str) -> str:
 
 def data_url(name: str) -> str:
     """Return the file's content as a `data:` URL, its media type guessed from the name; raises InputError."""
-    content = _read(name)
-    media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+    return data_url_of(_read(name), media_type_of(name))
 
 
 def _read(name: str) -> bytes:
