@@ -1,6 +1,6 @@
 """A model server: one model class, every protocol.
 
-This is the authoring API, what a model imports, and `asgi`, which serves models inside another server.
+This is the authoring API, what a model imports; `asgi`, which serves models inside another server; and the clients.
 """
 
 from __future__ import annotations
@@ -35,16 +35,20 @@ if TYPE_CHECKING:
     import os
     from typing import Unpack
 
+    from geartrain.client.async_client import AsyncClient
+    from geartrain.client.client import Client
     from geartrain.server.asgi import AsgiOptions
     from geartrain.transport.asgi import AsgiApplication
 
 __all__ = [
+    "AsyncClient",
     "AsyncConcatenateIterator",
     "BaseModel",
     "BasePredictor",
     "BaseRunner",
     "CancelationException",
     "CancellationException",
+    "Client",
     "ConcatenateIterator",
     "File",
     "Input",
@@ -75,3 +79,14 @@ def asgi(model: str | os.PathLike[str] | None = None, **options: Unpack[AsgiOpti
     from geartrain.server.asgi import make_application
 
     return make_application(model, **options)
+
+
+def __getattr__(name: str) -> object:
+    """Import the clients when they are first asked for: a model needs none, and they need packages."""
+    if name not in {"AsyncClient", "Client"}:
+        raise AttributeError(f"module 'geartrain' has no attribute {name!r}", name=name, obj=None)
+    from geartrain import client
+
+    found: object = getattr(client, name)
+    globals()[name] = found
+    return found

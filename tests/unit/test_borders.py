@@ -28,10 +28,18 @@ def packages_in(modules: set[str]) -> set[str]:
 
 def test_authoring_api_loads_no_other_package() -> None:
     heavy = {"asyncio", "httpx", "jsonschema_rs", "msgspec", "numpy", "pydantic", "starlette", "structlog", "typer"}
-    modules = loaded_by("import geartrain; [getattr(geartrain, name) for name in geartrain.__all__]")
+    clients = "{'AsyncClient', 'Client'}"  # are loaded when they are asked for
+    modules = loaded_by(f"import geartrain; [getattr(geartrain, name) for name in {{*geartrain.__all__}} - {clients}]")
     assert not packages_in(modules) & heavy
-    others = {"apis", "bridge", "cli", "ipc", "outbound", "project", "server", "service", "transport", "worker"}
+    others = {"apis", "bridge", "cli", "client", "ipc", "outbound", "project", "server", "service", "transport", "worker"}
     assert not {name.split(".")[1] for name in modules if name.startswith("geartrain.")} & others
+
+
+def test_client_loads_nothing_of_the_server() -> None:
+    modules = loaded_by("from geartrain import AsyncClient, Client; Client('http://127.0.0.1:1').close()")
+    inside = {name.split(".")[1] for name in modules if name.startswith("geartrain.")}
+    assert inside <= {"authoring", "client", "domain"}
+    assert "numpy" not in modules
 
 
 def worker_modules() -> list[str]:

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
+from geartrain.client.errors import InvalidInputError
 from geartrain.worker.values.faults import OutputError
 
 __all__ = ["CanceledError", "InvalidInputError", "OutputError", "RequestFailedError", "ServerError"]
-
-
-class InvalidInputError(ValueError):
-    """A server would refuse these inputs.
-
-    `detail` is what its answer with status 422 says: a dict for each fault, with `loc`, `msg` and `type`.
-    """
-
-    def __init__(self, detail: Iterable[dict[str, Any]]) -> None:
-        self.detail = [{**fault, "loc": list(fault["loc"])} for fault in detail]
-        super().__init__("\n".join([f"{'.'.join(fault['loc'][1:])}: {fault['msg']}" for fault in self.detail]))
 
 
 class RequestFailedError(Exception):

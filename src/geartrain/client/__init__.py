@@ -1,0 +1,45 @@
+"""Clients of a geartrain server: `Client`, and `AsyncClient` for asyncio. See docs/client.md."""
+
+from __future__ import annotations
+
+from geartrain.client.async_client import AsyncClient, AsyncHandle, AsyncModel, AsyncStream
+from geartrain.client.client import Client, Handle, Model, Stream
+from geartrain.client.errors import (
+    AccessError,
+    BusyError,
+    ClientError,
+    InvalidInputError,
+    NotFoundError,
+    PredictionCanceledError,
+    PredictionFailedError,
+    RefusedError,
+    TimedOutError,
+    UnreachableError,
+)
+from geartrain.client.events import Event
+from geartrain.client.files import OutputFile
+from geartrain.client.predictions import Prediction
+
+__all__ = [
+    "AccessError",
+    "AsyncClient",
+    "AsyncHandle",
+    "AsyncModel",
+    "AsyncStream",
+    "BusyError",
+    "Client",
+    "ClientError",
+    "Event",
+    "Handle",
+    "InvalidInputError",
+    "Model",
+    "NotFoundError",
+    "OutputFile",
+    "Prediction",
+    "PredictionCanceledError",
+    "PredictionFailedError",
+    "RefusedError",
+    "Stream",
+    "TimedOutError",
+    "UnreachableError",
+]

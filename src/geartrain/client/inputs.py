@@ -1,0 +1,90 @@
+"""The body of a request: JSON, or a form for large files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from geartrain.authoring.secret import Secret
+from geartrain.client.files import Upload, upload_of
+from geartrain.domain.signature.types import Kind, Signature
+
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_TEXTS: Final[frozenset[Kind]] = frozenset({"string", "secret", "path", "file"})
+_JSON: Final[frozenset[Kind]] = frozenset({"integer", "number", "boolean", "array", "record", "object", "tensor"})
+
+
+class Form(NamedTuple):
+    """The inputs as fields of `multipart/form-data`."""
+
+    fields: dict[str, str]
+    files: list[tuple[str, Upload]]
+
+
+def plain_inputs(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return inputs that can be encoded as JSON, in which files are `data:` URLs. Raises `OSError`."""
+    if all(type(value) in _SCALARS for value in inputs.values()):
+        return inputs
+    return {name: _plain(value) for name, value in inputs.items()}
+
+
+def large_files(inputs: Mapping[str, Any]) -> dict[str, list[Upload]]:
+    """Return the files that are inputs by themselves, or in lists, if one of them is large; else none."""
+    found: dict[str, list[Upload]] = {}
+    for name, value in inputs.items():
+        if type(value) in _SCALARS:
+            continue
+        values = value if isinstance(value, list | tuple) else [value]
+        uploads = [upload for each in values if (upload := upload_of(each)) is not None]
+        if uploads and len(uploads) == len(values):
+            found[name] = uploads
+    return found if any(upload.is_large for uploads in found.values() for upload in uploads) else {}
+
+
+def form_of(inputs: Mapping[str, Any], files: Mapping[str, list[Upload]], signature: Signature) -> Form | None:
+    """Return the inputs as a form; None if there is a value that the server could read in another way."""
+    kinds = {field.name: field.type.kind for field in signature.inputs}
+    fields: dict[str, str] = {}
+    for name, value in inputs.items():
+        kind = kinds.get(name)
+        if name in files:
+            continue
+        if isinstance(value, str) and kind in _TEXTS:
+            fields[name] = value
+        elif value is not None and kind in _JSON and not isinstance(value, str):
+            fields[name] = encode(_plain(value)).decode()
+        else:
+            return None
+    return Form(fields, [(name, upload) for name, uploads in files.items() for upload in uploads])
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as JSON. Raises `TypeError` for what JSON cannot carry."""
+    return msgspec.json.encode(value, enc_hook=_object)
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    upload = upload_of(value)
+    return value if upload is None else upload.data_url()
+
+
+def _object(value: Any) -> Any:
+    """Return a simpler form of an object: an array as nested lists, a secret as its text, a model as its fields."""
+    if isinstance(value, Secret):
+        return value.get_secret_value()
+    for method in ("tolist", "model_dump"):
+        simplify = getattr(value, method, None)
+        if callable(simplify):
+            return simplify()
+    fields = getattr(value, "__dict__", None)
+    if isinstance(fields, dict) and fields:
+        return fields
+    raise TypeError(f"an input of type {type(value).__name__} cannot be sent as JSON")

@@ -1,0 +1,83 @@
+"""A prediction as a client sees it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar, cast
+
+import msgspec
+
+from geartrain.client.errors import ClientError, PredictionCanceledError, PredictionFailedError
+from geartrain.client.files import with_files
+
+T = TypeVar("T")
+
+Status = Literal["starting", "processing", "succeeded", "failed", "canceled"]
+
+
+class Prediction(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """How a prediction stands, or how it has ended.
+
+    Of a model that streams, `output` is the list of what it has yielded so far. `metrics` has `predict_time`, in
+    seconds.
+    """
+
+    id: str = ""
+    status: Status
+    output: T | None = None
+    error: str | None = None
+    logs: str = ""
+    metrics: dict[str, Any] = {}
+    input: dict[str, Any] = {}
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return self.status in {"succeeded", "failed", "canceled"}
+
+    def result(self) -> T:
+        """Return the output. Raises `PredictionFailedError` and `PredictionCanceledError`."""
+        if self.status == "failed":
+            raise PredictionFailedError(self)
+        if self.status == "canceled":
+            raise PredictionCanceledError(self)
+        return cast("T", self.output)
+
+
+class Reader(Generic[T]):
+    """Reads answers of one model; `output` is the type of what it gives, `Any` for JSON as it is."""
+
+    def __init__(self, output: Any) -> None:
+        self._output = output
+        self._decode = msgspec.json.Decoder(Prediction[Any]).decode
+
+    def read(self, content: bytes) -> Prediction[T]:
+        """Read a whole prediction. Raises `ClientError`."""
+        try:
+            prediction = self._decode(content)
+        except msgspec.DecodeError as error:
+            raise ClientError(f"the answer is no prediction: {error}") from error
+        return self._whole(prediction) if self._output is not Any or b'"data:' in content else prediction
+
+    def convert(self, plain: Any) -> Prediction[T]:
+        """As `read`, of JSON that is decoded."""
+        try:
+            return self._whole(msgspec.convert(plain, Prediction[Any]))
+        except msgspec.ValidationError as error:
+            raise ClientError(f"the stream ends with no prediction: {error}") from error
+
+    def _whole(self, prediction: Prediction[Any]) -> Prediction[T]:
+        if prediction.output is None or not prediction.is_over:  # what there is of a stream
+            return prediction
+        return msgspec.structs.replace(prediction, output=self._value(prediction.output))
+
+    def _value(self, plain: Any) -> T:
+        if self._output is Any:
+            return cast("T", with_files(plain))
+        try:
+            return cast("T", msgspec.convert(plain, self._output))
+        except msgspec.ValidationError as error:
+            raise ClientError(f"the output is not of type {self._output}: {error}") from error

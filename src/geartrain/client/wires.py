@@ -1,0 +1,173 @@
+"""Carries out what `asks` yields, over httpx: `Wire` blocks, `AsyncWire` awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import httpx
+
+from geartrain.authoring import __version__
+from geartrain.client.asks import Reply, Send, Steps, Wait
+from geartrain.client.errors import ClientError, TimedOutError, UnreachableError
+
+R = TypeVar("R")
+
+_CONNECTIONS: Final = 100  # at once; further requests wait for one
+_BAD: Final = 400
+_CUT: Final = "the stream has broken off before its end"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a server is reached; see `Client`."""
+
+    url: str
+    key: str | None
+    verify: bool | str | ssl.SSLContext
+    timeout: float | None
+    connect_timeout: float
+    headers: Mapping[str, str]
+
+    def of_httpx(self) -> dict[str, Any]:
+        """Return the arguments of a client of httpx."""
+        headers = {"user-agent": f"geartrain-client/{__version__}", **self.headers}
+        if self.key is not None:
+            headers["authorization"] = f"Bearer {self.key}"
+        verify = ssl.create_default_context(cafile=self.verify) if isinstance(self.verify, str) else self.verify
+        return {
+            "headers": headers,
+            "verify": verify,
+            "timeout": httpx.Timeout(self.timeout, connect=self.connect_timeout, pool=None),
+            "limits": httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
+        }
+
+
+class Wire:
+    """For clients that block."""
+
+    def __init__(self, options: Options) -> None:
+        self._url = options.url.rstrip("/")
+        self._http = httpx.Client(**options.of_httpx())
+
+    def run(self, steps: Steps[R]) -> R:
+        """Carry out a question to its end."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = self._do(step)
+                except ClientError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+
+    def read(self, pieces: Iterator[bytes]) -> bytes:
+        """Return the next piece of an answer that streams."""
+        try:
+            return next(pieces)
+        except StopIteration:
+            raise UnreachableError(_CUT) from None
+        except httpx.HTTPError as error:
+            raise error_of(error, self._url) from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _do(self, step: Send | Wait) -> Reply | httpx.Response | None:
+        if isinstance(step, Wait):
+            time.sleep(step.seconds)
+            return None
+        try:
+            with ExitStack() as files:
+                request = self._http.build_request(step.method, self._url + step.path, **_body(step, files))
+                response = self._http.send(request, stream=step.streams)
+            if step.streams:
+                if response.status_code < _BAD:
+                    return response
+                response.read()
+        except httpx.HTTPError as error:
+            raise error_of(error, self._url) from error
+        return Reply(response.status_code, response.headers, response.content)
+
+
+class AsyncWire:
+    """For clients on an event loop."""
+
+    def __init__(self, options: Options) -> None:
+        self._url = options.url.rstrip("/")
+        self._http = httpx.AsyncClient(**options.of_httpx())
+
+    async def run(self, steps: Steps[R]) -> R:
+        """Carry out a question to its end."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = await self._do(step)
+                except ClientError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+
+    async def read(self, pieces: AsyncIterator[bytes]) -> bytes:
+        """Return the next piece of an answer that streams."""
+        try:
+            return await anext(pieces)
+        except StopAsyncIteration:
+            raise UnreachableError(_CUT) from None
+        except httpx.HTTPError as error:
+            raise error_of(error, self._url) from error
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def _do(self, step: Send | Wait) -> Reply | httpx.Response | None:
+        if isinstance(step, Wait):
+            await asyncio.sleep(step.seconds)
+            return None
+        try:
+            with ExitStack() as files:
+                request = self._http.build_request(step.method, self._url + step.path, **_body(step, files))
+                response = await self._http.send(request, stream=step.streams)
+            if step.streams:
+                if response.status_code < _BAD:
+                    return response
+                await response.aread()
+        except httpx.HTTPError as error:
+            raise error_of(error, self._url) from error
+        return Reply(response.status_code, response.headers, response.content)
+
+
+def error_of(error: httpx.HTTPError, url: str) -> ClientError:
+    """Return what an error of httpx means to the caller."""
+    if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
+        return TimedOutError(f"{url} has not answered in time")
+    return UnreachableError(f"{url} cannot be reached: {str(error) or type(error).__name__}")
+
+
+def _body(send: Send, files: ExitStack) -> dict[str, Any]:
+    """Return what a request says of its body; files are open until it is sent."""
+    if send.form is None:
+        return {"content": send.content, "headers": send.headers}
+    opened = []
+    for name, upload in send.form.files:
+        content = upload.opened()
+        if isinstance(upload.content, Path):
+            files.callback(content.close)  # type: ignore[union-attr] # a path is opened, bytes are themselves
+        opened.append((name, (upload.name, content, upload.media_type)))
+    return {"data": send.form.fields, "files": opened, "headers": send.headers}
