@@ -1,4 +1,4 @@
-"""What `Client.predict` costs over a bare POST of httpx, in turns, against one real server with a model that does nothing.
+"""What `Client.predict` costs over a bare POST of httpx, in turns, against a server whose model does nothing.
 
     python benchmarks/client.py [--rounds 20] [--calls 300]
 
@@ -31,6 +31,7 @@ def measure(call: Callable[[], object], calls: int) -> float:
 
 
 def main() -> None:
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--calls", type=int, default=300)

@@ -31,7 +31,19 @@ def test_authoring_api_loads_no_other_package() -> None:
     clients = "{'AsyncClient', 'Client'}"  # are loaded when they are asked for
     modules = loaded_by(f"import geartrain; [getattr(geartrain, name) for name in {{*geartrain.__all__}} - {clients}]")
     assert not packages_in(modules) & heavy
-    others = {"apis", "bridge", "cli", "client", "ipc", "outbound", "project", "server", "service", "transport", "worker"}
+    others = {
+        "apis",
+        "bridge",
+        "cli",
+        "client",
+        "ipc",
+        "outbound",
+        "project",
+        "server",
+        "service",
+        "transport",
+        "worker",
+    }
     assert not {name.split(".")[1] for name in modules if name.startswith("geartrain.")} & others
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from typing import Final, NoReturn
 
@@ -26,3 +28,9 @@ def complain(message: str) -> None:
 def warn(message: str) -> None:
     """Say on stderr what was passed over."""
     print(f"warning: {message}", file=sys.stderr)
+
+
+def silence_stdout() -> None:
+    """Handle a closed stdout; keep the interpreter from complaining of that when it flushes it at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

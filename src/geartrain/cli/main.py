@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from geartrain.cli import options
 
-_COMMANDS = ("serve", "dev", "run", "train", "schema", "init", "doctor", "keys", "build", "deploy")
+_COMMANDS = ("serve", "dev", "run", "call", "train", "schema", "init", "doctor", "keys", "build", "deploy")
 
 
 class _LateGroup(TyperGroup):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
@@ -39,6 +39,25 @@ LogLevel = Annotated[
 ]
 
 
+class Request(NamedTuple):
+    """What the command line says of one prediction: inputs as `texts` by name, or as one JSON `document`."""
+
+    texts: dict[str, list[str]]
+    document: dict[str, Any] | None
+    output: pathlib.Path | None
+
+
+def read_request(inputs: list[str] | None, json_input: str | None, output: pathlib.Path | None) -> Request:
+    """Look at all that can be looked at before there is a model. Raises `values.InputError`."""
+    if inputs and json_input is not None:
+        fail("--json is the whole input; leave -i out")
+    if output is not None and not output.parent.is_dir():
+        fail(f"cannot write {output}: there is no folder {output.parent}")
+    texts = values.split_pairs(inputs or ())
+    values.check_files(texts)
+    return Request(texts, None if json_input is None else values.parse_json_input(_whole(json_input)), output)
+
+
 def run_once(
     model: str | None,
     mode: Mode,
@@ -52,17 +71,11 @@ def run_once(
     aids: debugging.Aids = debugging.NO_AIDS,
 ) -> NoReturn:
     """Run the model once, or its training, and end the command; what is wrong is said before anything is started."""
-    if inputs and json_input is not None:
-        fail("--json is the whole input; leave -i out")
-    if output is not None and not output.parent.is_dir():
-        fail(f"cannot write {output}: there is no folder {output.parent}")
     aids.check()
     try:
         source = find_model(model, mode=mode, no_pickle=no_pickle)
         precheck(source)
-        texts = values.split_pairs(inputs or ())
-        values.check_files(texts)
-        document = None if json_input is None else values.parse_json_input(_whole(json_input))
+        request = read_request(inputs, json_input, output)
     except ProjectError as error:
         fail(error.message)
     except values.InputError as error:
@@ -75,9 +88,7 @@ def run_once(
     observer = RunObserver(source.name)
     plan = Plan(
         source=source,
-        texts=texts,
-        document=document,
-        output=output,
+        request=request,
         setup_timeout=setup_timeout,
         debugging=debugging.options_of(aids, observer),
     )

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
-import os
-import pathlib
 import signal
 import sys
 from collections.abc import Callable
@@ -18,8 +15,9 @@ import msgspec
 from geartrain.bridge.borrowing import Lender
 from geartrain.cli import values
 from geartrain.cli.answer import AnswerWriter, write_json
-from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain
+from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain, silence_stdout
 from geartrain.cli.files import OutputFileError
+from geartrain.cli.once import Request
 from geartrain.cli.startup import RunObserver
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.events import Completed, Log, Output, Start
@@ -37,12 +35,10 @@ _EXIT_CODES: Final = {Status.SUCCEEDED: 0, Status.FAILED: FAILURE, Status.CANCEL
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What the command line asked for: inputs as `texts` by name, or as one JSON `document`."""
+    """What the command line asked for."""
 
     source: ModelSource
-    texts: dict[str, list[str]]
-    document: dict[str, Any] | None
-    output: pathlib.Path | None
+    request: Request
     setup_timeout: float | None
     debugging: DebugOptions
 
@@ -83,7 +79,7 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
             observer.end()
             complain(str(error))
         except BrokenPipeError:
-            _silence_stdout()
+            silence_stdout()
             return NO_READER
         except asyncio.CancelledError:
             observer.end()
@@ -97,9 +93,9 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
 
 def _ask(deployment: Deployment, plan: Plan) -> NewPrediction:
     """Make the prediction's request; raise `InputError` or `GeartrainError` if it does not fit the signature."""
-    document = plan.document
+    document = plan.request.document
     if document is None:
-        document = values.build_input(deployment.interface.signature, plan.texts)
+        document = values.build_input(deployment.interface.signature, plan.request.texts)
     new = NewPrediction(input=values.encode_input(document))
     deployment.admission.check(new)
     return new
@@ -122,14 +118,14 @@ async def _answer(
     interrupts.ask_first(cancel)
     if prediction.status is Status.STARTING:
         observer.step("Fetching the input")
-    if plan.document is not None:
+    if plan.request.document is not None:
         await _follow(prediction, observer, lambda _chunk: None)
         observer.end()
-        write_json(_summary(prediction), plan.output)
+        write_json(_summary(prediction), plan.request.output)
     else:
         writer = AnswerWriter(
             deployment.interface.signature.output,
-            plan.output,
+            plan.request.output,
             before_text=observer.leave_stdout,
             file_first=plan.source.mode == "train",
         )
@@ -207,9 +203,3 @@ class _Interrupts:
             ask()
         elif self._task is not None:
             self._task.cancel()
-
-
-def _silence_stdout() -> None:
-    """Handle a closed stdout; keep the interpreter from complaining of that when it flushes it at exit."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -117,14 +117,14 @@ class RunObserver:
         self._is_held = False
         self._waiting: list[Callable[[], None]] = []
 
-    def begin(self) -> None:
-        """Setup begins."""
+    def begin(self, step: str = "") -> None:
+        """Setup begins, or another step."""
         if logs.is_terminal(sys.stderr):
             from rich.console import Console
 
             from geartrain.cli.activity import Activity  # late: the worker starts while this is imported
 
-            self._activity = Activity(Console(stderr=True, highlight=False), f"Setting up {self._name}")
+            self._activity = Activity(Console(stderr=True, highlight=False), step or f"Setting up {self._name}")
 
     def __call__(self, progress: Progress) -> None:
         """Show what setup wrote."""

@@ -26,7 +26,7 @@ from geartrain.client.errors import (
     TimedOutError,
     UnreachableError,
 )
-from geartrain.client.inputs import Form, encode, form_of, large_files, plain_inputs
+from geartrain.client.inputs import Form, encode, form_of, large_files, plain_inputs, with_uploads
 from geartrain.client.predictions import Prediction, Reader
 from geartrain.client.schema import signature_of
 from geartrain.domain.signature.types import Signature
@@ -115,7 +115,7 @@ class Asks(Generic[T]):
 
     def submit(self, inputs: Mapping[str, Any], own: str, *, webhook: str | None, events: Sequence[str]) -> Steps[None]:
         """Begin a prediction that goes on without the client."""
-        body: dict[str, Any] = {"input": plain_inputs(inputs)}
+        body: dict[str, Any] = {"input": plain_inputs(with_uploads(inputs))}
         if webhook is not None:
             body["webhook"] = webhook
         if events:
@@ -189,6 +189,7 @@ class Asks(Generic[T]):
 
     def _request(self, inputs: Mapping[str, Any]) -> Steps[Send]:
         """Return a request with the inputs, whose method and path are still to be said."""
+        inputs = with_uploads(inputs)
         files = large_files(inputs)
         if files:
             form = form_of(inputs, files, (yield from self.signature()))

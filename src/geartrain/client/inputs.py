@@ -23,6 +23,13 @@ class Form(NamedTuple):
     files: list[tuple[str, Upload]]
 
 
+def with_uploads(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return inputs whose files are `Upload`s; an open file is read, which can be done once only."""
+    if all(type(value) in _SCALARS for value in inputs.values()):
+        return inputs
+    return {name: _uploaded(value) for name, value in inputs.items()}
+
+
 def plain_inputs(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return inputs that can be encoded as JSON, in which files are `data:` URLs. Raises `OSError`."""
     if all(type(value) in _SCALARS for value in inputs.values()):
@@ -34,10 +41,8 @@ def large_files(inputs: Mapping[str, Any]) -> dict[str, list[Upload]]:
     """Return the files that are inputs by themselves, or in lists, if one of them is large; else none."""
     found: dict[str, list[Upload]] = {}
     for name, value in inputs.items():
-        if type(value) in _SCALARS:
-            continue
-        values = value if isinstance(value, list | tuple) else [value]
-        uploads = [upload for each in values if (upload := upload_of(each)) is not None]
+        values = value if isinstance(value, list) else [value]
+        uploads = [each for each in values if isinstance(each, Upload)]
         if uploads and len(uploads) == len(values):
             found[name] = uploads
     return found if any(upload.is_large for uploads in found.values() for upload in uploads) else {}
@@ -65,15 +70,25 @@ def encode(value: Any) -> bytes:
     return msgspec.json.encode(value, enc_hook=_object)
 
 
-def _plain(value: Any) -> Any:
+def _uploaded(value: Any) -> Any:
     if type(value) in _SCALARS:
         return value
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _uploaded(each) for name, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in value]
+        return [_uploaded(each) for each in value]
     upload = upload_of(value)
-    return value if upload is None else upload.data_url()
+    return value if upload is None else upload
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, Upload):
+        return value.data_url()
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 def _object(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from geartrain.client.errors import ClientError, TimedOutError, UnreachableError
 
 R = TypeVar("R")
 
-_CONNECTIONS: Final = 100  # at once; further requests wait for one
+_AT_ONCE: Final = 100  # requests; further ones wait. In the pool of httpx, a thousand that wait take seconds
 _BAD: Final = 400
 _CUT: Final = "the stream has broken off before its end"
 
@@ -45,7 +46,7 @@ class Options:
             "headers": headers,
             "verify": verify,
             "timeout": httpx.Timeout(self.timeout, connect=self.connect_timeout, pool=None),
-            "limits": httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
+            "limits": httpx.Limits(max_connections=None, max_keepalive_connections=_AT_ONCE),
         }
 
 
@@ -55,6 +56,7 @@ class Wire:
     def __init__(self, options: Options) -> None:
         self._url = options.url.rstrip("/")
         self._http = httpx.Client(**options.of_httpx())
+        self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     def run(self, steps: Steps[R]) -> R:
         """Carry out a question to its end."""
@@ -89,7 +91,7 @@ class Wire:
             time.sleep(step.seconds)
             return None
         try:
-            with ExitStack() as files:
+            with self._places, ExitStack() as files:
                 request = self._http.build_request(step.method, self._url + step.path, **_body(step, files))
                 response = self._http.send(request, stream=step.streams)
             if step.streams:
@@ -107,6 +109,7 @@ class AsyncWire:
     def __init__(self, options: Options) -> None:
         self._url = options.url.rstrip("/")
         self._http = httpx.AsyncClient(**options.of_httpx())
+        self._places = asyncio.BoundedSemaphore(_AT_ONCE)
 
     async def run(self, steps: Steps[R]) -> R:
         """Carry out a question to its end."""
@@ -141,9 +144,10 @@ class AsyncWire:
             await asyncio.sleep(step.seconds)
             return None
         try:
-            with ExitStack() as files:
-                request = self._http.build_request(step.method, self._url + step.path, **_body(step, files))
-                response = await self._http.send(request, stream=step.streams)
+            async with self._places:
+                with ExitStack() as files:
+                    request = self._http.build_request(step.method, self._url + step.path, **_body(step, files))
+                    response = await self._http.send(request, stream=step.streams)
             if step.streams:
                 if response.status_code < _BAD:
                     return response

@@ -1,0 +1,67 @@
+"""`geartrain call`: one prediction of a model that is served."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from geartrain.cli import once, values
+from geartrain.cli.failure import fail
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def call(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server, such as http://127.0.0.1:5000.")],
+    *,
+    inputs: once.Inputs = None,
+    json_input: once.JsonInput = None,
+    output: Annotated[
+        pathlib.Path | None,
+        typer.Option("--output", "-o", metavar="PATH", help="Write the output to this file, or into this folder."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", metavar="NAME", help="Which model, of a server that has several.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up when it takes longer.")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", envvar="GEARTRAIN_KEY", help="A key, as of `geartrain keys new`."),
+    ] = None,
+    cacert: Annotated[
+        pathlib.Path | None,
+        typer.Option("--cacert", metavar="FILE", help="The certificates to trust, in place of the system's."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Do not check the server's certificate; for tests alone.")
+    ] = False,
+) -> None:
+    """Run a model of the server at URL once, and print its output.
+
+    Inputs and output as of `geartrain run`. With a model that streams, the output comes as it is made.
+
+    Exit code: 0 when the prediction succeeded, 1 when it failed, 130 when Ctrl-C canceled it.
+    """
+    if not url.startswith(("http://", "https://")):
+        fail(f"{url!r} is no URL; write for example http://127.0.0.1:5000. `geartrain run` runs a model on disk")
+    if cacert is not None and not cacert.is_file():
+        fail(f"there is no file {cacert}")
+    try:
+        request = once.read_request(inputs, json_input, output)
+    except values.InputError as error:
+        fail(str(error))
+    from geartrain.cli.remote import Plan, predict  # late: it imports httpx
+
+    plan = Plan(url=url, request=request, model=model, timeout=timeout, key=key, verify=_verify(cacert, insecure))
+    raise typer.Exit(predict(plan))
+
+
+def _verify(cacert: pathlib.Path | None, insecure: bool) -> bool | str:
+    if insecure:
+        return False
+    return True if cacert is None else str(cacert)
