@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from geartrain.cli.options import SECURITY
 from geartrain.transport.access.options import AccessOptions, JwtOptions
 
 DEFAULT_SCOPE_CLAIM: Final = "scope"
@@ -18,15 +19,26 @@ Keys = Annotated[
         "--keys",
         metavar="FILE",
         help="Ask clients for a key of this file, over HTTP and gRPC; `geartrain keys new` adds one.",
+        rich_help_panel=SECURITY,
     ),
 ]
 JwtIssuer = Annotated[
     str | None,
-    typer.Option("--jwt-issuer", metavar="URL", help="Take the tokens (JWT) of this issuer, beside the keys."),
+    typer.Option(
+        "--jwt-issuer",
+        metavar="URL",
+        help="Take the tokens (JWT) of this issuer, beside the keys.",
+        rich_help_panel=SECURITY,
+    ),
 ]
 JwtAudience = Annotated[
     list[str] | None,
-    typer.Option("--jwt-audience", metavar="NAME", help="Take only tokens for this audience; may be repeated."),
+    typer.Option(
+        "--jwt-audience",
+        metavar="NAME",
+        help="Take only tokens for this audience; may be repeated.",
+        rich_help_panel=SECURITY,
+    ),
 ]
 JwtJwks = Annotated[
     str,
@@ -35,10 +47,17 @@ JwtJwks = Annotated[
         metavar="URL|FILE",
         show_default=False,
         help="Where the issuer's public keys are; without it the issuer is asked.",
+        rich_help_panel=SECURITY,
     ),
 ]
 JwtScopeClaim = Annotated[
-    str, typer.Option("--jwt-scope-claim", metavar="NAME", help="The claim of a token that lists its scopes.")
+    str,
+    typer.Option(
+        "--jwt-scope-claim",
+        metavar="NAME",
+        help="The claim of a token that lists its scopes.",
+        rich_help_panel=SECURITY,
+    ),
 ]
 JwtModelsClaim = Annotated[
     str,
@@ -47,6 +66,7 @@ JwtModelsClaim = Annotated[
         metavar="NAME",
         show_default=False,
         help="The claim of a token that lists patterns of models; without it a token is for all models.",
+        rich_help_panel=SECURITY,
     ),
 ]
 CorsOrigins = Annotated[
@@ -55,6 +75,7 @@ CorsOrigins = Annotated[
         "--cors-origin",
         metavar="ORIGIN",
         help="Let pages of this origin, such as https://app.example.com, use the server; * for any; may be repeated.",
+        rich_help_panel=SECURITY,
     ),
 ]
 AllowedHosts = Annotated[
@@ -64,6 +85,7 @@ AllowedHosts = Annotated[
         metavar="NAME",
         help="A name that clients may call the server by, such as models.example.com or *.example.com; may be "
         "repeated. By default any, and on a loopback address those of the loopback alone.",
+        rich_help_panel=SECURITY,
     ),
 ]
 

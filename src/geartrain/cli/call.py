@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from geartrain.cli import once, values
+from geartrain.cli.completion import complete_served_input
 from geartrain.cli.failure import fail
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -17,7 +18,10 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def call(
     url: Annotated[str, typer.Argument(metavar="URL", help="The server, such as http://127.0.0.1:5000.")],
     *,
-    inputs: once.Inputs = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", autocompletion=complete_served_input, metavar="NAME=VALUE", help=once.INPUT_HELP),
+    ] = None,
     json_input: once.JsonInput = None,
     output: Annotated[
         pathlib.Path | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,6 +16,10 @@ _COMMANDS = ("serve", "dev", "run", "call", "train", "schema", "init", "doctor",
 class _LateGroup(TyperGroup):
     """Subcommands by name: each is the `app` of the module of that name, imported when it is asked for."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands = dict.fromkeys(_COMMANDS, typer.core.TyperCommand(None))  # their names, for "Did you mean"
+
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # noqa: ARG002
         return list(_COMMANDS)
 
@@ -26,7 +31,7 @@ class _LateGroup(TyperGroup):
         return command if isinstance(command, TyperCommand | TyperGroup) else None
 
 
-app = typer.Typer(cls=_LateGroup, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=_LateGroup, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()

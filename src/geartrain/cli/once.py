@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
 
 from geartrain.cli import debugging, logs, values
+from geartrain.cli.completion import complete_input
 from geartrain.cli.failure import INTERRUPTED, fail, warn
 from geartrain.cli.startup import RunObserver
 from geartrain.project.precheck import precheck
@@ -17,14 +18,10 @@ from geartrain.project.source import ProjectError, find_model
 if TYPE_CHECKING:
     from geartrain.project.source import Mode
 
+INPUT_HELP: Final = "One input; NAME=@FILE takes a file's content, @- stdin's. Repeat for a list."
 Inputs = Annotated[
     list[str] | None,
-    typer.Option(
-        "--input",
-        "-i",
-        metavar="NAME=VALUE",
-        help="One input; NAME=@FILE takes a file's content, @- stdin's. Repeat for a list.",
-    ),
+    typer.Option("--input", "-i", autocompletion=complete_input, metavar="NAME=VALUE", help=INPUT_HELP),
 ]
 JsonInput = Annotated[
     str | None,

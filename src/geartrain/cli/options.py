@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 import typer
 from typer.core import TyperCommand
 
+from geartrain.cli.completion import complete_model
 from geartrain.domain.signature.text_values import FALSE, TRUE, parse_boolean
 from geartrain.project.durations import read_duration, read_seconds
 from geartrain.transport.access_options import AccessLogOptions, read_access_log
@@ -21,6 +22,9 @@ SECURITY: Final = "Security"
 GRPC: Final = "gRPC"
 MODELS: Final = "Models"
 PREDICTIONS: Final = "Predictions"
+FILES: Final = "Files"
+LIFECYCLE: Final = "Start and end"
+LOGS: Final = "Logs"
 
 _UNITS: Final = {
     "": 1,
@@ -92,6 +96,7 @@ def print_version(wanted: bool) -> None:
 Model = Annotated[
     str | None,
     typer.Argument(
+        autocompletion=complete_model,
         metavar="MODEL",
         help="A model's folder, path/to/run.py, run.py:Runner, package.module:name, or a model file such as "
         "model.onnx. The current folder by default.",
@@ -99,7 +104,11 @@ Model = Annotated[
 ]
 NoPickle = Annotated[
     bool,
-    typer.Option("--no-pickle", help="Refuse model files that can run code when they are loaded, such as pickles."),
+    typer.Option(
+        "--no-pickle",
+        help="Refuse model files that can run code when they are loaded, such as pickles.",
+        rich_help_panel=SECURITY,
+    ),
 ]
 SetupTimeout = Annotated[
     float | None,
@@ -107,6 +116,7 @@ SetupTimeout = Annotated[
         parser=parse_timeout,
         metavar="SECONDS",
         help="Give up when setup takes longer; 0 for no limit. COG_SETUP_TIMEOUT says the same.",
+        rich_help_panel=LIFECYCLE,
     ),
 ]
 SharedMemory = Annotated[
@@ -124,6 +134,7 @@ HealthBody = Annotated[
         "--health-body",
         help="Put what KServe's client reads into the health responses of the Open Inference Protocol, which are empty "
         "by default.",
+        rich_help_panel=PREDICTIONS,
     ),
 ]
 Queue = Annotated[
@@ -147,7 +158,9 @@ Keep = Annotated[
 ]
 XMode = Annotated[
     Literal["predict", "train"],
-    typer.Option("--x-mode", help="What to serve: predictions, or trainings alone, set up at once."),
+    typer.Option(
+        "--x-mode", help="What to serve: predictions, or trainings alone, set up at once.", rich_help_panel=MODELS
+    ),
 ]
 Restart = Annotated[
     Literal["never", "on-crash"],
@@ -204,6 +217,7 @@ ShutdownGrace = Annotated[
         metavar="TIME",
         show_default=False,
         help="How long running predictions have to end after SIGTERM; 30s by default.",
+        rich_help_panel=LIFECYCLE,
     ),
 ]
 DrainDelay = Annotated[
@@ -214,6 +228,7 @@ DrainDelay = Annotated[
         show_default=False,
         help="How long requests are still served after SIGTERM, while /readyz says that the server is not ready; none "
         "by default. Give a balancer the time to notice.",
+        rich_help_panel=LIFECYCLE,
     ),
 ]
 Version = Annotated[
@@ -244,5 +259,6 @@ AccessLog = Annotated[
         metavar="MODE",
         show_default="on",
         help="Which requests have a line in the log: on (all), sampled:N (one in N, and errors), errors, or off.",
+        rich_help_panel=LOGS,
     ),
 ]

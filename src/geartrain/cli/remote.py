@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain, sil
 from geartrain.cli.files import OutputFileError
 from geartrain.cli.once import Request
 from geartrain.cli.startup import RunObserver
-from geartrain.client import Client, ClientError, InvalidInputError, Model, Prediction
+from geartrain.client import Client, ClientError, InvalidInputError, Model, NotFoundError, Prediction
 from geartrain.domain.errors import FieldError
 
 _EXIT_CODES = {"succeeded": 0, "failed": FAILURE, "canceled": INTERRUPTED}
@@ -36,7 +37,10 @@ def predict(plan: Plan) -> int:
     try:
         with Client(plan.url, key=plan.key, verify=plan.verify, timeout=plan.timeout) as client:
             observer.begin(f"Asking {plan.url}")
-            return _answer(client.model(plan.model), plan.request, observer)
+            try:
+                return _answer(client.model(plan.model), plan.request, observer)
+            except NotFoundError as error:
+                raise ClientError(f"{error}{_offer(client, plan.model)}") from error
     except InvalidInputError as error:
         observer.end()
         for sentence in values.describe(map(_fault, error.detail)):
@@ -81,6 +85,13 @@ def _answer(model: Model[Any], request: Request, observer: RunObserver) -> int:
     if prediction.status != "succeeded":
         complain(prediction.error or "the prediction was canceled")
     return _EXIT_CODES[prediction.status]
+
+
+def _offer(client: Client, model: str | None) -> str:
+    """Say which model may have been meant."""
+    names = client.models()
+    close = difflib.get_close_matches(model or "", names, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}: name one with --model"
 
 
 def _follow(

@@ -33,7 +33,12 @@ def serve(
     ] = None,
     admin_port: wire.AdminPort = None,
     upload_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Upload output files to this URL instead of inlining them.")
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Upload output files to this URL instead of inlining them.",
+            rich_help_panel=options.FILES,
+        ),
     ] = None,
     await_explicit_shutdown: Annotated[
         str,
@@ -41,6 +46,7 @@ def serve(
             callback=options.check_switch,
             metavar="BOOL",
             help="Stay up after SIGTERM, until POST /shutdown or Ctrl-C. Without a value: true.",
+            rich_help_panel=options.LIFECYCLE,
         ),
     ] = "false",
     max_head_size: wire.MaxHeadSize = wire.DEFAULTS.max_head_size,
@@ -64,6 +70,7 @@ def serve(
             metavar="SIZE",
             show_default=False,
             help="The largest file behind an input URL; 100MiB by default. 0 disables this limit.",
+            rich_help_panel=options.FILES,
         ),
     ] = options.DEFAULT_MAX_BYTES,
     setup_timeout: options.SetupTimeout = None,
@@ -108,10 +115,16 @@ def serve(
     threads: Annotated[int | None, typer.Option(hidden=True, help="Accepted and ignored, as Cog does.")] = None,  # noqa: ARG001
     access_log: options.AccessLog = options.LOG_ALL,
     log_level: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. COG_LOG_LEVEL says the same.")
+        str | None,
+        typer.Option(
+            metavar="LEVEL",
+            help="debug, info, warning or error. COG_LOG_LEVEL says the same.",
+            rich_help_panel=options.LOGS,
+        ),
     ] = None,
     log_format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="json or console. LOG_FORMAT says the same.")
+        str | None,
+        typer.Option(metavar="FORMAT", help="json or console. LOG_FORMAT says the same.", rich_help_panel=options.LOGS),
     ] = None,
     version: options.Version = False,  # noqa: ARG001  its callback has printed it
 ) -> None:

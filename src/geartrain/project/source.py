@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import pathlib
 import re
@@ -253,7 +254,13 @@ def _file(target: str, path: pathlib.Path, suffix: str) -> tuple[pathlib.Path, s
 
 def _nothing_there(target: str, path: pathlib.Path) -> str:
     kind = "file" if path.suffix == ".py" else "file or folder"
-    return f"{target}: no such {kind}" + ("" if path.is_absolute() else f" in {pathlib.Path.cwd()}")
+    where = "" if path.is_absolute() else f" in {pathlib.Path.cwd()}"
+    try:
+        close = difflib.get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1)
+    except OSError:
+        close = []
+    offer = f"; did you mean {path.with_name(close[0])}?" if close and path.name else ""
+    return f"{target}: no such {kind}{where}{offer}"
 
 
 def _configured(root: pathlib.Path, config: CogConfig, stubs: Mapping[str, str]) -> tuple[str, str]:
