@@ -3,7 +3,8 @@
     python benchmarks/client.py [--rounds 20] [--calls 300]
 
 Each round measures each way once, in an order that changes. The ratios are the medians of the rounds' own ratios, so
-that what else the machine does falls on both sides.
+that what else the machine does falls on both sides; those of the processor time that the client takes depend on it
+least.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from geartrain.testing import serve
 MODEL = Path(__file__).parents[1] / "examples/hello"
 
 
-def measure(call: Callable[[], object], calls: int) -> float:
-    """Return the seconds that a call takes."""
-    began = time.perf_counter()
+def measure(call: Callable[[], object], calls: int) -> tuple[float, float]:
+    """Return the seconds that a call takes, and those of them that this process computes."""
+    began, computed = time.perf_counter(), time.process_time()
     for _ in range(calls):
         call()
-    return (time.perf_counter() - began) / calls
+    return (time.perf_counter() - began) / calls, (time.process_time() - computed) / calls
 
 
 def main() -> None:
@@ -51,16 +52,19 @@ def main() -> None:
         }
         for way in ways.values():
             measure(way, options.calls)
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for turn in range(options.rounds):
             names = list(ways)
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 seconds[name].append(measure(ways[name], options.calls))
     base = seconds["httpx, POST"]
-    print(f"{'':20}{'µs a call':>12}{'of httpx, POST':>18}")
+    print(f"{'':20}{'µs a call':>12}{'of httpx, POST':>18}{'µs computed':>15}{'of httpx, POST':>18}")
     for name, each in seconds.items():
-        ratio = statistics.median(own / bare for own, bare in zip(each, base, strict=True))
-        print(f"{name:20}{statistics.median(each) * 1e6:12.0f}{ratio:18.2f}")
+        columns = []
+        for kind, width in enumerate((12, 15)):
+            ratio = statistics.median(own[kind] / bare[kind] for own, bare in zip(each, base, strict=True))
+            columns.append(f"{statistics.median(own[kind] for own in each) * 1e6:{width}.0f}{ratio:18.2f}")
+        print(f"{name:20}{''.join(columns)}")
 
 
 if __name__ == "__main__":

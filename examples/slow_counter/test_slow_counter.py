@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from geartrain import Client
 from geartrain.testing import InvalidInputError, call, runner, serve
 
 MODEL = Path(__file__).parent
@@ -27,5 +28,5 @@ def test_has_to_count_to_one_at_least() -> None:
 
 
 def test_is_served() -> None:
-    with serve(MODEL) as server:
-        assert server.url.startswith("http://127.0.0.1:")
+    with serve(MODEL) as server, Client(server.url) as client:
+        assert list(client.stream(up_to=2, pause=0)) == [1, 2]

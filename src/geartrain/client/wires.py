@@ -6,11 +6,12 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import httpx
 
@@ -19,8 +20,10 @@ from geartrain.client.asks import Reply, Send, Steps, Wait
 from geartrain.client.errors import ClientError, TimedOutError, UnreachableError
 
 R = TypeVar("R")
+C = TypeVar("C")
 
-_AT_ONCE: Final = 100  # requests; further ones wait. In the pool of httpx, a thousand that wait take seconds
+_AT_ONCE: Final = 100  # requests; further ones wait
+_OF_POOL: Final = 8  # requests at once: what httpx does for each grows with the connections of its pool
 _BAD: Final = 400
 _CUT: Final = "the stream has broken off before its end"
 
@@ -41,13 +44,44 @@ class Options:
         headers = {"user-agent": f"geartrain-client/{__version__}", **self.headers}
         if self.key is not None:
             headers["authorization"] = f"Bearer {self.key}"
-        verify = ssl.create_default_context(cafile=self.verify) if isinstance(self.verify, str) else self.verify
+        if isinstance(self.verify, str):
+            context = ssl.create_default_context(cafile=self.verify)
+        elif isinstance(self.verify, bool):
+            context = httpx.create_ssl_context(verify=self.verify)
+        else:
+            context = self.verify
         return {
             "headers": headers,
-            "verify": verify,
+            "verify": context,
             "timeout": httpx.Timeout(self.timeout, connect=self.connect_timeout, pool=None),
-            "limits": httpx.Limits(max_connections=None, max_keepalive_connections=_AT_ONCE),
+            "limits": httpx.Limits(max_connections=None, max_keepalive_connections=_OF_POOL),
         }
+
+
+class _Pools(Generic[C]):
+    """Clients of httpx, each with the connections of a few requests; one is made when all others have enough to do."""
+
+    def __init__(self, kind: Callable[..., C], options: Options) -> None:
+        settings = options.of_httpx()
+        self._make: Callable[[], C] = partial(kind, **settings)
+        self._lock = threading.Lock()
+        self._busy = [0]  # requests, by pool
+        self.all = [self._make()]
+
+    @contextmanager
+    def one(self) -> Iterator[C]:
+        """Have a pool for one request."""
+        with self._lock:
+            index = next((index for index, count in enumerate(self._busy) if count < _OF_POOL), len(self._busy))
+            if index == len(self._busy):
+                self._busy.append(0)
+                self.all.append(self._make())
+            self._busy[index] += 1
+        try:
+            yield self.all[index]
+        finally:
+            with self._lock:
+                self._busy[index] -= 1
 
 
 class Wire:
@@ -55,7 +89,7 @@ class Wire:
 
     def __init__(self, options: Options) -> None:
         self._url = options.url.rstrip("/")
-        self._http = httpx.Client(**options.of_httpx())
+        self._pools = _Pools(httpx.Client, options)
         self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     def run(self, steps: Steps[R]) -> R:
@@ -84,16 +118,17 @@ class Wire:
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        for http in self._pools.all:
+            http.close()
 
     def _do(self, step: Send | Wait) -> Reply | httpx.Response | None:
         if isinstance(step, Wait):
             time.sleep(step.seconds)
             return None
         try:
-            with self._places, ExitStack() as files:
-                request = self._http.build_request(step.method, self._url + step.path, **_body(step, files))
-                response = self._http.send(request, stream=step.streams)
+            with self._places, self._pools.one() as http, ExitStack() as files:
+                request = http.build_request(step.method, self._url + step.path, **_body(step, files))
+                response = http.send(request, stream=step.streams)
             if step.streams:
                 if response.status_code < _BAD:
                     return response
@@ -108,7 +143,7 @@ class AsyncWire:
 
     def __init__(self, options: Options) -> None:
         self._url = options.url.rstrip("/")
-        self._http = httpx.AsyncClient(**options.of_httpx())
+        self._pools = _Pools(httpx.AsyncClient, options)
         self._places = asyncio.BoundedSemaphore(_AT_ONCE)
 
     async def run(self, steps: Steps[R]) -> R:
@@ -137,7 +172,8 @@ class AsyncWire:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        for http in self._pools.all:
+            await http.aclose()
 
     async def _do(self, step: Send | Wait) -> Reply | httpx.Response | None:
         if isinstance(step, Wait):
@@ -145,9 +181,9 @@ class AsyncWire:
             return None
         try:
             async with self._places:
-                with ExitStack() as files:
-                    request = self._http.build_request(step.method, self._url + step.path, **_body(step, files))
-                    response = await self._http.send(request, stream=step.streams)
+                with self._pools.one() as http, ExitStack() as files:
+                    request = http.build_request(step.method, self._url + step.path, **_body(step, files))
+                    response = await http.send(request, stream=step.streams)
             if step.streams:
                 if response.status_code < _BAD:
                     return response

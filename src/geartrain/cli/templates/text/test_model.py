@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import httpx
 import pytest
 
+from geartrain import Client
 from geartrain.testing import InvalidInputError, call, runner, serve
 
 MODEL = Path(__file__).parent
@@ -26,6 +26,5 @@ def test_name_is_needed() -> None:
 
 
 def test_over_http() -> None:
-    with serve(MODEL) as server:  # a real server, on a free port
-        answer = httpx.post(f"{server.url}/predictions", json={"input": {"name": "Ada"}}).json()
-        assert answer["output"] == "Hello, Ada!"
+    with serve(MODEL) as server, Client(server.url) as client:  # a real server, on a free port
+        assert client.predict(name="Ada") == "Hello, Ada!"
