@@ -38,6 +38,8 @@ from tests.support.cutting_proxy import cutting_proxy
 from tests.support.receiver import receiving
 from tests.support.servers import PATIENCE, write_model
 
+pytestmark = pytest.mark.timeout(240)  # servers, mypy, a thousand calls: on a machine that is busy they take long
+
 MODELS: Final = {
     "counter": """
         import time
@@ -226,7 +228,7 @@ def test_stream_is_canceled(client: Any) -> None:
     stream.cancel()
     with pytest.raises(PredictionCanceledError) as canceled:
         list(stream)
-    assert canceled.value.prediction.output[0] == 1
+    assert 1 in (canceled.value.prediction.output or ())
     left = client.model("counter").stream(to=1000, pause=0.05)
     assert next(left) == 1
     left.close()  # its only reader
@@ -253,10 +255,9 @@ def test_submitted_prediction_is_polled_waited_for_and_iterated(client: Any) -> 
 
 
 def test_time_is_limited(connect: Connect, server: Server) -> None:
-    client = connect(server.url, timeout=0.2)
     with pytest.raises(TimedOutError, match="has not answered in time"):
-        client.model("counter").predict(to=1000, pause=0.05)
-    assert client.model("counter").predict(to=1) == [1]
+        connect(server.url, timeout=0.2).model("counter").predict(to=1000, pause=0.05)
+    assert connect(server.url, timeout=PATIENCE).model("counter").predict(to=1) == [1]
 
 
 def test_arrays_go_and_come_as_bytes(client: Any) -> None:
@@ -300,7 +301,6 @@ def test_server_without_a_place_is_told(connect: Connect) -> None:
         assert busy.value.retry_after >= 1
         long.cancel()
         assert long.wait(PATIENCE).status == "canceled"
-        assert client.stream(up_to=1, pause=0).id
         assert client.run({"up_to": 1, "pause": 0}).output == [1]
     assert not client.is_ready()
     with pytest.raises(UnreachableError, match="cannot be reached"):
@@ -310,7 +310,9 @@ def test_server_without_a_place_is_told(connect: Connect) -> None:
 def test_keys_and_tls(connect: Connect) -> None:
     secured = modes.Secured()
     names = iter(secured.arguments)
-    options = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(names, names, strict=True)}
+    options: dict[str, Any] = {
+        flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(names, names, strict=True)
+    }
     assert secured.credentials is not None
     hello = Path(__file__).parents[2] / "examples/hello"
     trusted, key = str(secured.credentials.authority), secured.credentials.key
@@ -358,7 +360,6 @@ def test_page_has_examples_that_run() -> None:
         assert done.stdout == "3\n"
 
 
-@pytest.mark.timeout(240)  # a thousand calls, on a machine that is busy
 async def test_thousand_calls_at_once(server: Server) -> None:
     async with AsyncClient(server.url) as client:
         model = client.model("answer", output=Answer)
@@ -367,7 +368,6 @@ async def test_thousand_calls_at_once(server: Server) -> None:
     assert len({answer.runs for answer in answers}) == 1000
 
 
-@pytest.mark.timeout(240)  # reading the types takes long on a machine that is busy
 def test_mypy_accepts_its_use(tmp_path: Path) -> None:
     """With `--strict`; the types of outputs are those that were asked for."""
     sample = """

@@ -10,6 +10,7 @@ import typer
 from geartrain.cli import once, values
 from geartrain.cli.completion import complete_served_input
 from geartrain.cli.failure import fail
+from geartrain.cli.request import read_request
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -56,7 +57,7 @@ def call(
     if cacert is not None and not cacert.is_file():
         fail(f"there is no file {cacert}")
     try:
-        request = once.read_request(inputs, json_input, output)
+        request = read_request(inputs, json_input, output)
     except values.InputError as error:
         fail(str(error))
     from geartrain.cli.remote import Plan, predict  # late: it imports httpx

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
 from geartrain.cli import debugging, logs, values
 from geartrain.cli.completion import complete_input
 from geartrain.cli.failure import INTERRUPTED, fail, warn
+from geartrain.cli.request import read_request
 from geartrain.cli.startup import RunObserver
 from geartrain.project.precheck import precheck
 from geartrain.project.source import ProjectError, find_model
@@ -34,25 +35,6 @@ JsonInput = Annotated[
 LogLevel = Annotated[
     str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. COG_LOG_LEVEL says the same.")
 ]
-
-
-class Request(NamedTuple):
-    """What the command line says of one prediction: inputs as `texts` by name, or as one JSON `document`."""
-
-    texts: dict[str, list[str]]
-    document: dict[str, Any] | None
-    output: pathlib.Path | None
-
-
-def read_request(inputs: list[str] | None, json_input: str | None, output: pathlib.Path | None) -> Request:
-    """Look at all that can be looked at before there is a model. Raises `values.InputError`."""
-    if inputs and json_input is not None:
-        fail("--json is the whole input; leave -i out")
-    if output is not None and not output.parent.is_dir():
-        fail(f"cannot write {output}: there is no folder {output.parent}")
-    texts = values.split_pairs(inputs or ())
-    values.check_files(texts)
-    return Request(texts, None if json_input is None else values.parse_json_input(_whole(json_input)), output)
 
 
 def run_once(
@@ -94,7 +76,3 @@ def run_once(
     except KeyboardInterrupt:
         code = INTERRUPTED
     raise typer.Exit(code)
-
-
-def _whole(text: str) -> str:
-    return values.read_argument("@-" if text == "-" else text)

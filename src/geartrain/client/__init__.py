@@ -10,15 +10,13 @@ from geartrain.client.errors import (
     ClientError,
     InvalidInputError,
     NotFoundError,
-    PredictionCanceledError,
-    PredictionFailedError,
     RefusedError,
     TimedOutError,
     UnreachableError,
 )
 from geartrain.client.events import Event
 from geartrain.client.files import OutputFile
-from geartrain.client.predictions import Prediction
+from geartrain.client.predictions import Prediction, PredictionCanceledError, PredictionFailedError
 
 __all__ = [
     "AccessError",

@@ -91,7 +91,7 @@ class Policy:
 class Asks(Generic[T]):
     """The questions to one model."""
 
-    def __init__(self, name: str | None, version: str | None, output: Any, policy: Policy) -> None:
+    def __init__(self, name: str | None, version: str | None, output: Any, *, policy: Policy) -> None:
         """`name` None: the only model of the server."""
         self.name = name
         at = "" if version is None else f"/versions/{quote(version, safe='')}"

@@ -52,7 +52,7 @@ class Client:
         )
         self._wire = Wire(options)
         self._policy = Policy(timeout, retries)
-        self._only: Model[Any] = Model(self._wire, Asks(None, None, Any, self._policy))
+        self._only: Model[Any] = Model(self._wire, Asks(None, None, Any, policy=self._policy))
 
     @overload
     def model(self, name: str | None = None, *, version: str | None = None) -> Model[Any]: ...
@@ -64,7 +64,7 @@ class Client:
         `output`: the type of what it gives, such as `str`, `list[int]` or a dataclass; outputs are checked against it
         and converted to it. By default they are JSON as it is.
         """
-        return Model(self._wire, Asks(name, version, output, self._policy))
+        return Model(self._wire, Asks(name, version, output, policy=self._policy))
 
     def models(self) -> list[str]:
         """Return the names of the server's models."""

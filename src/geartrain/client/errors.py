@@ -1,12 +1,9 @@
-"""What clients raise; each of them is a `ClientError`."""
+"""What clients raise; each of them is a `ClientError`. What a prediction raises is in `predictions`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from geartrain.client.predictions import Prediction
+from typing import Any
 
 
 class ClientError(Exception):
@@ -59,19 +56,3 @@ class BusyError(RefusedError):
     def __init__(self, message: str, status: int, retry_after: float) -> None:
         super().__init__(message, status)
         self.retry_after = retry_after
-
-
-class PredictionFailedError(ClientError):
-    """The run has failed; the text is that of its exception. The `prediction` has its logs."""
-
-    def __init__(self, prediction: Prediction[Any]) -> None:
-        super().__init__(prediction.error or "the prediction failed")
-        self.prediction = prediction
-
-
-class PredictionCanceledError(ClientError):
-    """The `prediction` was canceled."""
-
-    def __init__(self, prediction: Prediction[Any]) -> None:
-        super().__init__("the prediction was canceled")
-        self.prediction = prediction

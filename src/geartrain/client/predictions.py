@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from geartrain.client.errors import ClientError, PredictionCanceledError, PredictionFailedError
+from geartrain.client.errors import ClientError
 from geartrain.client.files import with_files
 
 T = TypeVar("T")
@@ -45,6 +45,22 @@ class Prediction(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         if self.status == "canceled":
             raise PredictionCanceledError(self)
         return cast("T", self.output)
+
+
+class PredictionFailedError(ClientError):
+    """The run has failed; the text is that of its exception. The `prediction` has its logs."""
+
+    def __init__(self, prediction: Prediction[Any]) -> None:
+        super().__init__(prediction.error or "the prediction failed")
+        self.prediction = prediction
+
+
+class PredictionCanceledError(ClientError):
+    """The `prediction` was canceled."""
+
+    def __init__(self, prediction: Prediction[Any]) -> None:
+        super().__init__("the prediction was canceled")
+        self.prediction = prediction
 
 
 class Reader(Generic[T]):
