@@ -10,7 +10,8 @@ from typing import Final
 
 import typer  # noqa: TC002 - typer reads the annotations
 
-from geartrain.project.source import ProjectError, code_file, find_model
+from geartrain.project.config import code_file
+from geartrain.project.source import ProjectError, find_model
 
 _MODEL_FILES: Final = (".onnx", ".pt", ".cbm", ".skops", ".joblib", ".ubj")
 _METHODS: Final = {"run": ("run", "predict"), "train": ("train",)}
