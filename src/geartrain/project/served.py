@@ -39,7 +39,9 @@ def find_served(
         mlserver = find_mlserver(target, environ=environ, no_pickle=no_pickle)
         if mlserver is not None:
             if name and mlserver.names() != [name]:
-                raise ProjectError(f"{name!r} cannot name this model: `name` of model-settings.json does; change it there")
+                raise ProjectError(
+                    f"a folder of MLServer takes its names from model-settings.json; write {name!r} there"
+                )
             return mlserver
         repository = find_repository(target, environ=environ, no_pickle=no_pickle, name=name, may_be_empty=may_be_empty)
         if repository is not None:
