@@ -133,7 +133,7 @@ def serve(
     tls = wire.tls_files(tls_cert, tls_key, tls_client_ca)
     grpc_tls = grpc.tls_files(grpc_tls_cert, grpc_tls_key, grpc_tls_ca) or tls
     found = serving.find(
-        model, x_mode, load, name=model_name, default_model=default_model, reload=reload, no_pickle=no_pickle
+        model, x_mode, load, name=model_name, default=default_model, reload=reload, no_pickle=no_pickle
     )
     observer, form = serving.observe(found, log_level, log_format)
     from geartrain.server import NO_LIMIT, ServeOptions  # after the checks: they take no time
@@ -147,8 +147,7 @@ def serve(
         wire=wire.limits(
             max_buffered_size,
             max_head_size=max_head_size,
-            max_connections=max_connections,
-            max_connections_per_client=max_connections_per_client,
+            connections=(max_connections, max_connections_per_client),
             head_timeout=head_timeout,
             body_timeout=body_timeout,
             idle_timeout=idle_timeout,

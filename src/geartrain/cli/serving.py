@@ -37,13 +37,13 @@ class Found(NamedTuple):
 
 
 def find(
-    model: str | None, mode: Mode, load: str, *, name: str, default_model: str | None, reload: bool, no_pickle: bool
+    model: str | None, mode: Mode, load: str, *, name: str, default: str | None, reload: bool, no_pickle: bool
 ) -> Found:
     """Find what the options name, or end the command."""
     try:
         source = models.find_source(model, mode, reload=reload, no_pickle=no_pickle, name=name, load=load)
         to_load = models.read_load(load, source)
-        models.check_name("--default-model", default_model, source)
+        models.check_name("--default-model", default, source)
     except ProjectError as error:
         fail(error.message)
     return Found(source, *models.variables_of(source), to_load)

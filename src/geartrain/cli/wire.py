@@ -144,10 +144,16 @@ def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> Tl
     return None
 
 
-def limits(max_buffered_size: int | None, **others: Any) -> WireLimits:
-    """Put the limits together, which have the names of the options; without a size for all bodies the usual one."""
+def limits(max_buffered_size: int | None, *, connections: tuple[int, int], **others: Any) -> WireLimits:
+    """Put the limits together, which have the names of the options; without a size for all bodies the usual one.
+
+    `connections`: how many there may be, and how many of one client.
+    """
     if max_buffered_size is None:
         from geartrain.server.memory import default_limits  # late: the server is imported after the checks
 
         max_buffered_size = default_limits().max_buffered_size
-    return WireLimits(max_buffered_size=max_buffered_size, **others)
+    total, per_client = connections
+    return WireLimits(
+        max_buffered_size=max_buffered_size, max_connections=total, max_connections_per_client=per_client, **others
+    )

@@ -155,7 +155,9 @@ class Bench:
         self.workers: list[FakeWorker] = []
         self.apps: list[App] = []
 
-    def launch(self, _source: object, observer: Any, *, wakeup: str, placement: Placement) -> FakeWorker:
+    def launch(
+        self, _source: object, observer: Any, *, wakeup: str, placement: Placement, debugging: object
+    ) -> FakeWorker:
         self.workers.append(FakeWorker(self.runner, observer))
         return self.workers[-1]
 

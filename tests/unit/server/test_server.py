@@ -73,7 +73,9 @@ class Bench:
         self.progress: list[Progress] = []
         self.app: App = build(ServeOptions(source=SOURCE, on_progress=self.progress.append))
 
-    def launch(self, source: ModelSource, observer: Any, *, wakeup: str, placement: Placement) -> Stopped:
+    def launch(
+        self, source: ModelSource, observer: Any, *, wakeup: str, placement: Placement, debugging: object
+    ) -> Stopped:
         assert (source, wakeup) == (SOURCE, "adaptive")
         self.workers.append(Stopped(self.runner, observer))
         return self.workers[-1]
