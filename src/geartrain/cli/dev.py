@@ -50,7 +50,7 @@ def dev(
     """
     aids = debugging.Aids(debugpy, debugpy_wait, profile, profile_format)
     aids.check()
-    found = serving.find(model, "predict", "all", name="", default=None, reload=True, no_pickle=no_pickle)
+    found = serving.find(model, "predict", "all", names=serving.Names(), reload=True, no_pickle=no_pickle)
     observer, form = serving.observe(
         found,
         log_level,

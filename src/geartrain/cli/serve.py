@@ -132,9 +132,8 @@ def serve(
     jwt = access.jwt_options(jwt_issuer, jwt_audience, jwt_jwks, scope=jwt_scope_claim, models=jwt_models_claim)
     tls = wire.tls_files(tls_cert, tls_key, tls_client_ca)
     grpc_tls = grpc.tls_files(grpc_tls_cert, grpc_tls_key, grpc_tls_ca) or tls
-    found = serving.find(
-        model, x_mode, load, name=model_name, default=default_model, reload=reload, no_pickle=no_pickle
-    )
+    named = serving.Names(model_name, default_model)
+    found = serving.find(model, x_mode, load, names=named, reload=reload, no_pickle=no_pickle)
     observer, form = serving.observe(found, log_level, log_format)
     from geartrain.server import NO_LIMIT, ServeOptions  # after the checks: they take no time
 

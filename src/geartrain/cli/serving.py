@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class Names(NamedTuple):
+    """What the options call models: `own` is the name of a single one, empty for the usual one."""
+
+    own: str = ""
+    default: str | None = None
+
+
 class Found(NamedTuple):
     """What is to be served, what its variables say, and which of it is loaded at the start."""
 
@@ -36,14 +43,12 @@ class Found(NamedTuple):
     to_load: frozenset[str] | None
 
 
-def find(
-    model: str | None, mode: Mode, load: str, *, name: str, default: str | None, reload: bool, no_pickle: bool
-) -> Found:
+def find(model: str | None, mode: Mode, load: str, *, names: Names, reload: bool, no_pickle: bool) -> Found:
     """Find what the options name, or end the command."""
     try:
-        source = models.find_source(model, mode, reload=reload, no_pickle=no_pickle, name=name, load=load)
+        source = models.find_source(model, mode, reload=reload, no_pickle=no_pickle, name=names.own, load=load)
         to_load = models.read_load(load, source)
-        models.check_name("--default-model", default, source)
+        models.check_name("--default-model", names.default, source)
     except ProjectError as error:
         fail(error.message)
     return Found(source, *models.variables_of(source), to_load)
