@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 ECHO = ROOT / "tests/models/playground/echo/1"
+STORY = ROOT / "tests/models/playground/story"
 
 
 @pytest.fixture
@@ -148,3 +149,26 @@ def test_model_that_cannot_be_set_up_says_why(
     assert page.text(".health") == "Setup failed"
     page.run("Not accepted")
     assert page.faults() == []
+
+
+def test_run_that_waits_tells_its_place_in_the_queue(
+    driver: webdriver.Chrome, tmp_path: Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    server = server_process(str(STORY), "--queue", "2", env={"GATES": str(tmp_path)})
+    page = Page(driver, f"{server.wait_for('listening')['url']}/")
+    server.wait_for("ready")
+    page.open()
+    page.click("button.run")
+    page.says(".result-head", "Running")
+    first = driver.current_window_handle
+    driver.switch_to.new_window("tab")
+    try:
+        page.open()
+        page.click("button.run")
+        page.says(".result-head", "place 1 in the queue")
+        (tmp_path / "story").touch()
+        page.says(".result-head", "Succeeded")
+    finally:
+        driver.close()
+        driver.switch_to.window(first)
+    page.says(".result-head", "Succeeded")

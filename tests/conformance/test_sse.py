@@ -451,6 +451,22 @@ async def test_stream_that_waits_in_the_queue(serve: Serve, gates: Gates) -> Non
             assert [name for name, _ in seen] == ["start", "output", "completed"]
 
 
+async def test_who_waits_can_ask_for_the_place_in_the_queue(serve: Serve, gates: Gates) -> None:
+    async def places(live: LiveServer, *ids: str) -> list[str]:
+        answers = [await live.client.get(f"/predictions/{each}") for each in ids]
+        return [answer.headers.get("x-queue-position", "") for answer in answers]
+
+    async with serve(SYNC, limits=Limits(queue=2)) as server, stream(server, wait(gates)) as first:
+        await first.next()
+        running = server.newest().id
+        async with stream(server, ["yield", "second"], id="second"), stream(server, ["yield", "third"], id="third"):
+            assert await places(server, running, "second", "third") == ["", "1", "2"]
+            await server.client.post("/predictions/second/cancel")
+            assert await places(server, "second", "third") == ["", "1"]
+            gates["gate"].open()
+            assert (await first.rest())[-1][1]["status"] == "succeeded"
+
+
 async def test_reader_leaves_a_prediction_that_waits_in_the_queue(serve: Serve, gates: Gates) -> None:
     async with serve(SYNC, limits=Limits(queue=1)) as server, stream(server, wait(gates)) as first:
         await first.next()

@@ -36,6 +36,11 @@ class Predictions:
         """Return the prediction of that id, live or recently over."""
         return self.find(prediction_id) or self.recent.find(prediction_id)
 
+    def place_of(self, prediction_id: str) -> int:
+        """Return the place in the queue of a live prediction, 1 for the next one; 0 if it does not wait there."""
+        execution = self.live.get(prediction_id)
+        return 0 if execution is None else execution.place
+
     def cancel(self, prediction_id: str) -> bool:
         """Ask for the end of a live prediction; return whether there is one of that id."""
         execution = self.live.get(prediction_id)

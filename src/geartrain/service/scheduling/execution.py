@@ -98,11 +98,22 @@ class CallPort(Protocol):
         """A member is about to reach its terminal state."""
 
 
+class QueuePort(Protocol):
+    """Where executions wait."""
+
+    def place_of(self, execution: Execution) -> int:
+        """Return the place of one that waits, 1 for the next one."""
+
+
 class SchedulerPort(Protocol):
     """What an execution needs of its scheduler."""
 
     context: RunContext
     waiting: int
+
+    @property
+    def pending(self) -> QueuePort:
+        """Where executions wait for a call."""
 
     def submit(self, execution: Execution) -> None:
         """Run an execution that is ready, or have it wait for a call."""
@@ -225,6 +236,11 @@ class Execution:
     def wait(self) -> None:
         """Wait in the queue."""
         self._step(_WAITING)
+
+    @property
+    def place(self) -> int:
+        """Its place in the queue, 1 for the next one; 0 if it does not wait there."""
+        return self._scheduler.pending.place_of(self) if self.state is _WAITING else 0
 
     def measured(self, key: Hashable, rows: int) -> None:
         """Note what another worker makes of it; see `Ticket`."""

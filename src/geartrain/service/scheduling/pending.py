@@ -90,6 +90,10 @@ class Pending:
             self._expiry.at(self.queue.next_expiry(), now)
         return may_run
 
+    def place_of(self, execution: Execution) -> int:
+        """Return the place in the queue of one that waits, 1 for the next one."""
+        return 1 + list(self.queue).index(execution)
+
     def note_timeout(self, execution: Execution) -> bool:
         """Take note of a prediction that has a timeout; return whether its time is up."""
         self._has_timeouts = True

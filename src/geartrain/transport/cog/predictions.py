@@ -28,6 +28,7 @@ from geartrain.transport.routing import Params
 from geartrain.transport.runs import DIRECT_LIMIT, RunExchange
 from geartrain.transport.tasks import size_refusal, start
 from geartrain.transport.wire.exchange import (
+    JSON,
     NO_BODY,
     UNKNOWN_LENGTH,
     Accepted,
@@ -96,12 +97,17 @@ class PredictionEndpoints:
         return json_answer(b"{}", HTTPStatus.OK if found else HTTPStatus.NOT_FOUND)
 
     def show(self, head: Head, params: Params) -> Decision:
-        """Tell how a prediction stands, live or recently over; 404 if there is none."""
+        """Tell how a prediction stands, live or recently over; 404 if there is none.
+
+        Of one that waits for a slot, a header field says its place in the queue.
+        """
         head.notes.prediction_id = params["id"]
         for predictions in self._tables(params):
             prediction = predictions.look_up(params["id"])
             if prediction is not None:
-                return Answer(_OK, cog.encode_in_parts(prediction))
+                place = predictions.place_of(prediction.id)
+                headers = (*JSON, (b"x-queue-position", b"%d" % place)) if place else JSON
+                return Answer(_OK, cog.encode_in_parts(prediction), headers)
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
 
     def _create_from_form(self, head: Head, wish: PredictionWish) -> Decision:

@@ -67,6 +67,7 @@ export function makeResult({ again, onstatus }) {
     const paintHead = () => {
       tick();
       head.replaceChildren(statusSign(run.status), seconds);
+      if (run.status === "waiting" && run.place) seconds.before(h("span", { class: "place" }, `place ${run.place} in the queue`));
     };
     let isPainting = false;
     const later = (paint) => {

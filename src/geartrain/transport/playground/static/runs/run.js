@@ -21,6 +21,7 @@ export class Run {
     this.values = values;
     this.id = `page_${randomHex(12)}`;
     this.status = "sending";
+    this.place = 0; // in the queue, 1 for the next one; 0 if it does not wait there
     this.chunks = [];
     this.logs = "";
     this.metrics = {};
@@ -59,7 +60,16 @@ export class Run {
   async followStream(input) {
     const response = await this.put(input, "text/event-stream");
     this.move("waiting");
-    for await (const { event, data } of eventsOf(response)) this.hear(event, data);
+    const begun = new AbortController();
+    void this.look(begun.signal); // a stream says nothing of the queue
+    try {
+      for await (const { event, data } of eventsOf(response)) {
+        begun.abort();
+        this.hear(event, data);
+      }
+    } finally {
+      begun.abort();
+    }
     if (!this.isOver) throw new Error("The stream ended before the run did.");
   }
 
@@ -90,6 +100,7 @@ export class Run {
       if (answered.aborted || this.isOver) return;
       const response = await send(`${this.target.path}/${this.id}`).catch(() => null);
       const text = response?.ok ? await response.text().catch(() => "") : "";
+      if (!this.isOver) this.stand(Number(response?.headers.get("X-Queue-Position") ?? 0));
       pause = text.length > HEAVY ? 5 * LOOKS : LOOKS;
       if (text && !answered.aborted && !this.isOver) this.observe(JSON.parse(text));
     }
@@ -120,6 +131,13 @@ export class Run {
       this.metrics = prediction.metrics ?? {};
       for (const change of ["output", "log", "metric"]) this.tell(change);
     }
+  }
+
+  // Its place in the queue.
+  stand(place) {
+    if (place === this.place) return;
+    this.place = place;
+    this.tell("status");
   }
 
   finish(prediction) {
