@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from geartrain.bridge.child import ChildWorker, Launch
+from geartrain.bridge.control import ControlChannel
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import Completed, Event, Log, Metric, Output, Start
@@ -117,6 +118,21 @@ async def test_worker_that_inspects_tells_the_signature_and_runs_no_setup(folder
         info = await worker.start()
     await worker.stop(LIMIT)
     assert (info.slots, info.is_async, told.infos) == (3, True, [info])
+    assert not leftovers(folder)
+
+
+@pytest.mark.usefixtures("setup_gate")
+async def test_worker_that_inspects_may_have_ended_before_it_is_heard(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ControlChannel, "attach", lambda _channel, _loop: None)  # it is read at the exit
+    path, told = Path(slow_setup.__file__), Told()
+    launch = Launch(f"{path.name}:AsyncValue", path.parent, {"PYTHONPATH": str(ROOT)}, slots=3, inspect=True)
+    worker = ChildWorker(launch, told)
+    async with asyncio.timeout(LIMIT):
+        info = await worker.start()
+    await worker.stop(LIMIT)
+    assert (info.slots, told.infos) == (3, [info])
     assert not leftovers(folder)
 
 

@@ -171,6 +171,8 @@ class ChildWorker:
         finally:
             await self._slots.stop_accepting()
         if self._life.state is not ChildState.STARTING:  # it died between its last word of setup and here
+            if self._setup.inspects:  # as it should: it has said what it is
+                return info
             raise SetupError(self._reason or "the worker has been stopped")
         self._output.pipes.drain()  # what setup wrote past Python is setup's
         self._life.step(ChildState.SERVING)
