@@ -81,6 +81,7 @@ class ServeView:
             ("Predict", f"POST {self._url}/predictions", source.mode == "predict"),
             ("Train", f"POST {self._url}/trainings", source.mode == "train" or source.train is not None),
             *((name, address, True) for name, address in self._others.items()),
+            ("Page", f"{self._url}/", True),
             ("Docs", f"{self._url}/docs", True),
             ("Health", f"{self._url}/health-check", True),
         ):

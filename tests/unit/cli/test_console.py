@@ -38,6 +38,7 @@ def test_start_is_shown_from_setup_to_urls(monkeypatch: pytest.MonkeyPatch) -> N
         "loading weights",
         "half",
         "  Predict POST http://localhost:5000/predictions",
+        "  Page    http://localhost:5000/",
         "  Docs    http://localhost:5000/docs",
         "  Health  http://localhost:5000/health-check",
         "Ctrl-C stops.",
