@@ -10,6 +10,7 @@ from typing import Any
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.predictions.tracing import NO_TRACER, TracerPort
+from geartrain.domain.remote.progress import Download
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, VersionRecord
@@ -124,6 +125,13 @@ class FakeRepository:
     def names(self) -> list[str]:
         """See `RepositoryPort`."""
         return sorted(self.models)
+
+    def has_remote_files(self, name: str) -> bool:
+        """See `RepositoryPort`."""
+        return False
+
+    async def fetch(self, name: str, download: Download) -> None:
+        """See `RepositoryPort`."""
 
     def read(self, name: str) -> Wanted | None:
         """See `RepositoryPort`."""

@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.utils import floatToGoString
 
-from geartrain.apis.metric_values import GpuUse, ModelMetrics, ProcessUse, ServerMetrics
+from geartrain.apis.metric_values import DownloadMetrics, GpuUse, ModelMetrics, ProcessUse, ServerMetrics
 from geartrain.domain.predictions.histograms import Exemplar, Histogram, Histograms
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnMetric, Series
@@ -142,6 +142,14 @@ _OF_SERVER: Final[tuple[tuple[str, str, _Kind, Callable[[ProcessUse], float]], .
     ("geartrain_server_disk_read_bytes", "Read from disks by the server", "counter", lambda use: use.read),
     ("geartrain_server_disk_written_bytes", "Written to disks by the server", "counter", lambda use: use.written),
 )
+_OF_DOWNLOADS: Final[tuple[tuple[str, str, _Kind, Callable[[DownloadMetrics], float]], ...]] = (
+    ("geartrain_download_active", "1 while something is fetched for the model", "gauge", lambda each: each.is_active),
+    ("geartrain_download_size_bytes", "Size of the latest download", "gauge", lambda each: each.total),
+    ("geartrain_download_present_bytes", "What is there of the latest download", "gauge", lambda each: each.there),
+    ("geartrain_download_bytes", "Received over the network", "counter", lambda each: each.received_bytes),
+    ("geartrain_download_files", "Files that came over the network", "counter", lambda each: each.received_files),
+    ("geartrain_download_failures", "Downloads that failed", "counter", lambda each: each.failures),
+)
 _OF_GPUS: Final[tuple[tuple[str, str, Callable[[GpuUse], float]], ...]] = (
     (
         "geartrain_gpu_memory_used_bytes",
@@ -165,6 +173,7 @@ def families(server: ServerMetrics) -> Iterator[Metric]:
     for key, count in sorted(server.requests.items()):
         requests.add_metric(key, count)
     yield requests
+    yield from _of_downloads(server.downloads)
     yield from _of_server(server)
     yield from _of_gpus(server.gpus)
     yield from _own(server.models)
@@ -244,6 +253,12 @@ def _of_workers(models: Sequence[ModelMetrics]) -> Iterator[Metric]:
     for name, text, kind, number in _OF_WORKERS:
         rows = [(values, number(use)) for values, worker in workers for use in worker.process]
         yield _family(name, text, kind, labels=labels, rows=rows)
+
+
+def _of_downloads(downloads: Sequence[DownloadMetrics]) -> Iterator[Metric]:
+    for name, text, kind, number in _OF_DOWNLOADS if downloads else ():
+        rows = [((each.name,), number(each)) for each in downloads]
+        yield _family(name, text, kind, labels=("model",), rows=rows)
 
 
 def _of_server(server: ServerMetrics) -> Iterator[Metric]:

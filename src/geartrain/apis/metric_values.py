@@ -59,6 +59,18 @@ class ModelMetrics(msgspec.Struct, frozen=True):
     own: tuple[OwnReport, ...] = ()  # the author's
 
 
+class DownloadMetrics(msgspec.Struct, frozen=True):
+    """What is fetched from elsewhere for a model: the download at hand, and all since the server began. In bytes."""
+
+    name: str
+    is_active: bool
+    there: int  # of the download at hand
+    total: int  # of it; 0 where that is not known
+    received_bytes: int
+    received_files: int
+    failures: int
+
+
 class ServerMetrics(msgspec.Struct, frozen=True):
     """What is known of a server.
 
@@ -70,6 +82,7 @@ class ServerMetrics(msgspec.Struct, frozen=True):
         process: that of the server, if it can be looked at.
         max_descriptors: how many it may have, 0 if that is not known.
         gpus: those that there are.
+        downloads: of the models of which something lies elsewhere.
     """
 
     version: str
@@ -79,3 +92,4 @@ class ServerMetrics(msgspec.Struct, frozen=True):
     process: tuple[ProcessUse, ...] = ()
     max_descriptors: int = 0
     gpus: tuple[GpuUse, ...] = ()
+    downloads: tuple[DownloadMetrics, ...] = ()

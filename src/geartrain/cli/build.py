@@ -13,7 +13,7 @@ import typer
 from geartrain.cli.failure import FAILURE, fail, warn
 from geartrain.platforms.image import build_command, find_builder, plan, write_context
 from geartrain.project.errors import ProjectError
-from geartrain.project.served import find_served
+from geartrain.project.served import find_here
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -64,7 +64,7 @@ def build(
     python_requirements, python_packages, run and gpu.
     """
     try:
-        wanted = plan(find_served(model), model)
+        wanted = plan(find_here(model), model)
         if wanted.passed_over:
             warn(
                 f"passed over of cog.yaml: {', '.join(wanted.passed_over)}; write what has to be done below `build.run`"

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from geartrain.cli.activity import Activity
-from geartrain.server import ProgressLines
+from geartrain.server import DownloadLines, ProgressLines
 
 if TYPE_CHECKING:
     from geartrain.project.repository import Repository
@@ -38,7 +38,9 @@ class ServeView:
         self._others: dict[str, str] = {}  # the addresses besides that of HTTP, by what they are
         self._is_ready = False
         title = Text.assemble(("geartrain ", "bold"), version, "  ", (source.name, "bold cyan"), "  ")
-        self._console.print(title.append(str(source.file or source.root / source.runner), style="dim"), soft_wrap=True)
+        if not source.is_pending:
+            title.append(str(source.file or source.root / source.runner), style="dim")
+        self._console.print(title, soft_wrap=True)
         self._setup = Activity(self._console, f"Setting up {source.name}", began=began)
 
     def __call__(self, progress: Progress) -> None:
@@ -47,10 +49,9 @@ class ServeView:
             case "listening":
                 self._url = reachable(progress.url)
             case "listening-admin" | "listening-grpc":
-                name, address = _OTHERS[progress.stage], reachable(progress.url)
-                self._others[name] = address
-                if self._is_ready:
-                    self._show(name, address)
+                self._add_other(_OTHERS[progress.stage], reachable(progress.url))
+            case "downloading":
+                self._setup.add_bytes(progress.source, progress.bytes, progress.total_bytes or None)
             case "setup-output":
                 self._setup.add_text(progress.text)
             case "ready" if self._is_ready:
@@ -72,6 +73,11 @@ class ServeView:
     def withdraw(self) -> None:
         """Leave nothing that moves: a debugger has the terminal."""
         self._setup.withdraw()
+
+    def _add_other(self, name: str, address: str) -> None:
+        self._others[name] = address
+        if self._is_ready:
+            self._show(name, address)
 
     def _show_ready(self, slots: int) -> None:
         after = f" after {time.monotonic() - self._began:.1f} s, {_count(slots, 'slot')}"
@@ -102,6 +108,7 @@ class RepositoryView:
 
     def __init__(self, repository: Repository, version: str) -> None:
         self._lines = ProgressLines()
+        self._downloads = DownloadLines()
         self._console = Console(stderr=True, highlight=False)
         count = _count(len(repository.names()), "model")
         title = Text.assemble(("geartrain ", "bold"), version, "  ", (count, "bold cyan"), "  ")
@@ -109,8 +116,9 @@ class RepositoryView:
 
     def __call__(self, progress: Progress) -> None:
         """Show one step."""
-        for step in self._lines.of(progress):
-            self._show(step)
+        if self._downloads.is_due(progress):
+            for step in self._lines.of(progress):
+                self._show(step)
 
     def withdraw(self) -> None:
         """Nothing of it moves."""
@@ -124,6 +132,8 @@ class RepositoryView:
                 self._print(Text("Ctrl-C stops.", style="dim"))
             case "listening-admin" | "listening-grpc":
                 self._print(Text.assemble((f"  {_OTHERS[progress.stage]:8}", "dim"), reachable(progress.url)))
+            case "downloading":
+                self._tell(progress, ("  ", "dim"), progress.text)
             case "setup-output":
                 for line in progress.text.splitlines():
                     self._tell(progress, ("  | ", "dim"), line)

@@ -14,7 +14,7 @@ from geartrain.platforms.manifest import Noted, write_yaml
 from geartrain.platforms.seldon import DEFAULT_SERVER, seldon_objects
 from geartrain.platforms.wanted import Wanted, read_wanted
 from geartrain.project.errors import ProjectError
-from geartrain.project.served import find_served
+from geartrain.project.served import find_here
 
 app = typer.Typer(
     add_completion=False,
@@ -127,7 +127,7 @@ def _read(models: str, image: str, name: str, *, namespace: str, scale: tuple[in
     replicas, most, gpus = scale
     try:
         return read_wanted(
-            find_served(models),
+            find_here(models),
             name,
             image=image,
             namespace=namespace,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from geartrain.cli import debugging, grpc, models, options, serving, wire
+from geartrain.cli import debugging, fetching, grpc, models, options, serving, wire
 from geartrain.cli.access_lines import written_as
 from geartrain.cli.browser import open_page
 from geartrain.cli.console import reachable
@@ -41,6 +41,8 @@ def dev(
     log_format: Annotated[
         str | None, typer.Option(metavar="FORMAT", help="json or console. LOG_FORMAT says the same.")
     ] = None,
+    cache_dir: fetching.CacheDir = None,
+    verify_cache: fetching.VerifyCache = False,
 ) -> None:
     """Serve MODEL while you write it.
 
@@ -58,7 +60,7 @@ def dev(
         for_person=DevFormatter,
         on_listening=lambda url: None if no_open else open_page(reachable(url)),
     )
-    from geartrain.server import ServeOptions  # after the checks: they take no time
+    from geartrain.server import CacheOptions, ServeOptions  # after the checks: they take no time
 
     requests = AccessLogOptions()
     serve_options = ServeOptions(
@@ -73,5 +75,6 @@ def dev(
         load=found.to_load,
         reload=True,
         debugging=debugging.options_of(aids, observer),
+        cache=CacheOptions(cache_dir, verify_cache),
     )
     raise typer.Exit(serving.run(serve_options, observer, model, mode="predict", no_pickle=no_pickle))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from geartrain.cli import logs, machine, options
+from geartrain.cli import fetching, logs, machine, options
 from geartrain.cli.failure import FAILURE, INTERRUPTED
 from geartrain.cli.wire import DEFAULT_HOST
 from geartrain.project.code_check import check_code
@@ -20,7 +20,7 @@ from geartrain.project.config_check import check_config
 from geartrain.project.findings import Finding, Level, error, ok, warning
 from geartrain.project.packages_check import check_packages, check_python, install
 from geartrain.project.precheck import precheck
-from geartrain.project.source import ModelSource, ProjectError, find_model, model_folder
+from geartrain.project.source import ModelSource, ProjectError, model_folder
 from geartrain.project.variables import resolve
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def doctor(
             min=1, max=65535, metavar="PORT", show_default=False, help="The port that has to be free; 5000 by default."
         ),
     ] = None,
+    cache_dir: fetching.CacheDir = None,
+    verify_cache: fetching.VerifyCache = False,
 ) -> None:
     """Check MODEL and this machine, and say what to do about what is wrong.
 
@@ -67,7 +69,7 @@ def doctor(
     logs.configure(default="warning")
     counts: dict[Level, int] = {"ok": 0, "warning": 0, "error": 0}
     try:
-        for finding in _findings(model, port):
+        for finding in _findings(model, port, fetching.LocalModels(cache_dir, verify=verify_cache)):
             counts[finding.level] += 1
             _show(finding)
     except KeyboardInterrupt:
@@ -76,9 +78,10 @@ def doctor(
     raise typer.Exit(FAILURE if counts["error"] else 0)
 
 
-def _findings(target: str | None, port: int | None) -> Iterator[Finding]:
+def _findings(named: str | None, port: int | None, local: fetching.LocalModels) -> Iterator[Finding]:
     source: ModelSource | ProjectError
     try:
+        target = local.target(named)
         root, _ = model_folder(target)
     except ProjectError as fault:
         yield error(fault.message)
@@ -87,7 +90,7 @@ def _findings(target: str | None, port: int | None) -> Iterator[Finding]:
         config = check_config(root)
         yield from config
         try:
-            source = find_model(target)
+            source = local.find(target)
         except ProjectError as fault:
             if all(finding.level != "error" for finding in config):
                 yield error(fault.message.replace(f"{root}/", ""))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib
+import logging
+import os
+import sys
 from typing import Any
 
 import typer
@@ -41,4 +46,35 @@ def geartrain(*, version: options.Version = False) -> None:
 
 def main() -> None:
     """Run the command line; the console script's entry point."""
-    app(prog_name="geartrain")
+    end = _End()
+    atexit.register(end.at_exit)  # before anything else is: those that come later are called earlier
+    try:
+        app(prog_name="geartrain")
+    except SystemExit as error:
+        end.note(error.code)
+        raise
+
+
+class _End:
+    """Leaves out the finalization of the interpreter where obstore has been used.
+
+    Its threads may still have an answer to give to Python. They abort the process when they meet an interpreter that is
+    being finalized.
+    """
+
+    def __init__(self) -> None:
+        self._code = 1  # of an exception, whose traceback is printed
+
+    def note(self, code: str | int | None) -> None:
+        """Note what the process ends with; a text is printed, and means a failure."""
+        self._code = (1 if code else 0) if code is None or isinstance(code, str) else code
+
+    def at_exit(self) -> None:
+        """End the process, when all threads have ended and all else that is to be done at the end is done."""
+        if "obstore" not in sys.modules:
+            return
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                stream.flush()
+        os._exit(self._code)

@@ -13,7 +13,7 @@ from geartrain.cli.options import MODELS, PREDICTIONS, parse_duration, parse_siz
 from geartrain.project.device_settings import Devices, read_devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
-from geartrain.project.served import find_served
+from geartrain.project.served import check_watchable, find_served
 from geartrain.project.source import Mode, ModelSource
 from geartrain.project.variables import Variables, resolve
 
@@ -41,6 +41,15 @@ Target = Annotated[
         metavar="MODEL",
         help="A model's folder, path/to/run.py, run.py:Runner, package.module:name, or a model file such as "
         "model.onnx; or a folder of models. The current folder by default.",
+    ),
+]
+ServedTarget = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model's folder, path/to/run.py, run.py:Runner, package.module:name, or a model file such as "
+        "model.onnx; a folder of models; or a model elsewhere, such as s3://bucket/model, hf://org/name or an https:// "
+        "URL. The current folder by default.",
     ),
 ]
 ModelName = Annotated[
@@ -143,6 +152,8 @@ def find_source(
     """
     if mode == "train" and reload:
         raise ProjectError("--reload does not go with --x-mode train: a training must not change while it runs")
+    if reload:
+        check_watchable(target)
     may_be_empty = load in {NONE, ON_DEMAND}
     return find_served(target, mode, no_pickle=no_pickle, name=name, may_be_empty=may_be_empty, environ=environ)
 

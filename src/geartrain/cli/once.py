@@ -11,10 +11,10 @@ import typer
 from geartrain.cli import debugging, logs, values
 from geartrain.cli.completion import complete_input
 from geartrain.cli.failure import INTERRUPTED, fail, warn
+from geartrain.cli.fetching import LocalModels
 from geartrain.cli.request import read_request
 from geartrain.cli.startup import RunObserver
-from geartrain.project.precheck import precheck
-from geartrain.project.source import ProjectError, find_model
+from geartrain.project.source import ProjectError
 
 if TYPE_CHECKING:
     from geartrain.project.source import Mode
@@ -46,14 +46,17 @@ def run_once(
     output: pathlib.Path | None,
     setup_timeout: float | None,
     log_level: str | None,
+    local: LocalModels,
     no_pickle: bool = False,
     aids: debugging.Aids = debugging.NO_AIDS,
 ) -> NoReturn:
-    """Run the model once, or its training, and end the command; what is wrong is said before anything is started."""
+    """Run the model once, or its training, and end the command; what is wrong is said before anything is started.
+
+    `local` finds the model.
+    """
     aids.check()
     try:
-        source = find_model(model, mode=mode, no_pickle=no_pickle)
-        precheck(source)
+        source = local.find(model, mode, no_pickle=no_pickle)
         request = read_request(inputs, json_input, output)
     except ProjectError as error:
         fail(error.message)

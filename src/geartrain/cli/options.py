@@ -99,7 +99,8 @@ Model = Annotated[
         autocompletion=complete_model,
         metavar="MODEL",
         help="A model's folder, path/to/run.py, run.py:Runner, package.module:name, or a model file such as "
-        "model.onnx. The current folder by default.",
+        "model.onnx; or a model elsewhere, such as s3://bucket/model, hf://org/name or an https:// URL. The current "
+        "folder by default.",
     ),
 ]
 NoPickle = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from geartrain.cli import debugging, once, options
+from geartrain.cli import debugging, fetching, once, options
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -29,6 +29,8 @@ def run(
     profile: debugging.Profile = None,
     profile_format: debugging.Format = "speedscope",
     log_level: once.LogLevel = None,
+    cache_dir: fetching.CacheDir = None,
+    verify_cache: fetching.VerifyCache = False,
 ) -> None:
     """Run MODEL once and print its output.
 
@@ -48,4 +50,5 @@ def run(
         log_level=log_level,
         no_pickle=no_pickle,
         aids=debugging.Aids(debugpy, debugpy_wait, profile, profile_format),
+        local=fetching.LocalModels(cache_dir, verify=verify_cache),
     )

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from geartrain.cli import logs, options
+from geartrain.cli import fetching, logs, options
 from geartrain.cli.failure import INTERRUPTED, fail, warn
-from geartrain.project.precheck import precheck
-from geartrain.project.source import ProjectError, find_model
+from geartrain.project.source import ProjectError
 
 if TYPE_CHECKING:
     from geartrain.domain.signature.types import Signature
@@ -22,14 +21,20 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()
-def schema(model: options.Model = None, *, no_pickle: options.NoPickle = False) -> None:
+def schema(
+    model: options.Model = None,
+    *,
+    no_pickle: options.NoPickle = False,
+    cache_dir: fetching.CacheDir = None,
+    verify_cache: fetching.VerifyCache = False,
+) -> None:
     """Print the OpenAPI document of MODEL as JSON.
 
     The model is imported, or its file loaded; its setup does not run.
     """
     try:
-        source = find_model(model, no_pickle=no_pickle)
-        precheck(source)
+        local = fetching.LocalModels(cache_dir, verify=verify_cache)
+        source = local.find(model, no_pickle=no_pickle)
     except ProjectError as error:
         fail(error.message)
     for sentence in (*source.warnings, *source.remarks):

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from geartrain.cli import access, grpc, metrics, models, options, serving, wire
+from geartrain.cli import access, fetching, grpc, metrics, models, options, serving, wire
 from geartrain.cli.access_lines import written_as
 from geartrain.project.device_settings import AUTO
 from geartrain.project.variables import DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from geartrain.transport.wire.tls import TlsFiles
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(cls=options.BareSwitchCommand)
 def serve(
-    model: models.Target = None,
+    model: models.ServedTarget = None,
     *,
     host: wire.Host = wire.DEFAULT_HOST,
     port: Annotated[
@@ -111,6 +115,8 @@ def serve(
     size_buckets: metrics.SizeBuckets = None,
     drain_delay: options.DrainDelay = 0.0,
     shutdown_grace: options.ShutdownGrace = 30.0,
+    cache_dir: fetching.CacheDir = None,
+    verify_cache: fetching.VerifyCache = False,
     x_mode: options.XMode = "predict",
     threads: Annotated[int | None, typer.Option(hidden=True, help="Accepted and ignored, as Cog does.")] = None,  # noqa: ARG001
     access_log: options.AccessLog = options.LOG_ALL,
@@ -130,12 +136,11 @@ def serve(
 ) -> None:
     """Serve MODEL over HTTP."""
     jwt = access.jwt_options(jwt_issuer, jwt_audience, jwt_jwks, scope=jwt_scope_claim, models=jwt_models_claim)
-    tls = wire.tls_files(tls_cert, tls_key, tls_client_ca)
-    grpc_tls = grpc.tls_files(grpc_tls_cert, grpc_tls_key, grpc_tls_ca) or tls
+    tls, grpc_tls = _tls((tls_cert, tls_key, tls_client_ca), (grpc_tls_cert, grpc_tls_key, grpc_tls_ca))
     named = serving.Names(model_name, default_model)
     found = serving.find(model, x_mode, load, names=named, reload=reload, no_pickle=no_pickle)
     observer, form = serving.observe(found, log_level, log_format)
-    from geartrain.server import NO_LIMIT, ServeOptions  # after the checks: they take no time
+    from geartrain.server import NO_LIMIT, CacheOptions, ServeOptions  # after the checks: they take no time
 
     serve_options = ServeOptions(
         source=found.source,
@@ -178,5 +183,15 @@ def serve(
         devices=devices or AUTO,
         inference_queue=inference_queue,
         reload=reload,
+        cache=CacheOptions(cache_dir, verify_cache),
     )
     raise typer.Exit(serving.run(serve_options, observer, model, mode=x_mode, no_pickle=no_pickle))
+
+
+_Files = tuple[Path | None, Path | None, Path | None]  # a certificate, its key, and the CA of clients
+
+
+def _tls(http: _Files, own_of_grpc: _Files) -> tuple[TlsFiles | None, TlsFiles | None]:
+    """Return the files for TLS over HTTP, and those over gRPC, which are the same by default."""
+    tls = wire.tls_files(*http)
+    return tls, grpc.tls_files(*own_of_grpc) or tls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import sys
@@ -13,7 +14,8 @@ from geartrain.cli import logs, models
 from geartrain.cli.background_logs import in_background
 from geartrain.cli.failure import FAILURE, fail
 from geartrain.cli.startup import ServeObserver
-from geartrain.project.source import ProjectError, find_model
+from geartrain.project.served import find_served
+from geartrain.project.source import ProjectError
 
 if TYPE_CHECKING:
     from geartrain.project.repository import Repository
@@ -110,7 +112,7 @@ def run(serve_options: ServeOptions, observer: ServeObserver, model: str | None,
                 dataclasses.replace(
                     serve_options,
                     target=model,
-                    find_again=lambda: find_model(model, mode=mode, no_pickle=no_pickle),
+                    find_again=functools.partial(find_served, mode=mode, no_pickle=no_pickle, is_fetched=True),
                     ready_file=find_ready_file(os.environ),
                     on_progress=observer,
                 )

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from geartrain.cli import once, options
+from geartrain.cli import fetching, once, options
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -31,6 +31,8 @@ def train(
     ] = None,
     setup_timeout: options.SetupTimeout = None,
     log_level: once.LogLevel = None,
+    cache_dir: fetching.CacheDir = None,
+    verify_cache: fetching.VerifyCache = False,
 ) -> None:
     """Train MODEL once, as the `train:` of its cog.yaml says, and write the result to `weights`.
 
@@ -46,4 +48,5 @@ def train(
         output=_WEIGHTS if output is None and json_input is None else output,
         setup_timeout=setup_timeout,
         log_level=log_level,
+        local=fetching.LocalModels(cache_dir, verify=verify_cache),
     )

@@ -65,13 +65,28 @@ def plan(source: ModelSource | Repository, target: str) -> Plan:
         sources, root = [source], source.root
         inside = "" if pathlib.Path(target).is_dir() else f"/{source.runner}"
         arguments = [f"{MODELS}{inside}", f"--model-name={source.name}"]
+    _check_weights(sources)
     folders = dict.fromkeys(each.root for each in sources)
     return Plan(
         root=root,
         builds=[(folder, read_build(folder)) for folder in folders],
-        extras=sorted({each.backend.replace("_", "-") for each in sources if each.backend is not None}),
+        extras=sorted(
+            {each.backend.replace("_", "-") for each in sources if each.backend is not None}
+            | {"remote" for each in sources if each.weights}
+        ),
         arguments=arguments,
     )
+
+
+def _check_weights(sources: Sequence[ModelSource]) -> None:
+    """Raise ProjectError for weights that would have to be put into the folder of a model, which an image keeps."""
+    for source in sources:
+        for each in source.weights:
+            if each.dest:
+                raise ProjectError(
+                    f"{source.root}: `weights` puts {each.dest} into the model's folder, which cannot be written in an "
+                    "image; leave `dest` out, and take the path as `weights` of setup()"
+                )
 
 
 def write_context(wanted: Plan, folder: pathlib.Path) -> None:

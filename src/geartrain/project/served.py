@@ -1,20 +1,24 @@
-"""What a target means to a server: a folder of models, or one model."""
+"""What a target means to a server: a folder of models, or one model, here or elsewhere."""
 
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
+from geartrain.domain.remote.reference import RemoteReference, is_remote, read_reference
 from geartrain.project.errors import ProjectError
+from geartrain.project.formats import known_suffixes
 from geartrain.project.mlserver_repository import find_mlserver
 from geartrain.project.precheck import precheck
 from geartrain.project.repository import Repository, find_repository
-from geartrain.project.source import Mode, ModelSource, find_model
-from geartrain.project.variables import PREDICT_STUB
+from geartrain.project.settings import read_settings
+from geartrain.project.source import Mode, ModelSource, find_model, model_folder
+from geartrain.project.variables import PREDICT_STUB, resolve
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")  # it stands in URLs
 
@@ -26,14 +30,20 @@ def find_served(
     no_pickle: bool = False,
     name: str = "",
     may_be_empty: bool = False,
+    is_fetched: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> ModelSource | Repository:
     """Return what is to be served, a model or a folder of models; raises ProjectError.
 
     `name` is that of a single model, "" for the usual one. A folder of models `may_be_empty`: they come later.
+
+    A model that lies elsewhere, or that is not complete before its `weights` are fetched, is pending. When all that
+    lies elsewhere `is_fetched`, none is.
     """
     if name and not _NAME.fullmatch(name):
         raise ProjectError(f"{name!r} is no name for a model; write letters, digits, `.`, `_` and `-`, such as digits")
+    if target is not None and is_remote(target):
+        return _pending(name or remote_name(remote_model(target)), pathlib.Path.cwd(), mode, environ=environ)
     by_variable = target is None and environ.get(PREDICT_STUB)  # as Cog's containers name their model
     if mode != "train" and not by_variable:
         mlserver = find_mlserver(target, environ=environ, no_pickle=no_pickle)
@@ -43,9 +53,58 @@ def find_served(
                     f"a folder of MLServer takes its names from model-settings.json; write {name!r} there"
                 )
             return mlserver
+        may_be_empty = may_be_empty and not _has_weights(target)
         repository = find_repository(target, environ=environ, no_pickle=no_pickle, name=name, may_be_empty=may_be_empty)
         if repository is not None:
             return repository
-    source = find_model(target, environ=environ, mode=mode, no_pickle=no_pickle)
+    try:
+        source = find_model(target, environ=environ, mode=mode, no_pickle=no_pickle)
+    except ProjectError:
+        if is_fetched or not _has_weights(target):
+            raise
+        root, _ = model_folder(target)
+        return _pending(name or root.name or "model", root, mode, environ=environ)
     precheck(source)
     return msgspec.structs.replace(source, name=name) if name else source
+
+
+def find_here(target: str) -> ModelSource | Repository:
+    """Return what is to be served, all of which is on this machine already; raises ProjectError."""
+    if is_remote(target):
+        raise ProjectError(f"{remote_model(target).shown} is not on this machine; fetch it, and name its folder")
+    return find_served(target, is_fetched=True)
+
+
+def check_watchable(target: str | None) -> None:
+    """Raise ProjectError for a model whose files nobody can follow, because they lie elsewhere."""
+    if target is not None and is_remote(target):
+        raise ProjectError(
+            "a model elsewhere cannot be reloaded when its files change; name a folder on this machine, or leave "
+            "the reload to SIGHUP or a load, which fetch what has changed"
+        )
+
+
+def remote_model(target: str) -> RemoteReference:
+    """Return what a target that lies elsewhere means; raises ProjectError."""
+    try:
+        return read_reference(target)
+    except ValueError as error:
+        raise ProjectError(str(error)) from None
+
+
+def remote_name(reference: RemoteReference) -> str:
+    """Return the name of a model that lies elsewhere: that of a file without its ending."""
+    name = pathlib.PurePath(reference.name)
+    return name.stem if name.suffix in {".py", *known_suffixes()} else reference.name
+
+
+def _has_weights(target: str | None) -> bool:
+    """Whether the settings of the folder that is meant name weights."""
+    return bool(read_settings(model_folder(target)[0]).weights)
+
+
+def _pending(name: str, root: pathlib.Path, mode: Mode, *, environ: Mapping[str, str]) -> ModelSource:
+    variables, warnings = resolve(environ)
+    return ModelSource(
+        name=name, root=root, runner="", mode=mode, variables=variables, warnings=warnings, is_pending=True
+    )

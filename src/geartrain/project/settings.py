@@ -18,6 +18,7 @@ from geartrain.project.durations import read_any_duration
 from geartrain.project.errors import ProjectError
 from geartrain.project.formats import backend_of_platform, known_backends
 from geartrain.project.priority_settings import make_priorities, read_levels
+from geartrain.project.weight_settings import Weights, read_weights
 
 SETTINGS_NAME: Final = "geartrain.yaml"
 TRITON_NAME: Final = "config.pbtxt"
@@ -43,6 +44,7 @@ _FIXES: Final = {
     "gpus_per_replica": "write a whole number of at least 1",
     "cpus_per_replica": "write a whole number of at least 1",
     "warmup": "write a list of inputs, such as `- text: hello`",
+    "weights": "write a list of entries with `source` and `dest`, such as `- source: s3://bucket/model.bin`",
 }
 SETTINGS_KEYS: Final = frozenset(_FIXES)
 
@@ -64,7 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     processors each of them has for itself, 0 where nothing is said.
 
     `warmup` are inputs that each worker runs before it is ready: JSON objects, with paths of files relative to the
-    model's folder.
+    model's folder. `weights` are fetched before the model is loaded.
 
     `origin` is the name of the file that says all this. Where that is one of another server, `declared` is what it says
     of the model's tensors, `stated` what the configuration tells as it is written there, and `remarks` are sentences
@@ -88,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     devices: Devices | None = None
     gpus_per_replica: int = 0
     cpus_per_replica: int = 0
+    weights: tuple[Weights, ...] = ()
     origin: str = SETTINGS_NAME
     declared: Declared = NOTHING_DECLARED
     stated: Mapping[str, Any] = {}
@@ -262,4 +265,5 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "devices": read_devices,
     "gpus_per_replica": _positive,
     "cpus_per_replica": _positive,
+    "weights": read_weights,
 }

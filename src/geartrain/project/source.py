@@ -29,6 +29,7 @@ from geartrain.project.variables import (
     effective_environment,
     resolve,
 )
+from geartrain.project.weight_settings import Weights
 
 __all__ = ["ModelSource", "ProjectError", "find_model"]
 
@@ -52,6 +53,9 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
     A model that is a file has a `backend` that runs it, with `options`; `file` is where it lies, and `runner` the same
     relative to `root`. `declared`, `stated` and `remarks` are those of its settings, which the file `origin` has.
+
+    `weights` are fetched before it is loaded. Of one that `is_pending` only the name, the mode and the variables of the
+    server count: its files, or some of them, are fetched first, and it is found again when they are there.
     """
 
     name: str
@@ -78,6 +82,8 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     declared: Declared = NOTHING_DECLARED
     stated: Mapping[str, Any] = {}
     remarks: tuple[str, ...] = ()
+    weights: tuple[Weights, ...] = ()
+    is_pending: bool = False
 
     @property
     def max_concurrency(self) -> int | None:
@@ -155,6 +161,7 @@ def find_model(
         devices=settings.devices,
         gpus_per_replica=settings.gpus_per_replica,
         cpus_per_replica=settings.cpus_per_replica,
+        weights=settings.weights,
         **_from_variables(config, settings, environ),
     )
 
@@ -206,6 +213,7 @@ def _file_source(
         declared=settings.declared,
         stated=settings.stated,
         remarks=settings.remarks,
+        weights=settings.weights,
     )
 
 

@@ -6,7 +6,9 @@ from geartrain.server.activation import ActivationError
 from geartrain.server.app import App, build
 from geartrain.server.options import (
     NO_LIMIT,
+    CacheOptions,
     DebugOptions,
+    DownloadLines,
     Progress,
     ProgressLines,
     ProgressLog,
@@ -21,7 +23,9 @@ __all__ = [
     "NO_LIMIT",
     "ActivationError",
     "App",
+    "CacheOptions",
     "DebugOptions",
+    "DownloadLines",
     "PortInUseError",
     "Progress",
     "ProgressLines",

@@ -24,7 +24,7 @@ from geartrain.server.repository import ServedModels, settings_of
 from geartrain.server.workers import launch
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import STOP_GRACE, Deployment, OutboundPort
-from geartrain.service.models.entry import ModelEntry, ModelRef
+from geartrain.service.models.entry import ModelEntry, ModelRef, is_downloading
 from geartrain.service.models.ondemand import OnDemandWorker
 from geartrain.service.models.replicas import ModelSetupError, SpawnReplica
 from geartrain.service.models.repository import Step
@@ -83,6 +83,9 @@ class App:
         the caller.
         """
         entry = self.catalogue.entry(self.options.model.name)
+        if is_downloading(entry):
+            await self.settled()
+            await _check_fault(entry)
         deployment = entry.deployment()
         loads = set(entry.loading.tasks)
         loaded = asyncio.ensure_future(deployment.loaded.wait())
@@ -158,6 +161,7 @@ class App:
         await asyncio.gather(self.catalogue.loads.stop(), *(deployment.close(0) for deployment in self._training))
         await self.outbound.drain_webhooks(webhook_grace())
         await self.outbound.close()
+        self.models.close()
         self.regions.close()
 
     def _deployments(self) -> Iterator[Deployment]:
@@ -179,6 +183,13 @@ class App:
     def _tell_kubernetes(self) -> None:
         if self.options.ready_file is not None and self.catalogue.readiness.is_ready:
             write_ready_file(self.options.ready_file)
+
+
+async def _check_fault(entry: ModelEntry) -> None:
+    """Raise `ModelSetupError` if a model could not be fetched or found."""
+    setup = (await entry.report()).setup
+    if setup.failed:
+        raise ModelSetupError(setup.reason, str(setup.printed))
 
 
 def _make_trainings(

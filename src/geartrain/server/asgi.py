@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from geartrain.bridge.wakeup import WakeupMode
@@ -13,10 +15,10 @@ from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets, ch
 from geartrain.project.device_settings import Devices, read_devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
-from geartrain.project.served import find_served
-from geartrain.project.source import ModelSource, find_model
+from geartrain.project.served import check_watchable, find_served
+from geartrain.project.source import ModelSource
 from geartrain.server.app import App, build
-from geartrain.server.options import NO_LIMIT, ServeOptions
+from geartrain.server.options import NO_LIMIT, CacheOptions, ServeOptions
 from geartrain.server.reloading import watching
 from geartrain.server.tracing import records_of
 from geartrain.service.mirror import MirrorMode
@@ -65,13 +67,16 @@ class AsgiOptions(TypedDict, total=False):
     health_body: bool
     latency_buckets: Iterable[float]
     size_buckets: Iterable[float]
+    cache_dir: str | os.PathLike[str]
+    verify_cache: bool
     wakeup: WakeupMode
     mirror_prints: MirrorMode
     access_log: str
 
 
 _READ_HERE: Final = frozenset(
-    {"devices", "wait_ready", "no_pickle", "load", "restart", "restart_limit", "latency_buckets", "size_buckets"}
+    {"cache_dir", "devices", "load", "no_pickle", "restart", "restart_limit", "wait_ready"}
+    | {"latency_buckets", "size_buckets", "verify_cache"}
 )
 _RENAMED: Final = {"max_body_size": "max_body_bytes", "max_download_size": "max_download_bytes"}
 _ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout")  # as `geartrain serve` reads them
@@ -91,6 +96,8 @@ def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> 
         raise TypeError(msg)
     target = None if model is None else os.fspath(model)
     no_pickle = options.get("no_pickle", False)
+    if options.get("reload", False):
+        check_watchable(target)
     source = find_served(target, no_pickle=no_pickle)
     load = None if "load" not in options else frozenset(options["load"])
     _check_names(source, {*(load or ()), *([options["default_model"]] if "default_model" in options else [])})
@@ -107,14 +114,20 @@ def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> 
     return ServeOptions(
         source=source,
         target=target,
-        find_again=lambda: find_model(target, no_pickle=no_pickle),
+        find_again=functools.partial(find_served, no_pickle=no_pickle, is_fetched=True),
         limits=Limits(**limits),
         restarts=restarts if options.get("restart") == "on-crash" else None,
         load=load,
         devices=_devices(options.get("devices", "auto")),
         buckets=_read_buckets(options),
+        cache=_read_cache(options),
         **fields,
     )
+
+
+def _read_cache(options: AsgiOptions) -> CacheOptions:
+    folder = Path(options["cache_dir"]) if "cache_dir" in options else None
+    return CacheOptions(folder, options.get("verify_cache", False))
 
 
 def _devices(text: str) -> Devices:

@@ -39,14 +39,17 @@ NO_LIMIT: Final = 1 << 62  # of what is counted; there is room for more, as read
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """A step of the start, or of a model's life after it, to be shown to the operator."""
 
-    # "listening", "listening-admin", "listening-grpc", "watching", "setup-output", "ready", "setup-failed",
-    # "reload-failed", "unloaded", "stopping"
+    # "listening", "listening-admin", "listening-grpc", "watching", "downloading", "setup-output", "ready",
+    # "setup-failed", "reload-failed", "unloaded", "stopping"
     stage: str
     model: str = ""
     version: str = ""  # where a server has several models
     url: str = ""
     slots: int = 0
-    text: str = ""  # of setup-output: what was printed; of a failure: the reason
+    text: str = ""  # of setup-output: what was printed; of a failure: the reason; of a download: a sentence
+    source: str = ""  # of a download
+    bytes: int = 0  # of a download, that are there
+    total_bytes: int = 0  # of a download; 0 where that is not known
 
 
 def log_progress(progress: Progress) -> None:
@@ -76,16 +79,44 @@ def _output(progress: Progress, lines: list[str]) -> Progress:
     return Progress(stage="setup-output", model=progress.model, version=progress.version, text=text)
 
 
+class DownloadLines:
+    """Lets few steps of downloads through: the first of each source, one for each tenth of it, and the last."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[str, int]] = {}  # source and tenth, by model
+
+    def is_due(self, progress: Progress) -> bool:
+        """Whether a step is to be told."""
+        if progress.stage != "downloading":
+            return True
+        tenth = progress.bytes * 10 // progress.total_bytes if progress.total_bytes else 0
+        told = self._told.get(progress.model)
+        self._told[progress.model] = (progress.source, tenth)
+        return told != (progress.source, tenth)
+
+
 class ProgressLog:
     """Logs the steps of a server, what setups print in whole lines."""
 
     def __init__(self) -> None:
         self._lines = ProgressLines()
+        self._downloads = DownloadLines()
 
     def __call__(self, progress: Progress) -> None:
         """Log one step, as `log_progress`."""
-        for step in self._lines.of(progress):
-            log_progress(step)
+        if self._downloads.is_due(progress):
+            for step in self._lines.of(progress):
+                log_progress(step)
+
+
+class CacheOptions(msgspec.Struct, frozen=True):
+    """Where models and weights from elsewhere are kept; `folder` None: as the environment says.
+
+    `verify`: what is there is compared with its checksums before it is used.
+    """
+
+    folder: pathlib.Path | None = None
+    verify: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,9 +187,11 @@ class ServeOptions:
     health_body: bool = False  # whether health responses of the Open Inference Protocol have a body
     ready_file: pathlib.Path | None = None  # written when all models are ready that are loaded at the start
     debugging: DebugOptions = dataclasses.field(default_factory=DebugOptions)
-    # For a reload of a model that is served alone: what it was found by, and how it is found again.
+    # For a reload of a model that is served alone: what it was found by, and how that, or the place that it has been
+    # fetched to, is looked up again.
     target: str | None = None
-    find_again: Callable[[], ModelSource] | None = dataclasses.field(default=None, compare=False)
+    find_again: Callable[[str | None], ModelSource | Repository] | None = dataclasses.field(default=None, compare=False)
+    cache: CacheOptions = dataclasses.field(default_factory=CacheOptions)
     on_progress: Callable[[Progress], None] = dataclasses.field(default_factory=ProgressLog, compare=False)
     on_download: Callable[[str, int, int | None], None] | None = None  # of an input; see `InputFiles`
 

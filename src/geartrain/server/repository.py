@@ -13,12 +13,14 @@ import msgspec
 from geartrain.bridge.child import ChildWorker
 from geartrain.bridge.memory_use import memory_of
 from geartrain.domain.predictions.calls import WorkerObserver
+from geartrain.domain.remote.progress import Download
+from geartrain.outbound.remote.errors import RemoteError
 from geartrain.project.alone import ModelAlone
 from geartrain.project.changes import Attempt, Attempts
 from geartrain.project.errors import ProjectError
-from geartrain.project.precheck import precheck
 from geartrain.project.repository import ModelFolder, Repository
 from geartrain.project.source import ModelSource
+from geartrain.server.elsewhere import Elsewhere
 from geartrain.server.options import DebugOptions, Progress, ServeOptions
 from geartrain.server.placement import Placement, Placements
 from geartrain.server.workers import launch
@@ -46,17 +48,34 @@ class ServedModels:
         self.on_disk = source if isinstance(source, Repository) else ModelAlone(source, options.target)
         self.attempts = Attempts()
         self.mirror = PrintMirror(options.mirror_prints)
+        self._elsewhere = Elsewhere(options)
 
     def names(self) -> list[str]:
         """The models that are there."""
         source = self._options.source
         return source.names() if isinstance(source, Repository) else [source.name]
 
+    def has_remote_files(self, name: str) -> bool:
+        """Whether a model, or something that it needs, lies elsewhere. May block."""
+        return name in self.names() and self._elsewhere.has_part_of(name)
+
+    async def fetch(self, name: str, download: Download) -> None:
+        """Bring what lies elsewhere of a model; raises `LoadError`. See `RepositoryPort`."""
+        try:
+            await self._elsewhere.fetch(name, download)
+        except (RemoteError, ProjectError) as error:
+            raise LoadError(error.message) from error
+
+    def close(self) -> None:
+        """Let go of what has been fetched."""
+        self._elsewhere.close()
+
     def read(self, name: str) -> Wanted | None:
         """The versions of a model that shall be served, None if it is not there; raises `LoadError`. May block."""
         if name not in self.names():
             return None
-        digest = self.on_disk.content(name)  # before it is read: what changes in between is loaded by the next load
+        # Before it is read: what changes in between is loaded by the next load.
+        digest = self._elsewhere.content(name, self.on_disk)
         try:
             folder = self._read(name)
         except ProjectError as error:
@@ -124,21 +143,31 @@ class ServedModels:
     def _read(self, name: str) -> ModelFolder:
         self.note(name)  # before it is read: a change in between is seen as one
         source = self._options.source
-        if isinstance(source, Repository):
-            found = source.read(name)
-        else:
-            again = source
-            if name in self._found and self._options.find_again is not None:
-                again = msgspec.structs.replace(self._options.find_again(), name=name)
-                precheck(again)
-            found = ModelFolder(name=name, versions={"1": again})
+        found = source.read(name) if isinstance(source, Repository) else self._read_alone(source)
         for sentence in _remarks(found):
             logger.warning("model %r: %s", name, sentence)
         found = msgspec.structs.replace(
-            found, versions={number: self._place(name, number, each) for number, each in found.versions.items()}
+            found,
+            versions={
+                number: self._place(name, number, self._elsewhere.named(name, each))
+                for number, each in found.versions.items()
+            },
         )
         self._found[name] = found
         return found
+
+    def _read_alone(self, source: ModelSource) -> ModelFolder:
+        """Return the model that is served alone: as it was found at the start, and later as it is found again."""
+        name, find = source.name, self._options.find_again
+        again: ModelSource | Repository = source
+        if find is not None and (source.is_pending or name in self._found):
+            again = find(self._elsewhere.target(name))
+        if isinstance(again, ModelSource):
+            return ModelFolder(name=name, versions={"1": again})
+        names = again.names()
+        if len(names) != 1:
+            raise ProjectError(f"{self._elsewhere.shown(name)}: several models are there; name one of them")
+        return again.read(names[0])
 
     def _place(self, name: str, number: str, source: ModelSource | ProjectError) -> ModelSource | ProjectError:
         """Decide where the replicas of a version run; return it, or why there is no place for them."""

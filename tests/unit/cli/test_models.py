@@ -12,6 +12,7 @@ from geartrain.cli.models import check_name, find_source, read_load
 from geartrain.cli.startup import ServeObserver
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
+from geartrain.project.served import find_here
 from geartrain.project.source import ModelSource
 from geartrain.server import Progress
 from tests.support.terminals import show_terminal
@@ -82,6 +83,29 @@ def test_a_folder_may_be_empty_where_nothing_is_loaded_at_the_start(tmp_path: Pa
         find_source(str(tmp_path), "predict", reload=False, load="none", name="felis", environ={})
     with pytest.raises(ProjectError, match="there is no model 'cats'; there are none yet"):
         check_name("--default-model", "cats", Repository(tmp_path, environ={}))
+
+
+def test_model_elsewhere_is_pending_under_its_name() -> None:
+    for name, known_as in (("", "cats"), ("felis", "felis")):
+        source = find_source("s3://bucket/cats.onnx", "predict", reload=False, name=name, load="none", environ={})
+        assert isinstance(source, ModelSource)
+        assert (source.name, source.is_pending) == (known_as, True)
+    with pytest.raises(ProjectError, match="a model elsewhere cannot be reloaded when its files change"):
+        find_source("s3://bucket/cats", "predict", reload=True, environ={})
+    with pytest.raises(ProjectError, match=r"s3://bucket/cats is not on this machine; fetch it, and name its folder"):
+        find_here("s3://bucket/cats")
+
+
+def test_model_whose_weights_have_not_been_fetched_is_no_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "geartrain.yaml").write_text("weights:\n  model.onnx: s3://bucket/cats.onnx\n")
+    for load in ("all", "none"):
+        source = find_source(str(tmp_path), "predict", reload=False, name="felis", load=load, environ={})
+        assert isinstance(source, ModelSource)
+        assert (source.name, source.root, source.is_pending) == ("felis", tmp_path, True)
+    source = find_source(str(tmp_path), "predict", reload=False, load="none", environ={})
+    assert isinstance(source, ModelSource)
+    with pytest.raises(ProjectError, match="no model here"):
+        find_here(str(tmp_path))
 
 
 def test_a_training_is_not_reloaded(models: Repository) -> None:

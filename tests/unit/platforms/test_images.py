@@ -92,6 +92,17 @@ def context_of(target: Path, folder: Path) -> str:
     return text
 
 
+def test_weights_are_fetched_where_the_image_runs(tmp_path: Path) -> None:
+    model = tmp_path / "cats"
+    model.mkdir()
+    (model / "run.py").write_text("def run() -> str: ...\n")
+    (model / "geartrain.yaml").write_text("weights: [s3://bucket/cats.bin]\n")
+    assert "[remote]" in context_of(model, tmp_path / "context")
+    (model / "geartrain.yaml").write_text("weights: {w/cats.bin: s3://bucket/cats.bin}\n")
+    with pytest.raises(ProjectError, match=r"cats: `weights` puts w/cats\.bin into the model's folder, .*leave `dest`"):
+        plan(find_served(str(model)), str(model))
+
+
 def command_of(text: str) -> dict[str, Any]:
     [command] = [each for each in dockerfile.parse_string(text) if each.cmd.upper() == "CMD"]
     return serve_options(list(command.value))

@@ -19,6 +19,7 @@ from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
 from geartrain.server import App, ServeOptions
 from geartrain.server.asgi import AsgiOptions, read_options
+from geartrain.server.options import CacheOptions
 from geartrain.server.placement import Placement
 from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.restarts import RestartPolicy
@@ -70,6 +71,8 @@ def test_every_option_arrives(model: Path) -> None:
         "allow_private_urls": True,
         "shared_memory": True,
         "health_body": True,
+        "cache_dir": model.parent / "cache",
+        "verify_cache": True,
         "latency_buckets": [0.5, 1],
         "size_buckets": (10,),
         "wakeup": "blocking",
@@ -96,6 +99,7 @@ def test_every_option_arrives(model: Path) -> None:
     assert options.buckets == Buckets((0.5, 1), (10,))
     assert (options.shared_memory, options.health_body, options.wakeup) == (True, True, "blocking")
     assert options.mirror_prints == "on"
+    assert options.cache == CacheOptions(model.parent / "cache", verify=True)
 
 
 def test_zero_is_no_limit_where_it_is_for_serve(model: Path) -> None:

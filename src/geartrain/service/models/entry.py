@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import DORMANT, Health
 from geartrain.domain.predictions.statistics import ModelStatistics
+from geartrain.domain.printed.text import Printed
+from geartrain.domain.remote.progress import Download
 from geartrain.domain.versions import order_of
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.predictions import Predictions
@@ -20,12 +22,22 @@ from geartrain.service.models.workers import HealthReport
 
 
 class Loading:
-    """The loads and unloads of one model, one at a time: the lock that each of them takes, and the tasks of loads."""
+    """The loads and unloads of one model, one at a time: the lock that each of them takes, and the tasks of loads.
+
+    `download` is of what a load fetches from elsewhere; `began` is when it began, in seconds since the epoch.
+    """
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.tasks: set[asyncio.Task[None]] = set()
         self.done = NOTHING  # what the latest load has brought into service; nothing if it failed
+        self.download = Download()
+        self.began = 0.0
+
+    def begin_download(self, source: str) -> None:
+        """Note that the load at hand looks for what lies elsewhere."""
+        self.began = self.began if self.download.is_active else time.time()
+        self.download.begin(source)
 
     @property
     def is_idle(self) -> bool:
@@ -113,6 +125,9 @@ class ModelEntry:
             asked = [] if self.default else list(self.versions.values())
         if any(each.state in DORMANT for each in asked):
             raise ModelAsleepError(self.name, self.waking)
+        if is_downloading(self):
+            reason = self.loading.download.describe()
+            raise GeartrainError(Code.NOT_READY, f"The model '{self.name}' is not ready. {reason}")
 
     def _reason(self, version: str) -> str:
         """Why no version is loaded; empty if none is wanted."""
@@ -133,6 +148,9 @@ class ModelEntry:
         except ModelAsleepError:
             return HealthReport(Health.READY, SetupReport(time.time()))
         except GeartrainError:
+            if is_downloading(self):
+                printed = Printed(f"{self.loading.download.describe()}\n")
+                return HealthReport(Health.STARTING, SetupReport(self.loading.began, printed=printed))
             reason, now = self._reason(version), time.time()
             if not reason:
                 return HealthReport(Health.UNKNOWN, SetupReport(now))
@@ -157,6 +175,9 @@ class ModelEntry:
 
     def entries(self, *, ready: bool) -> list[IndexEntry]:
         """Return its lines of the index."""
+        if is_downloading(self):
+            reason = self.loading.download.describe().removesuffix(".")
+            return [] if ready else [IndexEntry(self.name, "", "LOADING", reason)]
         if self.fault and not self.available:
             return [] if ready else [IndexEntry(self.name, "", "UNAVAILABLE", self.fault)]
         found = [self.versions[number] for number in self.numbers()]
@@ -167,6 +188,11 @@ class ModelEntry:
     def statistics(self, numbers: Iterable[str]) -> list[ModelStatistics]:
         """Return the counts of some versions."""
         return [self.versions[number].record.counts.statistics(self.name, number) for number in numbers]
+
+
+def is_downloading(entry: ModelEntry) -> bool:
+    """Whether there is nothing of a model yet but a download."""
+    return entry.loading.download.is_active and not entry.available
 
 
 class ModelRef:

@@ -7,6 +7,7 @@ from typing import Final
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.lifecycle import Health, VersionState
 from geartrain.domain.predictions.statistics import ModelStatistics
+from geartrain.domain.remote.progress import Download
 from geartrain.service.models.catalogue import Catalogue, normal, not_available
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.version import Version
@@ -63,6 +64,12 @@ def _failed(catalogue: Catalogue, name: str, version: str) -> tuple[Deployment, 
     except GeartrainError:
         return ()
     return (found,) if found.loaded.is_set() and found.workers.health is Health.SETUP_FAILED else ()
+
+
+def downloads(catalogue: Catalogue) -> tuple[tuple[str, Download], ...]:
+    """Return the downloads of the models for which something has been looked for elsewhere, by name."""
+    found = [(name, catalogue.entry(name).loading.download) for name in catalogue.names()]
+    return tuple((name, download) for name, download in found if download.source)
 
 
 def faults(catalogue: Catalogue) -> tuple[tuple[str, str], ...]:

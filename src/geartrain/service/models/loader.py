@@ -45,6 +45,16 @@ class Loader:
         self._grace = grace
         self._tell = tell
 
+    async def read(self, entry: ModelEntry) -> Wanted | None:
+        """Fetch what lies elsewhere of a model, and read what shall be served of it; raises `LoadError`.
+
+        It is None if the model is not in the repository.
+        """
+        if await asyncio.to_thread(self._repository.has_remote_files, entry.name):
+            entry.loading.begin_download(entry.name)
+            await self._repository.fetch(entry.name, entry.loading.download)
+        return await asyncio.to_thread(self._repository.read, entry.name)
+
     def accept(self, entry: ModelEntry, wanted: Wanted | None) -> Wanted:
         """Note what shall be served of a model; raise `NOT_FOUND` if it is not in the repository."""
         if wanted is None:

@@ -34,6 +34,7 @@ class Loads:
         self._loader = Loader(repository, grace=grace, tell=tell)
         self._tasks: set[asyncio.Future[None]] = set()
         self._spawned: list[tuple[ModelEntry, list[Attempt] | LoadError]] = []
+        self._remote: list[ModelEntry] = []  # to be loaded when what lies elsewhere has been fetched
         self._make_room = make_room
         self._is_closing = False
 
@@ -46,6 +47,11 @@ class Loads:
 
     def spawn(self, entry: ModelEntry) -> None:
         """Spawn the workers of a model for the first time: from now on it can be asked for. Needs no running loop."""
+        if self._repository.has_remote_files(entry.name):
+            entry.is_wanted = True
+            entry.loading.begin_download(entry.name)
+            self._remote.append(entry)
+            return
         try:
             wanted = self._loader.accept(entry, self._repository.read(entry.name))
         except (LoadError, GeartrainError) as error:
@@ -76,6 +82,9 @@ class Loads:
                 self._loader.refuse(entry, attempts)
             else:
                 _ = self._run(entry, self._finish_first(entry, attempts))
+        remote, self._remote = self._remote, []
+        for entry in remote:
+            _ = self._run(entry, self._load(entry, anew=False))
 
     # for clients
 
@@ -159,19 +168,22 @@ class Loads:
             if self._is_closing:
                 raise GeartrainError(Code.SHUTTING_DOWN, "The server is shutting down and loads nothing more.")
             try:
-                found = await asyncio.to_thread(self._repository.read, entry.name)
+                found = await self._loader.read(entry)
+                if not anew and _is_served(entry, found):
+                    return
+                wanted = self._loader.accept(entry, found)
+                await self._make_room(entry)
+                versions = [entry.version(number) for number in wanted.versions]
+                leaving = {end for version in versions for end in version.leaving}
+                if leaving:
+                    await asyncio.wait(leaving)  # never more than two of one version at once
+                attempts = [self._loader.open(entry, version) for version in versions]
             except LoadError as error:
                 self._loader.refuse(entry, error)
                 raise GeartrainError(Code.LOAD_FAILED, f"load failed for model '{entry.name}': {error}") from error
-            if not anew and _is_served(entry, found):
-                return
-            wanted = self._loader.accept(entry, found)
-            await self._make_room(entry)
-            versions = [entry.version(number) for number in wanted.versions]
-            leaving = {end for version in versions for end in version.leaving}
-            if leaving:
-                await asyncio.wait(leaving)  # never more than two of one version at once
-            await self._loader.finish(entry, [self._loader.open(entry, version) for version in versions])
+            finally:
+                entry.loading.download.end()
+            await self._loader.finish(entry, attempts)
 
 
 def _is_served(entry: ModelEntry, found: Wanted | None) -> bool:

@@ -6,6 +6,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from geartrain.domain.remote.progress import Download
 from geartrain.service.models.deployment import Deployment, VersionRecord
 
 State = Literal["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]
@@ -35,6 +36,12 @@ class RepositoryPort(Protocol):
 
     def names(self) -> list[str]:
         """The models that are there."""
+
+    def has_remote_files(self, name: str) -> bool:
+        """Whether a model, or something that it needs, lies elsewhere. May block."""
+
+    async def fetch(self, name: str, download: Download) -> None:
+        """Bring what lies elsewhere of a model; raises `LoadError`. `download` is told how far it has come."""
 
     def read(self, name: str) -> Wanted | None:
         """The versions of a model that shall be served, None if it is not there; raises `LoadError`. May block."""

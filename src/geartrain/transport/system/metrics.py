@@ -8,9 +8,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from geartrain.apis.metric_values import GpuUse, ModelMetrics, ProcessUse, ServerMetrics, WorkerMetrics
+from geartrain.apis.metric_values import DownloadMetrics, GpuUse, ModelMetrics, ProcessUse, ServerMetrics, WorkerMetrics
 from geartrain.authoring import __version__
 from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.remote.progress import Download
 from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
@@ -82,18 +83,22 @@ class MetricsEndpoint:
         # What changes on the loop is read here, but for the counts of histograms. The rest would hold the loop.
         deployments = list(self._catalogue.deployments())
         seen = [(_model(each), [_pids(replica) for replica in each.workers.replicas]) for each in deployments]
-        faults, requests = information.faults(self._catalogue), self._counts.all()
-        content_type, text = await asyncio.to_thread(self._encode, accept, seen, faults=faults, requests=requests)
+        counted = ServerMetrics(
+            version=__version__,
+            faults=information.faults(self._catalogue),
+            requests=self._counts.all(),
+            downloads=tuple(_download(name, each) for name, each in information.downloads(self._catalogue)),
+        )
+        content_type, text = await asyncio.to_thread(self._encode, accept, seen, counted)
         return Answer(HTTPStatus.OK, (text,), ((b"content-type", content_type.encode()),))
 
     def _encode(
         self,
         accept: str,
         seen: list[tuple[ModelMetrics, list[tuple[int, ...]]]],
-        *,
-        faults: tuple[tuple[str, str], ...],
-        requests: dict[tuple[str, str], int],
+        counted: ServerMetrics,
     ) -> tuple[str, bytes]:
+        """Add the models and what processes take, and encode it all."""
         from geartrain.apis.metrics import OPENMETRICS, TEXT, encode_metrics, wants_openmetrics
 
         machine = self._machine
@@ -101,17 +106,27 @@ class MetricsEndpoint:
             _with_workers(model, tuple(tuple(use for pid in each for use in machine.process(pid)) for each in pids))
             for model, pids in seen
         )
-        server = ServerMetrics(
-            version=__version__,
+        server = msgspec.structs.replace(
+            counted,
             models=models,
-            faults=faults,
-            requests=requests,
             process=machine.server(),
             max_descriptors=machine.max_descriptors(),
             gpus=machine.gpus(),
         )
         as_openmetrics = wants_openmetrics(accept)
         return OPENMETRICS if as_openmetrics else TEXT, encode_metrics(server, as_openmetrics=as_openmetrics)
+
+
+def _download(name: str, download: Download) -> DownloadMetrics:
+    return DownloadMetrics(
+        name,
+        is_active=download.is_active,
+        there=download.bytes,
+        total=max(0, download.total_bytes),
+        received_bytes=download.received_bytes,
+        received_files=download.received_files,
+        failures=download.failures,
+    )
 
 
 def _pids(replica: Replica) -> tuple[int, ...]:

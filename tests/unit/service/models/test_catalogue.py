@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.remote.progress import Download
 from geartrain.service.models import information
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.catalogue import Catalogue
@@ -66,9 +67,16 @@ class Disk:
         self.noted: list[str] = []
         self.sizes: dict[str, int] = {}
         self.digests: dict[str, str] = {}
+        self.remote: dict[str, Callable[[Download], Awaitable[None]]] = {}  # what fetches a model
 
     def names(self) -> list[str]:
         return sorted(self.models)
+
+    def has_remote_files(self, name: str) -> bool:
+        return name in self.remote
+
+    async def fetch(self, name: str, download: Download) -> None:
+        await self.remote[name](download)
 
     def read(self, name: str) -> Wanted | None:
         found = self.models.get(name)
@@ -959,3 +967,92 @@ async def _check_answers(catalogue: Catalogue, serving: dict[str, str | None]) -
     else:
         assert catalogue.find("cats").version == latest
         assert information.versions(catalogue, "cats") == tuple(sorted(serving))
+
+
+# what lies elsewhere
+
+
+async def test_model_is_fetched_before_it_is_read() -> None:
+    disk = Disk(cats={"1": says("meow")})
+    going, reached = asyncio.Event(), asyncio.Event()
+
+    async def fetch(download: Download) -> None:
+        download.begin("s3://bucket/cats")
+        reached.set()
+        await going.wait()
+
+    disk.remote["cats"] = fetch
+    shop = Shop(disk)
+    shop.catalogue.spawn()
+    entry = shop.catalogue.entry("cats")
+    assert (await entry.report()).health is Health.STARTING, "before the loop has begun with it"
+    shop.catalogue.loads.begin()
+    await asyncio.wait_for(reached.wait(), 40)
+    report = await entry.report()
+    assert (report.health, report.setup.logs) == (Health.STARTING, "Looking at s3://bucket/cats.\n")
+    assert shop.catalogue.readiness.reasons() == ["Model 'cats': no version loading; Looking at s3://bucket/cats."]
+    asks: tuple[Callable[[], object], ...] = (lambda: shop.catalogue.find("cats"), entry.deployment)
+    for ask in asks:
+        with pytest.raises(
+            GeartrainError, match=r"The model 'cats' is not ready\. Looking at s3://bucket/cats\."
+        ) as caught:
+            ask()
+        assert caught.value.code is Code.NOT_READY
+    assert not disk.opened
+    assert [name for name, _ in information.downloads(shop.catalogue)] == ["cats"]
+    loads = set(entry.loading.tasks)
+    going.set()
+    await asyncio.wait(loads, timeout=40)
+    assert (await entry.report()).health is Health.READY
+    assert shop.catalogue.readiness.is_ready
+    assert not entry.loading.download.is_active
+    await shop.catalogue.loads.stop()
+
+
+async def test_fetch_that_fails_is_a_failed_setup() -> None:
+    disk = Disk(cats={"1": says("meow")})
+    faults = ["no room"]
+
+    async def fetch(_download: Download) -> None:
+        for fault in faults:
+            raise LoadError(fault)
+
+    disk.remote["cats"] = fetch
+    shop = Shop(disk)
+    shop.catalogue.spawn()
+    shop.catalogue.loads.begin()
+    entry = shop.catalogue.entry("cats")
+    await asyncio.wait(set(entry.loading.tasks), timeout=40)
+    assert [(step.stage, step.reason) for step in shop.steps] == [("setup-failed", "no room")]
+    report = await entry.report()
+    assert (report.health, report.setup.logs) == (Health.SETUP_FAILED, "no room\n")
+    faults.clear()
+    await shop.catalogue.load("cats")
+    assert (await entry.report()).health is Health.READY
+    faults.append("gone")
+    with pytest.raises(GeartrainError, match="gone"):
+        await shop.catalogue.load("cats")
+    assert (await entry.report()).health is Health.READY, "what there is goes on"
+    await shop.catalogue.loads.stop()
+
+
+async def test_end_of_the_server_cancels_a_fetch() -> None:
+    disk = Disk(cats={"1": says("meow")})
+    reached, canceled = asyncio.Event(), asyncio.Event()
+
+    async def fetch(_download: Download) -> None:
+        reached.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            canceled.set()
+
+    disk.remote["cats"] = fetch
+    shop = Shop(disk)
+    shop.catalogue.spawn()
+    shop.catalogue.loads.begin()
+    await asyncio.wait_for(reached.wait(), 40)
+    shop.catalogue.loads.cease()
+    await asyncio.wait_for(canceled.wait(), 40)
+    await shop.catalogue.loads.stop()
+    assert not disk.opened

@@ -1,0 +1,128 @@
+"""Models and weights that lie elsewhere, for the commands that run a model themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+from geartrain.cli import logs
+from geartrain.cli.failure import INTERRUPTED
+from geartrain.cli.options import MODELS
+from geartrain.domain.remote.reference import is_remote
+from geartrain.project.errors import ProjectError
+from geartrain.project.precheck import precheck
+from geartrain.project.served import remote_model, remote_name
+from geartrain.project.settings import read_settings
+from geartrain.project.source import Mode, ModelSource, find_model, model_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any, TypeVar
+
+    from geartrain.domain.remote.progress import Download
+    from geartrain.server import Progress
+    from geartrain.server.fetching import Fetcher
+
+    T = TypeVar("T")
+
+CacheDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache-dir",
+        metavar="FOLDER",
+        show_default=False,
+        help="Where models and weights are kept that come from elsewhere. GEARTRAIN_CACHE says the same; by default it "
+        "is geartrain in the user's cache folder.",
+        rich_help_panel=MODELS,
+    ),
+]
+VerifyCache = Annotated[
+    bool,
+    typer.Option(
+        "--verify-cache",
+        help="Compare what is in the cache with its checksums before it is used; by default only sizes are compared.",
+        rich_help_panel=MODELS,
+    ),
+]
+
+
+class LocalModels:
+    """Finds models for a command, and fetches before what lies elsewhere. What it has fetched stays while it lives."""
+
+    def __init__(self, cache_dir: Path | None = None, *, verify: bool = False) -> None:
+        """`cache_dir` None: as the environment says."""
+        self._cache = (cache_dir, verify)
+        self._fetchers: list[Fetcher] = []
+
+    def target(self, target: str | None) -> str | None:
+        """Return what a target is on this machine: itself, or where it has been fetched to; raises ProjectError."""
+        if target is None or not is_remote(target):
+            return target
+        reference = remote_model(target)
+        return str(self._fetch(lambda fetcher, download: fetcher.fetch(reference, download)))
+
+    def find(self, target: str | None, mode: Mode = "predict", *, no_pickle: bool = False) -> ModelSource:
+        """Find a model as `find_model` does, with the weights that its settings name; raises ProjectError."""
+        local = self.target(target)
+        root, _ = model_folder(local)
+        weights = read_settings(root).weights
+        found: tuple[Path, ...] = ()
+        if weights:
+            found = self._fetch(lambda fetcher, download: fetcher.fetch_weights(weights, root, download))
+        source = find_model(local, mode=mode, no_pickle=no_pickle)
+        if target is not None and local != target:
+            source = msgspec.structs.replace(source, name=remote_name(remote_model(target)))
+        for path in found:
+            if source.variables.weights is None:
+                variables = dataclasses.replace(source.variables, weights=str(path))
+                source = msgspec.structs.replace(source, variables=variables)
+        precheck(source)
+        return msgspec.structs.replace(source, weights=())
+
+    def _fetch(self, work: Callable[[Fetcher, Download], Coroutine[Any, Any, T]]) -> T:
+        from geartrain.outbound.remote.errors import RemoteError  # late: most models are here
+        from geartrain.server import CacheOptions
+        from geartrain.server.fetching import Fetcher, fetch_now
+
+        fetcher = Fetcher(CacheOptions(*self._cache))
+        self._fetchers.append(fetcher)
+        view = DownloadView()
+        try:
+            return fetch_now(work, fetcher, tell=view)
+        except RemoteError as error:
+            raise ProjectError(error.message) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        finally:
+            view.end()
+
+
+_STEP: Final = "Fetching"
+
+
+class DownloadView:
+    """Shows a person how far a download has come; where stderr is no terminal, only its end."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        from geartrain.cli.activity import Activity
+
+        self._activities = []
+        if logs.is_terminal(sys.stderr):
+            self._activities.append(Activity(Console(stderr=True, highlight=False), _STEP))
+
+    def __call__(self, progress: Progress) -> None:
+        """Show a step."""
+        for activity in self._activities:
+            activity.add_bytes(progress.source, progress.bytes, progress.total_bytes or None)
+
+    def end(self) -> None:
+        """Leave nothing."""
+        for activity in self._activities:
+            activity.end()

@@ -1,0 +1,80 @@
+"""Work beside an event loop, which nobody has to wait for when the process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+_END: Final = 2.0  # seconds that a canceled coroutine has to leave what it has done in order
+
+
+async def beside(work: Callable[[threading.Event], T]) -> T:
+    """Run `work`, which may block, in a thread; return or raise what it does.
+
+    It gets an event that is set when nobody waits for it any more. Other than with `asyncio.to_thread`, neither the end
+    of the loop nor that of the process waits for the thread.
+    """
+    abandoned = threading.Event()
+    future = _in_thread(lambda: work(abandoned))
+    try:
+        return await asyncio.wrap_future(future)
+    finally:
+        abandoned.set()
+
+
+async def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine in a thread with an event loop of its own; return or raise what it does.
+
+    When the caller is canceled, so is the coroutine; it has a moment to end.
+    """
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+    is_canceled = threading.Event()
+
+    async def run() -> T:
+        task = asyncio.ensure_future(work())
+        running.append((asyncio.get_running_loop(), task))
+        if is_canceled.is_set():
+            task.cancel()
+        return await task
+
+    future = _in_thread(lambda: asyncio.run(run()))
+    waiter = asyncio.wrap_future(future)
+    waiter.add_done_callback(_heed)
+    try:
+        return await asyncio.shield(waiter)
+    except asyncio.CancelledError:
+        is_canceled.set()
+        for loop, task in running:
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                loop.call_soon_threadsafe(task.cancel)
+        await asyncio.wait((waiter,), timeout=_END)
+        raise
+
+
+def _heed(ended: asyncio.Future[T]) -> None:
+    """Look at the error of what nobody may wait for any more."""
+    if not ended.cancelled():
+        ended.exception()
+
+
+def _in_thread(work: Callable[[], T]) -> concurrent.futures.Future[T]:
+    """Run `work` in a thread that ends with the process."""
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()  # from here on it has a result, whoever waits for it
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name="geartrain-download", daemon=True).start()
+    return future
