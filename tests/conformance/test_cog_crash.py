@@ -207,14 +207,12 @@ async def test_client_that_hangs_up_as_the_worker_dies(serve: Serve) -> None:
 async def test_d17_nothing_is_sent_to_a_client_in_the_workers_place(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the slot's connection is gone and the worker not yet known to be, its descriptor may be a client's."""
+    """When the connection of the slots is gone and the worker not yet known to be, its descriptor may be a client's."""
     async with serve(MODEL) as server, contextlib.AsyncExitStack() as stack:
         exits: list[int] = []
         monkeypatch.setattr(server.worker, "_on_exit", exits.append)
         os.kill(server.pid, signal.SIGKILL)
-        await eventually(
-            lambda: exits != [] and all(slot.socket.lost.done() for slot in server.worker._slots.channels.values())
-        )
+        await eventually(lambda: exits != [] and server.worker._slots.calls.lost.is_set())
         wires = [await stack.enter_async_context(connection(server.url)) for _ in range(8)]
         for wire in wires:  # each has been accepted, and so has its descriptor
             assert (await wire.ask(b"GET / HTTP/1.1\r\nhost: t\r\n\r\n")).status == 200

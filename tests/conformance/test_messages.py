@@ -29,7 +29,7 @@ SIGNATURE = Signature(
 DECLARED = DeclaredTensor("x", "FP32", (-1, 3), is_reshaped=True, inner=(-1, 1, 3))
 EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     "control/Init": (
-        m.Init(1, "run.py:Runner", "/model", "/run/slots", 4, "train", "w.bin", inspect=True, probe="/proc/1/fd/4"),
+        m.Init(1, "run.py:Runner", "/model", 4, "train", "w.bin", inspect=True, probe="/proc/1/fd/4"),
         "to_worker",
     ),
     "control/Init of a file": (
@@ -37,7 +37,6 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
             1,
             "",
             "/model",
-            "/run/slots",
             wakeup="blocking",
             backend=m.BackendChoice(
                 "onnx",
@@ -56,7 +55,6 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
             1,
             "run.py:Runner",
             "/model",
-            "/run/slots",
             debugging=m.Debugging(7, 5678, waits=True, profiles="/profiles", profile_format="html"),
         ),
         "to_worker",
@@ -66,7 +64,10 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     "control/Shutdown": (m.Shutdown(), "to_worker"),
     "control/TerminalLent": (m.TerminalLent(3), "to_worker"),
     "control/TerminalRefused": (m.TerminalRefused(3, "the command is in the background"), "to_worker"),
-    "control/Loaded": (m.Loaded((0, 1), SIGNATURE, is_async=True, has_healthcheck=False), "to_parent"),
+    "control/Loaded": (
+        m.Loaded((0, 1), SIGNATURE, is_async=True, has_healthcheck=False, shares_memory=True),
+        "to_parent",
+    ),
     "control/Loaded with batches": (
         m.Loaded(
             (0,),
@@ -102,33 +103,35 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     "control/TerminalWanted": (m.TerminalWanted(3), "to_parent"),
     "control/TerminalReturned": (m.TerminalReturned(3), "to_parent"),
     "control/ShuttingDown": (m.ShuttingDown(), "to_parent"),
-    "slot/Predict": (
+    "call/Predict": (
         m.Predict(
-            "pred_1", 17, (m.CallItem("pred_1", context={"user": "u1"}),), m.Inline(b'{"prompt":"hi"}'), "/run/out"
+            "pred_1", 3, 17, (m.CallItem("pred_1", context={"user": "u1"}),), m.Inline(b'{"prompt":"hi"}'), "/run/out"
         ),
-        "slot_to_worker",
+        "calls",
     ),
-    "slot/Predict prefetched": (
-        m.Predict("pred_2", 22, (m.CallItem("pred_2"),), m.Inline(b"{}"), prefetched=True),
-        "slot_to_worker",
+    "call/Predict prefetched": (
+        m.Predict("pred_2", 3, 22, (m.CallItem("pred_2"),), m.Inline(b"{}"), prefetched=True),
+        "calls",
     ),
-    "slot/Withdraw": (m.Withdraw(22), "slot_to_worker"),
-    "slot/Predict in a file": (
-        m.Predict("pred_1", 18, (m.CallItem("pred_1"),), m.InFile("/run/input.json")),
-        "slot_to_worker",
+    "call/Withdraw": (m.Withdraw(22), "calls"),
+    "call/Predict in a file": (
+        m.Predict("pred_1", 3, 18, (m.CallItem("pred_1"),), m.InFile("/run/input.json")),
+        "calls",
     ),
-    "slot/Predict packed": (
+    "call/Predict packed": (
         m.Predict(
             "pred_1",
+            3,
             19,
             (m.CallItem("pred_1", 4, packed=True, parameters={"seed": 7, "loud": True, "t": 0.5, "who": "me"}),),
             m.Inline(b"packed"),
         ),
-        "slot_to_worker",
+        "calls",
     ),
-    "slot/Predict in memory": (
+    "call/Predict in memory": (
         m.Predict(
             "pred_1",
+            3,
             20,
             (
                 m.CallItem(
@@ -138,11 +141,12 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
             m.InMemory(600_000),
             memory=m.SlotMemory("/proc/1/fd/5", "/proc/1/fd/6"),
         ),
-        "slot_to_worker",
+        "calls",
     ),
-    "slot/Predict of several": (
+    "call/Predict of several": (
         m.Predict(
             "batch-1",
+            3,
             21,
             (
                 m.CallItem("pred_1"),
@@ -151,15 +155,15 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
             m.Inline(b"packed"),
             "/run/out",
         ),
-        "slot_to_worker",
+        "calls",
     ),
-    "slot/Attach": (m.Attach(1, 0, shares_memory=True), "slot_to_parent"),
-    "slot/Log": (m.Reports(17, (m.Log(0, "stderr", "careful\n"),)), "slot_to_parent"),
-    "slot/Log of all": (m.Reports(17, (m.Log(m.ALL, "stderr", "careful\n"),)), "slot_to_parent"),
-    "slot/Output": (m.Reports(17, (m.Output(2, m.Inline(b'"chunk"')),)), "slot_to_parent"),
-    "slot/Output in memory": (m.Reports(17, (m.Output(0, m.InMemory(600_000)),)), "slot_to_parent"),
-    "slot/Output with files": (
+    "call/Log": (m.Reports(0, 17, (m.Log(0, "stderr", "careful\n"),)), "reports"),
+    "call/Log of all": (m.Reports(0, 17, (m.Log(m.ALL, "stderr", "careful\n"),)), "reports"),
+    "call/Output": (m.Reports(0, 17, (m.Output(2, m.Inline(b'"chunk"')),)), "reports"),
+    "call/Output in memory": (m.Reports(0, 17, (m.Output(0, m.InMemory(600_000)),)), "reports"),
+    "call/Output with files": (
         m.Reports(
+            0,
             17,
             (
                 m.FileOutput(0, "/tmp/a.png", "image/png", "token-1"),  # noqa: S108
@@ -167,19 +171,20 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
                 m.Output(0, m.Inline(b'["token-1","token-2"]')),
             ),
         ),
-        "slot_to_parent",
+        "reports",
     ),
-    "slot/Metric": (m.Reports(17, (m.Metric(0, "timing.decode", 0.25, "increment"),)), "slot_to_parent"),
-    "slot/Done": (m.Reports(17, (m.Done(0, m.Inline(b'"hello"'), 0.5),), idle=True), "slot_to_parent"),
-    "slot/Done in a file": (
-        m.Reports(17, (m.Done(0, m.InFile("/run/2/output.json"), 0.5),), idle=True),
-        "slot_to_parent",
+    "call/Metric": (m.Reports(0, 17, (m.Metric(0, "timing.decode", 0.25, "increment"),)), "reports"),
+    "call/Done": (m.Reports(0, 17, (m.Done(0, m.Inline(b'"hello"'), 0.5),), idle=True), "reports"),
+    "call/Done in a file": (
+        m.Reports(0, 17, (m.Done(0, m.InFile("/run/2/output.json"), 0.5),), idle=True),
+        "reports",
     ),
-    "slot/Done stream": (m.Reports(17, (m.Done(0, None, 0.5, is_stream=True),), idle=True), "slot_to_parent"),
-    "slot/Failed": (m.Reports(17, (m.Failed(0, "ValueError: no"),), idle=True), "slot_to_parent"),
-    "slot/Cancelled": (m.Reports(17, (m.Cancelled(0),), idle=True), "slot_to_parent"),
-    "slot/several ends": (
+    "call/Done stream": (m.Reports(0, 17, (m.Done(0, None, 0.5, is_stream=True),), idle=True), "reports"),
+    "call/Failed": (m.Reports(0, 17, (m.Failed(0, "ValueError: no"),), idle=True), "reports"),
+    "call/Cancelled": (m.Reports(0, 17, (m.Cancelled(0),), idle=True), "reports"),
+    "call/several ends": (
         m.Reports(
+            0,
             21,
             (
                 m.Done(0, m.InMemory(6), 0.5),
@@ -188,16 +193,16 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
                 m.Cancelled(2),
             ),
         ),
-        "slot_to_parent",
+        "reports",
     ),
-    "slot/idle": (m.Reports(21, (), idle=True), "slot_to_parent"),
+    "call/idle": (m.Reports(0, 21, (), idle=True), "reports"),
 }
 
 DECODERS = {
     "to_worker": m.decode_control_to_worker,
     "to_parent": m.decode_control_to_parent,
-    "slot_to_worker": m.decode_slot_to_worker,
-    "slot_to_parent": m.decode_slot_to_parent,
+    "calls": m.decode_call,
+    "reports": m.decode_reports,
 }
 
 
@@ -218,8 +223,8 @@ def test_message_comes_back_as_it_went(name: str) -> None:
 
 
 def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
-    unions = (m.ControlToWorker, m.ControlToParent, m.SlotToWorker, m.SlotToParent)
-    known = {kind for union in unions for kind in get_args(union)}
+    unions = (m.ControlToWorker, m.ControlToParent, m.CallToWorker)
+    known = {kind for union in unions for kind in get_args(union)} | {m.Reports}
     assert {type(message) for message, _ in EXAMPLES.values()} == known
     reports = {
         type(each) for message, _ in EXAMPLES.values() if isinstance(message, m.Reports) for each in message.reports
@@ -229,12 +234,11 @@ def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
 
 
 def test_version_of_the_protocol() -> None:
-    assert m.PROTOCOL_VERSION == 9
+    assert m.PROTOCOL_VERSION == 10
 
 
-def test_the_first_message_each_way_carries_the_protocol_version() -> None:
+def test_the_first_message_carries_the_protocol_version() -> None:
     assert m.Init.__struct_fields__[0] == "protocol"
-    assert m.Attach.__struct_fields__[0] == "protocol"
 
 
 def test_a_message_of_the_other_direction_is_refused() -> None:

@@ -765,7 +765,7 @@ async def test_stop_just_after_a_run(bench: OpenBench) -> None:
         prediction = b.create(["open", b.gate()], ["give", 1])
         if isinstance(b.worker, ChildWorker):
             b.gates["gate"].wait()  # in place: this loop reads nothing meanwhile
-            select.select([b.worker._slots.channels[0].socket.fd], [], [], LIMIT)
+            select.select([b.worker._slots.calls.fd], [], [], LIMIT)
         async with asyncio.timeout(LIMIT):
             await b.stop(2 * LIMIT)
         assert (prediction.status, prediction.output) == (Status.SUCCEEDED, b"[1]")

@@ -225,25 +225,25 @@ class Worker:
                 if inputs is not None:
                     message["input"] = inputs[index]
                 serials.append(self._serial)
-                ours[index % self._slots].sendall(frame(m.encode(self._message(items, **message))))
-            for sock in ours[: self._slots]:
-                sock.shutdown(socket.SHUT_WR)
-            self._serve(theirs)
-        found = read()
-        self.control = found.pop()
+                call = self._message(items, slot=index % self._slots, **message)
+                ours[0].sendall(frame(m.encode(call)))
+            ours[0].shutdown(socket.SHUT_WR)
+            self._serve(*theirs)
+        found, self.control = read()
         number = len(batches[0])
         if self._slots > 1 or len(batches) == 1:
-            return [Answers(frames, number, shared) for frames in found]
-        return [Answers(frames, number, shared) for frames in _apart(found[0])]
+            slots = [[each for each in found if each.slot == slot] for slot in range(self._slots)]
+            return [Answers(frames, number, shared) for frames in slots]
+        return [Answers(frames, number, shared) for frames in _apart(found)]
 
-    def _message(self, items: Sequence[Item], **message: Any) -> m.Predict:
+    def _message(self, items: Sequence[Item], *, slot: int, **message: Any) -> m.Predict:
         listed = tuple(item.message(index) for index, item in enumerate(items))
         given = {"input": m.Inline(input_of(items)), **message}
-        return m.Predict(f"batch-{self._serial}", self._serial, listed, **given)
+        return m.Predict(f"batch-{self._serial}", slot, self._serial, listed, **given)
 
     @contextlib.contextmanager
     def _sockets(self) -> Iterator[tuple[list[socket.socket], list[socket.socket]]]:
-        pairs = [socket.socketpair() for _ in range(self._slots + 1)]  # the last one is the control channel
+        pairs = [socket.socketpair() for _ in ("calls", "control")]
         with contextlib.ExitStack() as stack:
             for pair in pairs:
                 for sock in pair:
@@ -253,7 +253,7 @@ class Worker:
     @contextlib.contextmanager
     def _reader(self, ours: Sequence[socket.socket]) -> Iterator[Callable[[], list[list[Any]]]]:
         found: list[list[Any]] = [[] for _ in ours]
-        decoders = [m.decode_slot_to_parent] * self._slots + [m.decode_control_to_parent]
+        decoders: list[Callable[[bytes], Any]] = [m.decode_reports, m.decode_control_to_parent]
 
         def read(index: int) -> None:
             reader = FrameReader()
@@ -272,14 +272,14 @@ class Worker:
     def _files(self) -> CallFiles:
         return CallFiles() if self._temporary is None else CleanedCallFiles(TemporaryFiles(str(self._temporary)))
 
-    def _serve(self, theirs: Sequence[socket.socket]) -> None:
-        control = Channel(theirs[-1])
+    def _serve(self, calls: socket.socket, theirs: socket.socket) -> None:
+        control = Channel(theirs)
         region = CancelRegion()
-        channels = [Channel(sock, shield=region.shield) for sock in theirs[:-1]]
+        channel = Channel(calls, shield=region.shield)
         parameters, signature, batching = self.read
         encoder = OutputEncoder(signature.output)
         tools = tools_of_model(parameters, signature, batching, encoder=encoder, router=self._router, control=control)
-        slots = [Slot(channel, self._files()) for channel in channels]
+        slots = [Slot(channel, self._files()) for _ in range(self._slots)]
         try:
             if inspect.iscoroutinefunction(self._run) or inspect.isasyncgenfunction(self._run):
                 loop = asyncio.new_event_loop()
@@ -294,7 +294,7 @@ class Worker:
         finally:
             for slot in slots:
                 slot.memory.close()  # as a worker does by ending
-            for sock in theirs:
+            for sock in (calls, theirs):
                 sock.shutdown(socket.SHUT_WR)
 
 

@@ -35,13 +35,14 @@ def parts_of(call: CallInput) -> Sequence[Buffer]:
 
 
 def predict_of(
-    call: CallInput, serial: int, payload: Payload, *, output_dir: str, memory: SlotMemory | None
+    call: CallInput, place: tuple[int, int], payload: Payload, *, output_dir: str, memory: SlotMemory | None
 ) -> Predict:
-    """Return the message that starts a call whose input is `payload`."""
+    """Return the message that starts a call whose input is `payload`; `place` is its slot and its serial number."""
     items = call.items
     # To map costs a call of one more than all that is done for it here.
     described = (_item(items[0]),) if len(items) == 1 else tuple(map(_item, items))
-    return Predict(call.id, serial, described, payload, output_dir, memory, call.prefetch)
+    slot, serial = place
+    return Predict(call.id, slot, serial, described, payload, output_dir, memory, call.prefetch)
 
 
 def _item(item: ItemInput) -> CallItem:

@@ -138,7 +138,7 @@ class ChildWorker:
         )
         self.pids: tuple[int, ...] = (self._process.pid,)  # until it is dead
         self._output = RawOutput(self._process.stdout, self._process.stderr, observer.on_setup_log)
-        self._slots = SlotServer(folder, wakeup=launch.wakeup, before_end=self._output.pipes.drain)
+        self._slots = SlotServer(self._process.calls, folder, wakeup=launch.wakeup, before_end=self._output.pipes.drain)
         self._control = ControlChannel(self._process.control, self._on_control)
         debugging = msgspec.structs.replace(launch.debugging, terminal=terminal)
         self._control.send(_init_of(launch, self._slots, debugging))
@@ -153,10 +153,10 @@ class ChildWorker:
     # the port
 
     async def start(self) -> calls.WorkerInfo:
-        """Wait until setup is done and every slot is attached; raise `SetupError` with the reason if it fails.
+        """Wait until setup is done; raise `SetupError` with the reason if it fails.
 
-        The observer has heard before what the model takes and gives. A worker that only inspects has neither setup nor
-        slots to wait for.
+        The observer has heard before what the model takes and gives. A worker that only inspects has no setup to wait
+        for.
         """
         self._life.step(ChildState.STARTING)
         loop = asyncio.get_running_loop()
@@ -164,12 +164,7 @@ class ChildWorker:
         self._control.attach(loop)
         self._process.watch(lambda code: _call_soon_threadsafe(loop, self._on_exit, code))
         await self._slots.open()
-        try:
-            info = await self._setup.result()
-            if not self._setup.inspects:
-                await self._slots.wait(info.slots)
-        finally:
-            await self._slots.stop_accepting()
+        info = await self._setup.result()
         if self._life.state is not ChildState.STARTING:  # it died between its last word of setup and here
             if self._setup.inspects:  # as it should: it has said what it is
                 return info
@@ -226,7 +221,7 @@ class ChildWorker:
             self._process.kill()
             self._process.reap()
             self._has_exited.set()
-            await self._close(now=True)
+            self._close(now=True)
             return
         if self._life.state in {ChildState.STARTING, ChildState.SERVING}:
             self._life.step(ChildState.STOPPING)
@@ -237,7 +232,7 @@ class ChildWorker:
                 await self._has_exited.wait()
         self._process.kill()
         await self._has_exited.wait()
-        await self._close(now=True)
+        self._close(now=True)
 
     # from the child
 
@@ -257,7 +252,6 @@ class ChildWorker:
             case Fatal(reason):
                 self._reason = reason
                 self._output.pipes.drain()
-                self._slots.give_up()
                 self._setup.fail(reason)
             case SlotCancelled() | SlotFailed():
                 self._slots.detach(message)
@@ -284,6 +278,7 @@ class ChildWorker:
             batching=message.batching,
             platform=message.platform or calls.PYTHON,
         )
+        self._slots.add(len(message.slots), shares_memory=message.shares_memory)
         self._setup.infos.append(info)
         self._observer.on_loaded(info)
         if self._setup.inspects:
@@ -304,18 +299,17 @@ class ChildWorker:
         reason = self._reason = f"Worker crashed: {self._reason or describe_exit(code)}"
         before = self._life.step(_DEAD)
         self.pids = ()
-        self._slots.give_up()
         self._setup.fail(reason)
         self._checks.fail(reason)
         await self._slots.fail(reason)
         if before is not ChildState.STOPPING:
-            await self._close(now=False)
+            self._close(now=False)
         if before is ChildState.SERVING:
             self._observer.on_lost(reason)
         self._has_exited.set()
 
-    async def _close(self, *, now: bool) -> None:
-        await self._slots.close()
+    def _close(self, *, now: bool) -> None:
+        self._slots.close()
         self._control.close()
         self._output.close()
         self._slots.folder.close(now=now)
@@ -327,7 +321,6 @@ def _init_of(launch: Launch, slots: SlotServer, debugging: Debugging) -> Init:
         protocol=PROTOCOL_VERSION,
         predictor_ref=launch.runner,
         root=str(launch.root),
-        slot_address=str(slots.folder.address),
         num_slots=launch.slots,
         mode=launch.mode,
         weights=launch.weights,

@@ -1,4 +1,4 @@
-"""A worker's private directory: the socket of its slots, and what is too large for a message or is a file."""
+"""A worker's private directory: what is too large for a message, or is a file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 
 from geartrain.domain.predictions.calls import FileRef
 
-_MAX_SOCKET_PATH = 100  # bytes; the kernel takes 108, with its end
-
 
 class WorkerFolder:
     """The folder is made at once, and removed by `close` as soon as none of its output files is being read.
@@ -22,20 +20,12 @@ class WorkerFolder:
 
     def __init__(self) -> None:
         self._path = Path(tempfile.mkdtemp(prefix="geartrain-"))
-        if len(str(self.address)) > _MAX_SOCKET_PATH:
-            shutil.rmtree(self._path)
-            self._path = Path(tempfile.mkdtemp(prefix="geartrain-", dir="/tmp"))
         self._outputs = self._path / "outputs"
         self._outputs.mkdir()
         self.outputs = str(self._outputs)  # where the worker puts its output files
         self._numbers = itertools.count(1)
         self._lent: set[str] = set()
         self._closed = False
-
-    @property
-    def address(self) -> Path:
-        """Where the socket of the slots is."""
-        return self._path / "slots"
 
     def new_input(self) -> Path:
         """A file for an input; it does not exist yet, and the worker deletes it when it has read it."""

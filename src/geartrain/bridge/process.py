@@ -20,7 +20,7 @@ from typing import IO
 
 
 class WorkerProcess:
-    """One child process in a session of its own, with a control socket and captured standard streams."""
+    """One child process in a session of its own, with sockets for control and calls, and captured standard streams."""
 
     def __init__(
         self,
@@ -37,28 +37,21 @@ class WorkerProcess:
         Best called on the main thread: where the kernel cannot watch the pipe, the child asks to be killed when the
         thread that made it ends.
         """
-        self.control, child_end = socket.socketpair()
+        self.control, control_end = socket.socketpair()
+        self.calls, calls_end = socket.socketpair()
         alarm, self._lifeline = os.pipe()
-        with child_end:
+        with control_end, calls_end:
+            descriptors = (control_end.fileno(), calls_end.fileno(), alarm)
             self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 # -P: the model's folder must not shadow the modules that the worker itself is made of.
                 # -u: what is written to the interpreter's own streams belongs to this prediction, not to a later one.
-                [
-                    sys.executable,
-                    "-P",
-                    "-u",
-                    "-m",
-                    "geartrain.worker",
-                    str(child_end.fileno()),
-                    str(alarm),
-                    *map(str, cpus),
-                ],
+                [sys.executable, "-P", "-u", "-m", "geartrain.worker", *map(str, (*descriptors, *cpus))],
                 cwd=root,
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=(child_end.fileno(), alarm, *inherited),
+                pass_fds=(*descriptors, *inherited),
                 start_new_session=True,
             )
         self.pid = self._popen.pid

@@ -19,7 +19,8 @@ _JSON: Final = "application/json"
 class SlotFiles:
     """The inputs and outputs of one slot: where they travel, and the files among them."""
 
-    def __init__(self, folder: WorkerFolder, memory: SharedSlotMemory) -> None:
+    def __init__(self, slot: int, folder: WorkerFolder, memory: SharedSlotMemory) -> None:
+        self._slot = slot  # its number
         self._memory = memory
         self.reader = PayloadReader(memory.outputs)
         self._writer = PayloadWriter(memory.inputs, folder.new_input)
@@ -41,7 +42,9 @@ class SlotFiles:
     def message(self, call: calls.CallInput, serial: int, payload: Payload, *, packed: bool) -> bytes:
         """Return the frame that tells the worker of a call, whose input is `payload`; `packed`: it has tensors."""
         memory = self._memory.message() if packed else None
-        return frame(encode(predict_of(call, serial, payload, output_dir=self._folder.outputs, memory=memory)))
+        return frame(
+            encode(predict_of(call, (self._slot, serial), payload, output_dir=self._folder.outputs, memory=memory))
+        )
 
     def read(self, payload: Payload, item: int, files: dict[int, list[calls.FileRef]]) -> bytes:
         """Return an output; one in a file is empty, and the file is among those of its item."""

@@ -13,8 +13,8 @@ logger = logging.getLogger(__name__)
 class SharedSlotMemory:
     """Two regions, for inputs and for outputs: made for the first call with tensors, and held as long as the slot."""
 
-    def __init__(self) -> None:
-        self.is_possible = False  # whether the worker can open what is made here
+    def __init__(self, *, is_possible: bool) -> None:
+        self.is_possible = is_possible  # whether the worker can open what is made here
         self.kept = kept_by_each(1)  # bytes of an output's memory that stay when it has been read
         self._inputs: MemoryRegion | None = None
         self._outputs: MemoryRegion | None = None

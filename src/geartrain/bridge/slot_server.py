@@ -1,4 +1,4 @@
-"""The slots of one worker: the socket that they attach to, and their channels by number."""
+"""The slots of one worker by number, and the socket that they share."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from geartrain.bridge.call_socket import CallSocket
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.slot_memory import new_probe
-from geartrain.bridge.slot_socket import SlotSocket
 from geartrain.bridge.slot_state import SlotState
 from geartrain.bridge.slots import SlotChannel
 from geartrain.bridge.wakeup import WakeupMode, effective_mode, new_policy
@@ -22,64 +22,45 @@ _FEW: Final = 4  # slots
 
 
 class SlotServer:
-    """Accepts the connections of a worker's slots, and hands calls to them."""
+    """The slots of a worker, and the connection that they share."""
 
-    def __init__(self, folder: WorkerFolder, *, wakeup: WakeupMode, before_end: Callable[[], None]) -> None:
-        """Listen at the address of the folder; needs no running loop.
+    def __init__(
+        self, sock: socket.socket, folder: WorkerFolder, *, wakeup: WakeupMode, before_end: Callable[[], None]
+    ) -> None:
+        """`sock` is this end of the connection; needs no running loop.
 
         `before_end()` is called just before items end, so that whatever they have written to the descriptors comes
         first.
         """
-        self.channels: dict[int, SlotChannel] = {}  # that have attached, by slot
+        self.channels: dict[int, SlotChannel] = {}  # by slot, once the worker has said how many it has
         self.wakeup = effective_mode(wakeup)
         self.probe = new_probe()  # memory that the worker tries to open
         self.folder = folder
         self._before_end = before_end
-        self._connections: list[SlotChannel] = []  # also those that have not told yet which slot they are
         self._loading: set[asyncio.Task[None]] = set()  # inputs that are being written to files
-        self._changed = asyncio.Event()
-        self._is_given_up = False
-        self._servers: list[asyncio.Server] = []
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(folder.address))
-        self._listener.listen(socket.SOMAXCONN)
+        self.calls = CallSocket(sock, drain=before_end, on_garbage=self._fail)
 
     async def open(self) -> None:
-        """Accept connections from now on."""
-        loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_unix_server(self._new_connection, sock=self._listener))
+        """Send and receive from now on."""
+        await self.calls.open()
 
-    async def wait(self, count: int) -> None:
-        """Wait until so many slots have attached, or until they are given up."""
-        while len(self.channels) < count and not self._is_given_up:
-            self._changed.clear()
-            await self._changed.wait()
-
-    def give_up(self) -> None:
-        """Let nobody wait for slots that will not come."""
-        self._is_given_up = True
-        self._changed.set()
-
-    async def stop_accepting(self) -> None:
-        """Close the listener; who has been accepted by then gets its channel."""
-        if self.probe is not None:
-            self.probe.close()
-        for server in self._servers:
-            if server.is_serving():
-                # asyncio makes the transport of a connection in a task of its own. If the server were closed in
-                # between, the task would fail and leave the connection open: so first the server stops accepting, then
-                # that task has its turn.
-                server.get_loop().remove_reader(self._listener)
-                await asyncio.sleep(0)
-                server.close()  # and the socket with it: closed by itself, its number would stay with the loop
-        self._listener.close()
+    def add(self, count: int, *, shares_memory: bool) -> None:
+        """Note how many slots the worker has, and whether it can open the memory of this process."""
+        self._close_probe()
+        for slot in range(count):
+            self.channels[slot] = SlotChannel(
+                slot, self.calls, self.folder, has_others=count > 1, shares_memory=shares_memory
+            )
 
     def begin_service(self, *, one_by_one: bool) -> None:
-        """Wait for reports as the wakeup mode says; `one_by_one`: each slot runs one call after another."""
+        """Wait for reports as the wakeup mode says; `one_by_one`: the worker runs one call after another."""
         loop = asyncio.get_running_loop()
+        mode = (
+            self.wakeup if len(self.channels) <= _FEW else "blocking"
+        )  # with many slots, no call is taken to be alone
         kept = kept_by_each(len(self.channels))
         for channel in self.channels.values():
-            channel.wakeup = new_policy(self.wakeup, loop, one_by_one=one_by_one)
+            channel.wakeup = new_policy(mode, loop, one_by_one=one_by_one)
             channel.memory.kept = kept
 
     def run(self, slot: int, call: calls.CallInput, listener: calls.CallListener) -> None:
@@ -97,7 +78,7 @@ class SlotServer:
         channel = self.channels[slot]
         running, following = channel.call, channel.next_call
         if following.call_id == call_id:
-            channel.socket.write(frame(encode(Withdraw(following.serial))))
+            self.calls.write(frame(encode(Withdraw(following.serial))))
             return following.serial
         return running.serial if running.call_id == call_id else 0
 
@@ -119,34 +100,30 @@ class SlotServer:
             channel.shut_down()
 
     async def drain(self, time_limit: float) -> None:
-        """Read what a dead worker has left in its sockets, at most so many seconds."""
-        if self.channels:
-            await asyncio.wait([channel.socket.lost for channel in self.channels.values()], timeout=time_limit)
+        """Read what a dead worker has left in the socket, at most so many seconds."""
+        await self.calls.wait_lost(time_limit)
 
     async def fail(self, reason: str) -> None:
         """End what the slots have, because their worker has died."""
-        for channel in self.channels.values():
-            channel.fail(reason)
+        self._fail(reason)
         if self._loading:
             await asyncio.wait(self._loading)  # they are writing into the folder
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close everything. Repeating it is harmless."""
-        await self.stop_accepting()
-        for channel in self._connections:
+        self._close_probe()
+        for channel in self.channels.values():
             channel.close()
+        self.calls.close()
 
-    def _new_connection(self) -> SlotSocket:
-        channel = SlotChannel(self.folder, on_attach=self._attach, before_end=self._before_end)
-        self._connections.append(channel)
-        return channel.socket
+    def _fail(self, reason: str) -> None:
+        for channel in self.channels.values():
+            channel.fail(reason)
+        self.calls.close()
 
-    def _attach(self, slot: int, channel: SlotChannel) -> bool:
-        if slot in self.channels:
-            return False
-        self.channels[slot] = channel
-        self._changed.set()
-        return True
+    def _close_probe(self) -> None:
+        if self.probe is not None:
+            self.probe.close()
 
 
 def _are_free(channels: Mapping[int, SlotChannel]) -> bool:

@@ -9,7 +9,6 @@ from typing import Final
 class SlotState(StrEnum):
     """Where a slot stands."""
 
-    CONNECTING = "connecting"  # the worker has not said yet which slot it is
     FREE = "free"
     LOADING = "loading"  # the input of its call is being written to a file
     RUNNING = "running"
@@ -18,7 +17,6 @@ class SlotState(StrEnum):
 
 
 SLOT_STEPS: Final[dict[SlotState, frozenset[SlotState]]] = {
-    SlotState.CONNECTING: frozenset({SlotState.FREE, SlotState.CLOSED}),
     SlotState.FREE: frozenset({SlotState.LOADING, SlotState.RUNNING, SlotState.CLOSED}),
     SlotState.LOADING: frozenset({SlotState.RUNNING, SlotState.FREE, SlotState.CLOSED}),
     SlotState.RUNNING: frozenset({SlotState.FREE, SlotState.DETACHED, SlotState.CLOSED}),

@@ -1,31 +1,24 @@
-"""The parent's end of a slot: one Unix socket that carries one call at a time."""
+"""The parent's end of a slot, which carries one call at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from geartrain.bridge.call_messages import is_short, wants_memory
+from geartrain.bridge.call_socket import CallSocket
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.bridge.slot_memory import SharedSlotMemory
 from geartrain.bridge.slot_reports import NoListener, tell, tell_begin, tell_end, tell_reports
-from geartrain.bridge.slot_socket import SlotSocket
 from geartrain.bridge.slot_state import SLOT_STEPS, SlotState
 from geartrain.bridge.wakeup import Blocking, WakeupPolicy
 from geartrain.domain.predictions import calls
 from geartrain.domain.predictions.lifecycle import IllegalStepError
-from geartrain.ipc.messages import (
-    PROTOCOL_VERSION,
-    Attach,
-    Inline,
-    Payload,
-    Reports,
-)
+from geartrain.ipc.messages import Inline, Payload, Reports
 
 logger = logging.getLogger(__name__)
 
@@ -54,28 +47,24 @@ class SlotChannel:
     """Translates the messages of one slot into calls of the listener whose call runs on it."""
 
     def __init__(
-        self,
-        folder: WorkerFolder,
-        *,
-        on_attach: Callable[[int, SlotChannel], bool],
-        before_end: Callable[[], None],
+        self, number: int, socket: CallSocket, folder: WorkerFolder, *, has_others: bool, shares_memory: bool
     ) -> None:
-        """`socket` is the protocol of the connection.
+        """`number` is that of the slot. `has_others`: so the worker does, and calls that meet travel together.
 
-        `on_attach(slot, channel)` admits it; `before_end()` is called just before items end, so that whatever they have
-        written to the descriptors comes first.
+        `shares_memory`: the worker can open memory of this process.
         """
-        self.state = SlotState.CONNECTING
+        self.state = _FREE
         self.call = NO_CALL  # that runs
         self.wakeup: WakeupPolicy = Blocking()
         self.is_last = False  # the worker is to end after this call
         self.next_call = NO_CALL  # that was prefetched: the worker may have begun it before this end hears of it
         self._last_serial = 0
-        self.socket = SlotSocket(on_reports=self._on_reports, on_attach=self._on_attached, on_garbage=self.fail)
-        self.memory = SharedSlotMemory()
-        self._files = SlotFiles(folder, self.memory)
-        self._on_attach = on_attach
-        self._before_end = before_end
+        self.memory = SharedSlotMemory(is_possible=shares_memory)
+        self._has_others = has_others
+        self._number = number
+        self._socket = socket
+        self._files = SlotFiles(number, folder, self.memory)
+        socket.join(number, self._on_reports)
 
     def _step(self, wanted: SlotState) -> None:
         if wanted not in SLOT_STEPS[self.state]:
@@ -100,7 +89,7 @@ class SlotChannel:
         if call.prefetch:
             self.next_call = slot_call
             payload = payload or self._files.to_file(call)
-            self.socket.write(self._files.message(call, serial, payload, packed=slot_call.packed))
+            self._socket.write(self._files.message(call, serial, payload, packed=slot_call.packed))
             return None
         self.call = slot_call
         if payload is None:
@@ -128,14 +117,18 @@ class SlotChannel:
 
     def _begin(self, call: calls.CallInput, slot_call: SlotCall, payload: Payload, *, alone: bool) -> None:
         self.wakeup.before_send(alone=alone)
-        self.socket.write(self._files.message(call, slot_call.serial, payload, packed=slot_call.packed))
+        message = self._files.message(call, slot_call.serial, payload, packed=slot_call.packed)
+        if self._has_others and not call.single_client:
+            self._socket.write_soon(message)
+        else:
+            self._socket.write(message)
         tell_begin(slot_call.listener)
         if alone:
             self.wakeup.wait(self._poll)
 
     def _poll(self) -> bool:
         """Read what has come; return whether there is nothing more to wait for."""
-        return self.state is not _RUNNING or self.socket.read() or self.state is not _RUNNING
+        return self.state is not _RUNNING or self._socket.read() or self.state is not _RUNNING
 
     # an end from outside
 
@@ -167,26 +160,18 @@ class SlotChannel:
     def shut_down(self) -> None:
         """Close the slot when its call is over, at once if there is none."""
         self.is_last = True
-        if self.state in {SlotState.CONNECTING, _FREE}:
+        if self.state is _FREE:
             self.close()
 
     def close(self) -> None:
-        """Drop the connection, also one that is still to be made. Repeating it is harmless."""
+        """Take no more calls. The connection is closed with the last slot. Repeating it is harmless."""
         if self.state is not SlotState.CLOSED:
             self._step(SlotState.CLOSED)
         self.memory.close()
         self.wakeup.close()
-        self.socket.close()
+        self._socket.leave(self._number)
 
     # from the worker
-
-    def _on_attached(self, message: Attach) -> None:
-        is_ours = self.state is SlotState.CONNECTING and message.protocol == PROTOCOL_VERSION
-        if is_ours and self._on_attach(message.slot, self):
-            self._step(_FREE)
-            self.memory.is_possible = message.shares_memory
-        else:
-            logger.debug("a slot was announced twice, or in another version of the protocol")
 
     def _on_reports(self, message: Reports) -> None:
         if message.serial != self.call.serial or self.state is not _RUNNING:
@@ -199,12 +184,12 @@ class SlotChannel:
         if message.idle:
             self._end_call(ends)
         elif ends:
-            self._before_end()
+            self._socket.before_end()
             tell_end(listener, ends, idle=False)
 
     def _end_call(self, ends: list[calls.ItemEnd]) -> None:
         self.wakeup.on_end(ends)
-        self._before_end()
+        self._socket.before_end()
         self._files.forget_temporary_files()
         listener = self._free()
         tell_end(listener, ends, idle=True)

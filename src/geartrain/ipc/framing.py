@@ -10,6 +10,7 @@ from typing import Final
 
 HEADER_SIZE: Final = 4
 _header: Final = struct.Struct(">I").pack
+_size_at: Final = struct.Struct(">I").unpack_from
 MAX_FRAME: Final = 8 * 1024 * 1024  # bytes; above the 6 MiB inline limit and the 4 MiB limit of a log line
 INLINE_LIMIT: Final = 6 * 1024 * 1024  # bytes of JSON; what is larger travels in a file (container runtime)
 
@@ -51,13 +52,13 @@ class FrameReader:
         start, length = 0, len(data)
         self._needed = HEADER_SIZE
         while length - start >= HEADER_SIZE:
+            (size,) = _size_at(data, start)
             begin = start + HEADER_SIZE
-            size = int.from_bytes(data[start:begin], "big")
-            if size > MAX_FRAME:
-                msg = f"a frame of {size} bytes is larger than the limit of {MAX_FRAME}"
-                raise FrameError(msg)
             end = begin + size
             if end > length:
+                if size > MAX_FRAME:
+                    msg = f"a frame of {size} bytes is larger than the limit of {MAX_FRAME}"
+                    raise FrameError(msg)
                 self._needed = HEADER_SIZE + size
                 break
             frames.append(data[begin:end])

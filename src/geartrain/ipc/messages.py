@@ -1,8 +1,10 @@
 """Every message between parent and worker, and nothing else: the contract of the inner wire.
 
-Two kinds of channel, as in the container runtime document: one control channel for the worker as a whole, and one
-channel per slot for the data of its predictions, so a cancel never waits behind a large output. Encoded as msgpack
-arrays that start with the message's name. The golden files of the tests hold every message: a change of the wire is a
+Two channels: the control channel for the worker as a whole, and the call channel for the data of its predictions, so a
+cancel never waits behind a large output. The slots share the call channel, unlike in the container runtime document,
+where each has a socket of its own: calls and reports that meet travel together, with one system call. What is large
+lies in memory or in a file, so the slots do not wait for each other. Encoded as msgpack arrays that start with the
+message's name. The golden files of the tests hold every message: a change of the wire is a
 change of those files and of `PROTOCOL_VERSION`.
 """
 
@@ -18,7 +20,7 @@ from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.domain.signature.types import Signature
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -56,7 +58,7 @@ class Debugging(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Init(_Message, frozen=True, tag="Init", gc=True):
-    """The first message: what to load and where to attach the slots. `num_slots` None leaves it to the model.
+    """The first message: what to load. `num_slots` None leaves the number of slots to the model.
 
     `batching` are settings of `domain.predictions.batching.BatchPolicy` that come before those of the model itself.
     """
@@ -64,7 +66,6 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
     protocol: int
     predictor_ref: str
     root: str  # the model's folder
-    slot_address: str  # path of the Unix socket that every slot connects to
     num_slots: int | None = None
     mode: Literal["predict", "train"] = "predict"  # which method of the runner's class, and what it is called
     weights: str | None = None
@@ -118,6 +119,7 @@ class Loaded(_Message, frozen=True, tag="Loaded", gc=True):
     has_healthcheck: bool
     batching: Batching | None = None  # of a model that takes several predictions in one call
     platform: str = ""  # what runs the model, as the Open Inference Protocol calls it, where that is no Python class
+    shares_memory: bool = False  # whether the worker can open the parent's memory, as it tried with `Init.probe`
 
 
 class Ready(_Message, frozen=True, tag="Ready"):
@@ -227,7 +229,7 @@ class InMemory(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
 Payload = Inline | InFile | InMemory
 
 
-# Slot channel, parent to worker
+# Call channel, parent to worker
 
 
 class SlotMemory(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -266,6 +268,7 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
     """
 
     id: str
+    slot: int
     serial: int
     items: tuple[CallItem, ...]
     input: Payload
@@ -280,19 +283,11 @@ class Withdraw(_Message, frozen=True, tag="Withdraw"):
     serial: int
 
 
-# Slot channel, worker to parent
+# Call channel, worker to parent
 
 
 ALL = -1
 """In place of the index of an item: every item of the call that has not ended."""
-
-
-class Attach(_Message, frozen=True, tag="Attach"):
-    """The first message on a slot's connection: which slot it is, and whether memory can be shared with it."""
-
-    protocol: int
-    slot: int
-    shares_memory: bool = False
 
 
 class Log(_Message, frozen=True, tag="Log"):
@@ -361,8 +356,9 @@ Report = Log | Output | FileOutput | Metric | Done | Failed | Cancelled
 
 
 class Reports(_Message, frozen=True, tag="Reports", gc=True):
-    """What is reported of the call `serial`: one frame. With `idle` the call is over, and the slot takes the next."""
+    """What is reported of call `serial` of `slot`: one frame. With `idle` it is over, and the slot takes the next."""
 
+    slot: int
     serial: int
     reports: tuple[Report, ...]
     idle: bool = False
@@ -385,12 +381,11 @@ ControlToParent = (
     | TerminalReturned
     | ShuttingDown
 )
-SlotToWorker = Predict | Withdraw
-SlotToParent = Attach | Reports
-Message = ControlToWorker | ControlToParent | SlotToWorker | SlotToParent
+CallToWorker = Predict | Withdraw
+Message = ControlToWorker | ControlToParent | CallToWorker | Reports
 
 encode = msgspec.msgpack.Encoder().encode
 decode_control_to_worker = msgspec.msgpack.Decoder(ControlToWorker).decode
 decode_control_to_parent = msgspec.msgpack.Decoder(ControlToParent).decode
-decode_slot_to_worker = msgspec.msgpack.Decoder(SlotToWorker).decode
-decode_slot_to_parent = msgspec.msgpack.Decoder(SlotToParent).decode
+decode_call = msgspec.msgpack.Decoder(CallToWorker).decode
+decode_reports = msgspec.msgpack.Decoder(Reports).decode

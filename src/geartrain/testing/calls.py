@@ -63,7 +63,7 @@ class LocalChannel(Channel):
     def send(self, message: Message) -> None:
         """Take a message."""
         match message:
-            case Reports(_, reports):
+            case Reports(_, _, reports):
                 self._take(reports)
             case WorkerLog(_, "warning", text):
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
@@ -83,9 +83,9 @@ class LocalChannel(Channel):
         """Take a warning of the worker's."""
         self.send(WorkerLog("geartrain.worker", "warning", text))
 
-    def send_soon(self, serial: int, reports: tuple[Report, ...]) -> None:  # noqa: ARG002 - as of any channel
+    def send_soon(self, message: Reports) -> None:
         """Take reports."""
-        self._take(reports)
+        self._take(message.reports)
 
     def _take(self, reports: tuple[Report, ...]) -> None:
         for report in reports:

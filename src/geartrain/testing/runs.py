@@ -146,7 +146,7 @@ class Run:
         ]
         call = CallInput(f"test-{self._serial}", tuple(own))
         payload = Inline(b"".join(parts_of(call)))
-        return predict_of(call, self._serial, payload, output_dir=str(self._new_folder()), memory=None)
+        return predict_of(call, (0, self._serial), payload, output_dir=str(self._new_folder()), memory=None)
 
     def _tools(self, prints: Prints, channel: LocalChannel) -> CallTools:
         runner = self._runner

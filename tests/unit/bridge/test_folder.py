@@ -70,16 +70,6 @@ def test_inputs_have_names_of_their_own(folder: WorkerFolder) -> None:
     assert folder.new_input() != folder.new_input()
 
 
-def test_socket_of_a_long_path_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    long = tmp_path / ("x" * 100)
-    long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
-    folder = WorkerFolder()
-    assert len(str(folder.address)) <= 100
-    assert list(long.iterdir()) == []
-    folder.close(now=True)
-
-
 def test_temporary_files_are_deleted_with_their_empty_folders(tmp_path: Path) -> None:
     empty, full = tmp_path / "empty", tmp_path / "full"
     for path in (empty, full):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
+import contextlib
 import itertools
 import json
 import logging
@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from geartrain.bridge.call_messages import LONG_TEXT, parts_of
+from geartrain.bridge.call_socket import CallSocket
 from geartrain.bridge.folder import WorkerFolder
-from geartrain.bridge.slot_server import SlotServer
 from geartrain.bridge.slot_state import SLOT_STEPS, SlotState
 from geartrain.bridge.slots import SlotChannel
 from geartrain.domain.predictions.calls import (
@@ -38,38 +37,6 @@ from geartrain.ipc import messages as m
 from geartrain.ipc.framing import INLINE_LIMIT, FrameReader, frame
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
 from geartrain.ipc.shared_memory import WORTHWHILE, MemoryRegion
-
-
-@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-@pytest.mark.parametrize("steps", range(6))
-def test_connection_that_comes_while_the_listener_closes_is_closed_too(
-    new_loop: type[asyncio.AbstractEventLoop], steps: int
-) -> None:
-    """At whichever step of the loop: accepted or not, the peer reads the end, and no open socket is left behind."""
-
-    gc.freeze()  # the collection at the end is to look at what this test makes, not at all that is loaded
-
-    async def connect_and_close() -> None:
-        folder = WorkerFolder()
-        slots = SlotServer(folder, wakeup="blocking", before_end=lambda: None)
-        with socket.socket(socket.AF_UNIX) as peer:
-            await slots.open()
-            peer.settimeout(10)
-            peer.connect(str(folder.address))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            await asyncio.gather(slots.stop_accepting(), slots.stop_accepting())
-            await slots.close()
-            try:
-                assert await asyncio.to_thread(peer.recv, 1) == b""
-            except ConnectionResetError:  # it was never accepted
-                assert not slots._connections
-        folder.close(now=True)
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(connect_and_close())
-    gc.collect()
-    gc.unfreeze()
 
 
 class Listener:
@@ -108,49 +75,88 @@ class Listener:
 
 
 class Slot:
-    """A channel over a socket pair, whose other end is a worker that a test plays."""
+    """A slot of two that share a socket pair, whose other end is a worker that a test plays."""
 
-    def __init__(self, folder: WorkerFolder, channel: SlotChannel, peer: socket.socket) -> None:
-        self.folder = folder
+    def __init__(self, channel: SlotChannel, calls: CallSocket, peer: socket.socket, *, number: int) -> None:
         self.channel = channel
+        self.number = number
+        self.calls = calls
         self._peer = peer
-        self._reader = FrameReader()
 
-    def run(self, listener: Listener, *items: ItemInput, prefetch: bool = False) -> asyncio.Task[None] | None:
-        call = CallInput(items[0].id if len(items) == 1 else "batch-1", items, prefetch)
-        return self.channel.run(call, listener, alone=False)
+    def run(
+        self, listener: Listener, *items: ItemInput, prefetch: bool = False, single_client: bool = True
+    ) -> asyncio.Task[None] | None:
+        call_id = items[0].id if len(items) == 1 else "batch-1"
+        return self.channel.run(CallInput(call_id, items, prefetch, single_client), listener, alone=False)
 
     def is_in(self, state: SlotState) -> bool:
         return self.channel.state is state
 
     def sent(self) -> m.Predict:
-        """The next message that the worker gets."""
-        frames: list[bytes] = []
-        while not frames:
-            frames = self._reader.feed(self._peer.recv(2**20))
-        (payload,) = frames
-        message = m.decode_slot_to_worker(payload)
-        assert isinstance(message, m.Predict)
+        """The next message that the worker gets, which came by itself."""
+        (message,) = self.all_sent()
         return message
 
+    def all_sent(self) -> list[m.Predict]:
+        """The next messages that the worker gets, which came together."""
+        self._peer.settimeout(10)
+        reader = FrameReader()
+        frames: list[bytes] = []
+        while not frames or reader.pending:
+            frames += reader.feed(self._peer.recv(2**20))
+        messages = [m.decode_call(payload) for payload in frames]
+        return [message for message in messages if isinstance(message, m.Predict)]
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether the worker has something to read."""
+        self._peer.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            return bool(self._peer.recv(1, socket.MSG_PEEK))
+        return False
+
+    def receive_rest(self) -> bytes:
+        """What is left for the worker to read; returns when this end is closed."""
+        self._peer.settimeout(10)
+        return self._peer.recv(2**20)
+
     def report(self, *reports: m.Report, serial: int = 1, idle: bool = False) -> None:
-        self.channel.socket.data_received(frame(m.encode(m.Reports(serial, reports, idle))))
+        self.calls.data_received(self.frame(*reports, serial=serial, idle=idle))
+
+    def frame(self, *reports: m.Report, serial: int = 1, idle: bool = False) -> bytes:
+        return frame(m.encode(m.Reports(self.number, serial, reports, idle)))
 
 
 @pytest.fixture
-async def slot() -> AsyncIterator[Slot]:
+async def drains() -> list[None]:
+    """Has an item for each time that the worker's descriptors were read."""
+    return []
+
+
+@pytest.fixture
+async def slots(drains: list[None]) -> AsyncIterator[tuple[Slot, Slot]]:
     folder = WorkerFolder()
-    channel = SlotChannel(folder, on_attach=lambda *_: True, before_end=lambda: None)
-    ours, theirs = socket.socketpair(socket.AF_UNIX)
-    ours.setblocking(False)
-    theirs.settimeout(10)
-    await asyncio.get_running_loop().create_unix_connection(lambda: channel.socket, sock=ours)
-    channel.socket.data_received(frame(m.encode(m.Attach(m.PROTOCOL_VERSION, 0, shares_memory=True))))
+    ours, theirs = socket.socketpair()
+
+    def fail(reason: str) -> None:
+        for channel in channels:
+            channel.fail(reason)
+
+    calls = CallSocket(ours, drain=lambda: drains.append(None), on_garbage=fail)
+    channels = [SlotChannel(number, calls, folder, has_others=True, shares_memory=True) for number in range(2)]
+    await calls.open()
     with theirs:
-        yield Slot(folder, channel, theirs)
-        channel.close()
-        await channel.socket.lost
+        one, other = [Slot(channel, calls, theirs, number=number) for number, channel in enumerate(channels)]
+        yield one, other
+        for channel in channels:
+            channel.close()
+        await calls.wait_lost(10)
     folder.close(now=True)
+
+
+@pytest.fixture
+async def slot(slots: tuple[Slot, Slot]) -> Slot:
+    return slots[0]
 
 
 def item(name: str = "pred_1", text: bytes = b"{}", *tensors: Tensor) -> ItemInput:
@@ -364,10 +370,73 @@ async def test_a_late_word_of_another_call_changes_nothing(slot: Slot) -> None:
 async def test_nonsense_fails_the_call_and_closes_the_slot(slot: Slot, caplog: pytest.LogCaptureFixture) -> None:
     listener = Listener()
     slot.run(listener, item())
-    slot.channel.socket.data_received(frame(b"nonsense"))
+    slot.calls.data_received(frame(b"nonsense"))
     assert listener.heard[1:] == [("end", [ItemEnd(ALL, Failed("the worker's report could not be read"))], False)]
     assert slot.is_in(SlotState.CLOSED)
     assert "no message" in caplog.text
+
+
+# together
+
+
+async def test_calls_that_meet_in_a_turn_of_the_loop_travel_together(slots: tuple[Slot, Slot]) -> None:
+    one, other = slots
+    one.run(Listener(), item("1"), single_client=False)
+    other.run(Listener(), item("2"), single_client=False)
+    assert not one.has_sent
+    await asyncio.sleep(0)
+    assert [(message.slot, message.id) for message in one.all_sent()] == [(0, "1"), (1, "2")]
+
+
+async def test_the_call_of_a_single_client_does_not_wait_for_others(slot: Slot) -> None:
+    slot.run(Listener(), item("1"))
+    assert slot.has_sent
+
+
+async def test_reports_that_come_together_reach_the_slots_that_they_are_of(
+    slots: tuple[Slot, Slot], drains: list[None]
+) -> None:
+    heard = []
+    for each in slots:
+        listener = Listener()
+        each.run(listener, item())
+        heard.append(listener.heard)
+    ends = [each.frame(m.Done(0, m.Inline(b"%d" % each.number), 0.5), idle=True) for each in slots]
+    slots[0].calls.data_received(b"".join(reversed(ends)))
+    for number in range(2):
+        assert heard[number] == [("begin",), ("end", [ItemEnd(0, Succeeded(b"%d" % number, 0.5))], True)]
+    assert len(drains) == 1, "what was written to the descriptors before both is read once"
+
+
+async def test_what_is_written_before_each_end_is_read(slots: tuple[Slot, Slot], drains: list[None]) -> None:
+    for count, each in enumerate(slots, start=1):
+        each.run(Listener(), item())
+        each.report(m.Done(0, m.Inline(b"1"), 0.5), idle=True)
+        assert len(drains) == count
+
+
+async def test_the_connection_is_closed_with_the_last_slot(slots: tuple[Slot, Slot]) -> None:
+    one, other = slots
+    listener = Listener()
+    one.run(listener, item())
+    for each in slots:
+        each.channel.shut_down()
+    assert other.is_in(SlotState.CLOSED)
+    one.report(m.Done(0, m.Inline(b"1"), 0.5), idle=True)
+    assert [what for what, *_ in listener.heard] == ["begin", "end"]
+    assert one.is_in(SlotState.CLOSED)
+    one.sent()
+    assert await asyncio.to_thread(one.receive_rest) == b""
+
+
+async def test_nonsense_fails_the_calls_of_all_slots(slots: tuple[Slot, Slot]) -> None:
+    listeners = [Listener(), Listener()]
+    for each, listener in zip(slots, listeners, strict=True):
+        each.run(listener, item())
+    slots[0].calls.data_received(frame(m.encode(m.Reports(2, 1, ()))))  # there is no such slot
+    for each, listener in zip(slots, listeners, strict=True):
+        assert [what for what, *_ in listener.heard] == ["begin", "end"]
+        assert each.is_in(SlotState.CLOSED)
 
 
 # one behind the other

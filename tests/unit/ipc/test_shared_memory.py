@@ -159,8 +159,7 @@ def test_lack_of_memory_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
 
 def test_memory_of_a_slot_is_made_when_it_is_needed_and_given_back() -> None:
     before = open_files()
-    memory = SharedSlotMemory()
-    memory.is_possible = True
+    memory = SharedSlotMemory(is_possible=True)
     assert memory.outputs() is None
     assert open_files() == before
     paths = memory.message()
@@ -177,7 +176,7 @@ def test_memory_of_a_slot_is_made_when_it_is_needed_and_given_back() -> None:
 
 def test_a_slot_that_cannot_share_memory_has_none() -> None:
     before = open_files()
-    assert SharedSlotMemory().message() is None
+    assert SharedSlotMemory(is_possible=False).message() is None
     assert open_files() == before
 
 
@@ -187,8 +186,7 @@ def test_system_without_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "memfd_create", refuse)
     assert new_probe() is None
-    memory = SharedSlotMemory()
-    memory.is_possible = True
+    memory = SharedSlotMemory(is_possible=True)
     assert memory.inputs() is None
     assert memory.message() is None
 

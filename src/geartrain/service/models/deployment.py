@@ -233,9 +233,10 @@ class Deployment:
         `values`: the decoded input if it has files that are to be fetched first.
         """
         scheduler, predictions, history = self.scheduler, self.predictions, self.settings.history
+        context = scheduler.context
         key, rows = scheduler.pending.measure(new.input, new.tensors) if scheduler.is_batching else _UNMEASURED
         ticket = scheduler.admit(key, new.schedule, size=new.queue)
-        now = scheduler.context.clock()
+        now = context.clock()
         created_at = now if new.created_at is None else new.created_at
         prediction_id = predictions.new_id() if new.id is None else new.id
         size = len(new.input)
@@ -247,7 +248,7 @@ class Deployment:
             prediction.log.keep(history)
         item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request)
         execution = Execution(scheduler, prediction, item, ticket=ticket)
-        if scheduler.context.traces is not NO_TRACES:
+        if context.traces is not NO_TRACES:
             execution.begin_trace()
         execution.is_kept = new.keep
         if not new.background:

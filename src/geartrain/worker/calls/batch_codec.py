@@ -119,7 +119,7 @@ class BatchInvocation:
         if plain is not None and size <= INLINE_LIMIT:
             outputs_of_items = tuple(map(Output, own, map(Inline, plain)))
             if outputs_of_items and may_wait and size <= MAY_WAIT:
-                self._reports.slot.channel.send_soon(self._reports.message.serial, outputs_of_items)
+                self._reports.send_soon(outputs_of_items)
             elif outputs_of_items:
                 self._reports.send(outputs_of_items)
             return NO_FAILURES

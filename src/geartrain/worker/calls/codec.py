@@ -157,10 +157,8 @@ class SingleInvocation:
         plain = encoder.encode_plain(value)
         if plain is not None and len(plain) <= INLINE_LIMIT:
             reports = self._reports
-            if may_wait and len(plain) <= MAY_WAIT:
-                reports.slot.channel.send_soon(reports.message.serial, (Output(0, Inline(plain)),))
-            else:
-                reports.send((Output(0, Inline(plain)),))
+            send = reports.send_soon if may_wait and len(plain) <= MAY_WAIT else reports.send
+            send((Output(0, Inline(plain)),))
             return NO_FAILURES
         return self._reports.send_outputs({0: self._encode_large(value, plain, encoder)})
 

@@ -54,7 +54,7 @@ class _Group(NamedTuple):
 
 
 class ReportSender(msgspec.Struct, gc=False, eq=False):
-    """Sends the reports of the call that `message` has begun, on the channel of its slot.
+    """Sends the reports of the call that `message` has begun, on the channel of the calls.
 
     The call came when the performance counter was at `began`, in seconds.
     """
@@ -69,7 +69,13 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
 
     def send(self, reports: tuple[Report, ...], *, idle: bool = False) -> None:
         """Send reports that fit into one frame. With `idle` the call is over."""
-        self.slot.channel.send(Reports(self.message.serial, reports, idle))
+        message = self.message
+        self.slot.channel.send(Reports(message.slot, message.serial, reports, idle))
+
+    def send_soon(self, reports: tuple[Report, ...]) -> None:
+        """Send reports as `Channel.send_soon` does."""
+        message = self.message
+        self.slot.channel.send_soon(Reports(message.slot, message.serial, reports))
 
     def emitter(self, item: int) -> Emit:
         """Return what sends each metric that the run of an item records; `item` may be `ALL`."""
@@ -85,7 +91,8 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
     def end_first(self, output: bytes, *, idle: bool) -> None:
         """Send the output with which the first item ended, of `framing.INLINE_LIMIT` bytes at most."""
         done = Done(0, Inline(output), time.perf_counter() - self.began)
-        self.slot.channel.send(Reports(self.message.serial, (done,), idle))
+        message = self.message
+        self.slot.channel.send(Reports(message.slot, message.serial, (done,), idle))
 
     def send_all(self, reports: Iterable[Report], *, idle: bool = False) -> None:
         """Send any number of reports without files, in as few frames as they fit into; none without `idle` is none."""

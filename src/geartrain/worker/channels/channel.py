@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import Final, Protocol
 
@@ -55,22 +55,22 @@ class _Burst:
         self._flush = flush
         self._shield = shield
         self.held: deque[Report] = deque()  # whose ends are safe to work on from two threads
-        self._serial = 0  # of the call that they are of
+        self._place = (0, 0)  # the slot and the serial number of their call
         self._count = 0  # messages since the last pause
         self._last_at = 0.0
         self._written_at = 0.0
         self._alarm: threading.Semaphore | None = None
         self._is_set = False
 
-    def holds(self, serial: int, reports: Sequence[Report]) -> bool:
-        """Keep reports of a call for later, or not."""
+    def holds(self, message: Reports) -> bool:
+        """Keep the reports of a call for later, or not."""
         now = time.perf_counter()
         self._count = self._count + 1 if now - self._last_at < _BURST_GAP else 0
         if self._count < _BURST_BEGINS or now - self._written_at > _BURST_DELAY:
             return False
         self._last_at = now
-        self.held += reports
-        self._serial = serial
+        self.held += message.reports
+        self._place = (message.slot, message.serial)
         if not self._is_set:
             with self._shield:
                 self._set_alarm()
@@ -82,7 +82,7 @@ class _Burst:
         if not held:
             return b""
         reports = tuple([held.popleft() for _ in range(len(held))])
-        return frame(encode(Reports(self._serial, reports)))
+        return frame(encode(Reports(*self._place, reports)))
 
     def written(self) -> None:
         """There has been a write; what it took is no pause of the author's code."""
@@ -122,14 +122,14 @@ class Channel:
         """The descriptor, for a selector."""
         return self._socket.fileno()
 
-    def send_soon(self, serial: int, reports: tuple[Report, ...]) -> None:
-        """Write reports of a call as one message, or, in the midst of many, let them wait a moment for the next ones.
+    def send_soon(self, message: Reports) -> None:
+        """Write what is reported of a call, or, in the midst of many, let them wait a moment for the next ones.
 
         All of those come from one thread. They are of `MAY_WAIT` bytes at most, and between two calls there is a
         message that does not wait: those that have waited become one.
         """
-        if not forks.in_fork and not self._burst.holds(serial, reports):
-            self.send(Reports(serial, reports))
+        if not forks.in_fork and not self._burst.holds(message):
+            self.send(message)
 
     def send(self, message: Message) -> None:
         """Write one message; blocks while the parent does not read.

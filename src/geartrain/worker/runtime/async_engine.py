@@ -9,7 +9,7 @@ from functools import partial
 from types import CoroutineType
 from typing import Any
 
-from geartrain.ipc.messages import Idle, Predict, SlotCancelled, WorkerLog, decode_slot_to_worker
+from geartrain.ipc.messages import Idle, Predict, SlotCancelled, WorkerLog, decode_call
 from geartrain.worker.calls.call import Call
 from geartrain.worker.calls.tools import CallTools
 from geartrain.worker.channels import forks
@@ -56,7 +56,6 @@ class AsyncEngine:
         self._new_call = new_call
         self._running: dict[int, _Running] = {}
         self._early: dict[int, int] = {}  # by slot: the call whose cancel came before it
-        self._open = len(slots)
         self._stopping = False
         self._ended = False
 
@@ -64,8 +63,8 @@ class AsyncEngine:
         """Run calls until the parent has closed every slot."""
         self._tools = tools
         self._flush_c = flush_c
-        for number, slot in enumerate(self._slots):
-            self._loop.add_reader(slot.channel.fileno(), self._on_readable, number, slot)
+        channel = self._slots[0].channel
+        self._loop.add_reader(channel.fileno(), self._on_readable, channel)
         while True:
             try:
                 self._loop.run_forever()
@@ -95,20 +94,20 @@ class AsyncEngine:
 
     # on the loop
 
-    def _on_readable(self, number: int, slot: Slot) -> None:
-        payloads = slot.channel.receive_ready()
+    def _on_readable(self, channel: Channel) -> None:
+        payloads = channel.receive_ready()
         if payloads is None:
-            self._loop.remove_reader(slot.channel.fileno())
-            self._open -= 1
-            self._stop_if_done()
+            self._loop.remove_reader(channel.fileno())
+            self._stop()
             return
         for payload in payloads:
-            message = decode_slot_to_worker(payload)
+            message = decode_call(payload)
             if type(message) is Predict:  # nothing is prefetched here, so nothing is withdrawn
-                self._begin(number, slot, message)
+                self._begin(message)
 
-    def _begin(self, number: int, slot: Slot, message: Predict) -> None:
-        running = _Running(self._new_call(message, slot, self._tools))
+    def _begin(self, message: Predict) -> None:
+        number = message.slot
+        running = _Running(self._new_call(message, self._slots[number], self._tools))
         if self._early.pop(number, None) == message.serial:
             running.canceled = True
         self._running[number] = running
@@ -137,7 +136,7 @@ class AsyncEngine:
         self._stop_if_done()
 
     def _stop_if_done(self) -> None:
-        if not self._running and (self._stopping or not self._open):
+        if self._stopping and not self._running:
             self._ended = True
             self._loop.stop()
 

@@ -15,7 +15,6 @@ from geartrain.authoring.metrics import registry
 from geartrain.domain.predictions.events import LogSource
 from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
-    Attach,
     Fatal,
     Init,
     Loaded,
@@ -52,10 +51,11 @@ class _SetupFailedError(Exception):
 
 
 def main() -> int:
-    """Run the worker on the descriptors in `argv`, of the control channel and the alarm; return the exit code."""
-    descriptor, alarm = map(int, sys.argv[1:3])
+    """Run the worker on the descriptors in `argv`, of both channels and the alarm; return the exit code."""
+    descriptor, calls, alarm = map(int, sys.argv[1:4])
     die_with_parent(alarm)
     os.set_inheritable(descriptor, False)
+    os.set_inheritable(calls, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     sys.argv = sys.argv[:1]
     faulthandler.enable()
@@ -70,15 +70,16 @@ def main() -> int:
         return 1
     if init.debugging.terminal is not None:
         os.set_inheritable(init.debugging.terminal, False)
-    return _Session(init, control).run()
+    return _Session(init, control, socket.socket(fileno=calls)).run()
 
 
 class _Session:
     """One worker with one model."""
 
-    def __init__(self, init: Init, control: Channel) -> None:
+    def __init__(self, init: Init, control: Channel, calls: socket.socket) -> None:
         self._init = init
         self._control = control
+        self._calls = calls
         self._region = CancelRegion()
         self._router = Router(self._setup_log)
         self._aids = Aids(init.debugging, control.send, self._region.shield)
@@ -100,7 +101,6 @@ class _Session:
                 flush_c()
                 self._send_loaded(runner, number)
                 return 0
-            slots = self._connect(number)
             self._send_loaded(runner, number)
             metrics = MetricsSender(registry, self._control.send, lambda: self._region.shield)
             metrics.attach()
@@ -110,7 +110,7 @@ class _Session:
             flush_c()
             self._control.send(Fatal(str(error)))
             return 1
-        self._serve(runner, slots, flush_c)
+        self._serve(runner, number, flush_c)
         metrics.flush()
         return 0
 
@@ -149,18 +149,6 @@ class _Session:
             raise _SetupFailedError(msg)
         return slots
 
-    def _connect(self, number: int) -> list[Channel]:
-        region = self._region
-        shares_memory = can_share(self._init.probe)
-        slots = []
-        for slot in range(number):
-            sock = socket.socket(socket.AF_UNIX)
-            sock.connect(self._init.slot_address)
-            channel = Channel(sock, shield=region.shield, wakeup=wakeup_of(self._init.wakeup, sock))
-            channel.send(Attach(PROTOCOL_VERSION, slot, shares_memory))
-            slots.append(channel)
-        return slots
-
     def _send_loaded(self, runner: LoadedRunner, number: int) -> None:
         loaded = Loaded(
             slots=tuple(range(number)),
@@ -169,6 +157,7 @@ class _Session:
             has_healthcheck=runner.healthcheck is not None,
             batching=runner.batching,
             platform=runner.platform,
+            shares_memory=can_share(self._init.probe),
         )
         self._control.send(loaded)
 
@@ -207,7 +196,7 @@ class _Session:
         with self._region.shield:  # a chunk is checked where a cancel can strike
             self._control.send(WorkerLog("geartrain.worker", "warning", text))
 
-    def _serve(self, runner: LoadedRunner, channels: list[Channel], flush_c: Any) -> None:
+    def _serve(self, runner: LoadedRunner, number: int, flush_c: Any) -> None:
         from geartrain.worker.calls.tools import tools_of_model
         from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles
         from geartrain.worker.values.faults import note_run
@@ -222,11 +211,12 @@ class _Session:
         tools = tools_of_model(
             runner.parameters, signature, runner.batching, encoder=encoder, router=self._router, control=self._control
         )
+        channel = Channel(self._calls, shield=self._region.shield, wakeup=wakeup_of(self._init.wakeup, self._calls))
         if may_hold_files(signature.output.type):
             temporary = TemporaryFiles(self._init.root)
-            slots = [Slot(channel, CleanedCallFiles(temporary), slots=len(channels)) for channel in channels]
+            slots = [Slot(channel, CleanedCallFiles(temporary), slots=number) for _ in range(number)]
         else:
-            slots = [Slot(channel, CallFiles(), slots=len(channels)) for channel in channels]
+            slots = [Slot(channel, CallFiles(), slots=number) for _ in range(number)]
         self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
         flush_c()
         new_call, end_spans = self._trace()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from geartrain.authoring import CancelationException
-from geartrain.ipc.messages import Predict, SlotToWorker, decode_slot_to_worker
+from geartrain.ipc.messages import CallToWorker, Predict, decode_call
 from geartrain.worker.calls.call import Call
 from geartrain.worker.calls.tools import CallTools
 from geartrain.worker.channels import forks
@@ -41,7 +41,7 @@ class SyncEngine:
         self._streams = streams
         self._new_call = new_call
         self._stopping = False
-        self._ahead: deque[SlotToWorker] = deque()  # received while the slot was looked at for a `Withdraw`
+        self._ahead: deque[CallToWorker] = deque()  # received while the slot was looked at for a `Withdraw`
 
     def serve(self, tools: CallTools, flush_c: Callable[[], None]) -> None:
         """Run call after call until the parent closes the slot. `flush_c` empties the C library's own buffer."""
@@ -53,7 +53,7 @@ class SyncEngine:
                 payload = receive()
                 if payload is None:
                     return
-                message = decode_slot_to_worker(payload)
+                message = decode_call(payload)
             if type(message) is not Predict:
                 continue  # the withdrawal of a call that has ended
             if message.prefetched:
@@ -63,7 +63,7 @@ class SyncEngine:
     def _look_ahead(self) -> None:
         """Note which of the calls that have come, or are about to begin, have been withdrawn."""
         for payload in self._slot.channel.receive_ready() or ():
-            self._ahead.append(decode_slot_to_worker(payload))
+            self._ahead.append(decode_call(payload))
         for message in self._ahead:
             if type(message) is not Predict:
                 self._region.withdraw(message.serial)

@@ -51,7 +51,7 @@ def test_a_small_output_is_one_frame_that_frees_the_slot() -> None:
     (frame,) = ask(shout, text="a", times=2).frames
     (done,) = frame.reports
     assert isinstance(done, m.Done)
-    assert frame == m.Reports(1, (m.Done(0, m.Inline(b'"AA"'), done.predict_time, is_stream=False),), idle=True)
+    assert frame == m.Reports(0, 1, (m.Done(0, m.Inline(b'"AA"'), done.predict_time, is_stream=False),), idle=True)
     assert 0 < done.predict_time < 60
 
 
@@ -407,7 +407,7 @@ def test_a_call_whose_items_have_all_failed_frees_its_slot_when_run_is_over() ->
 
     answers = Worker(run).ask(texts("a", "b"))
     assert told(answers) == [(["Log", "Failed", "Log", "Failed"], False), (["Log"], False), ([], True)]
-    assert answers.frames[-1] == m.Reports(1, (), idle=True)
+    assert answers.frames[-1] == m.Reports(0, 1, (), idle=True)
 
 
 def test_only_the_last_of_several_invocations_frees_the_slot() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from geartrain.ipc.framing import FrameReader
-from geartrain.ipc.messages import Inline, Log, Output, Report, Reports, decode_slot_to_parent
+from geartrain.ipc.messages import Inline, Log, Output, Report, Reports, decode_reports
 from geartrain.worker.channels import channel as channels
 from geartrain.worker.channels.channel import Channel
 
@@ -28,9 +28,8 @@ class Ends:
         """Read until so many reports are there; there must not be more."""
         reports: list[Report] = []
         while len(reports) < count:
-            for message in map(decode_slot_to_parent, self._reader.feed(self.theirs.recv(65536))):
-                assert isinstance(message, Reports)
-                assert (message.serial, message.idle) == (1, False)
+            for message in map(decode_reports, self._reader.feed(self.theirs.recv(65536))):
+                assert (message.slot, message.serial, message.idle) == (0, 1, False)
                 reports += message.reports
                 self.messages += 1
         assert len(reports) == count
@@ -47,7 +46,7 @@ def ends() -> Iterator[Ends]:
 
 
 def of_call(report: Report) -> Reports:
-    return Reports(1, (report,))
+    return Reports(0, 1, (report,))
 
 
 def chunk(number: int) -> Report:
@@ -60,13 +59,13 @@ def log(text: str) -> Report:
 
 def burst(ends: Ends, count: int) -> None:
     for number in range(count):
-        ends.channel.send_soon(1, (chunk(number),))
+        ends.channel.send_soon(of_call(chunk(number)))
 
 
 def test_the_first_ones_do_not_wait(ends: Ends) -> None:
     ends.theirs.setblocking(False)
     for number in range(channels._BURST_BEGINS):
-        ends.channel.send_soon(1, (chunk(number),))
+        ends.channel.send_soon(of_call(chunk(number)))
         assert ends.read(1) == [chunk(number)]
 
 
@@ -74,7 +73,7 @@ def test_one_after_a_pause_does_not_wait(ends: Ends, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(channels, "_BURST_GAP", 0.0)  # whatever comes, comes after a pause
     ends.theirs.setblocking(False)
     for number in range(100):
-        ends.channel.send_soon(1, (chunk(number),))
+        ends.channel.send_soon(of_call(chunk(number)))
         assert ends.read(1) == [chunk(number)]
 
 
@@ -104,7 +103,7 @@ def test_frames_of_many_threads_stay_whole_and_in_order(ends: Ends) -> None:
         for number in range(2000):
             report = log(f"{name} {number}")
             if name == "a" and number % 70:
-                ends.channel.send_soon(1, (report,))
+                ends.channel.send_soon(of_call(report))
             else:
                 ends.channel.send(of_call(report))
 
