@@ -19,7 +19,7 @@ class Code(StrEnum):
     INVALID_TENSOR = "invalid_tensor"  # a tensor, or a request for one, does not fit the model
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     TOO_LARGE = "too_large"
-    NO_STORAGE = "no_storage"  # the disk has no room for the files of the request
+    NO_STORAGE = "no_storage"  # the disk has no room for what the request needs to be kept
     NOT_ACCEPTABLE = "not_acceptable"  # no answer in the form the client accepts
     UNAUTHENTICATED = "unauthenticated"  # no key, or none that is valid
     FORBIDDEN = "forbidden"  # the key is for something else, or the request comes from a page of another site
@@ -33,6 +33,8 @@ class Code(StrEnum):
     TOO_MANY_READERS = "too_many_readers"  # of one prediction
     NOT_READY = "not_ready"  # setup has not finished, or failed, or the worker is gone
     SHUTTING_DOWN = "shutting_down"
+    STORE_UNAVAILABLE = "store_unavailable"  # the store of predictions gives no answer
+    STORE_VERSION = "store_version"  # the store of predictions is that of another version of geartrain
     LOAD_FAILED = "load_failed"  # a model that was to be loaded could not be made ready
     UNSUPPORTED = "unsupported"  # a well-formed request for what this server or model does not do
     RUN_FAILED = "run_failed"  # the model raised, or its worker died; only where an answer has no place for a status

@@ -1,0 +1,173 @@
+"""The port of a store: what the service needs to find predictions again, on every replica and after a crash.
+
+Every method may raise `GeartrainError`, soon and never in place of an answer that is known:
+
+- `STORE_UNAVAILABLE`: the store cannot be reached, is locked by somebody else, or does not answer in time. It is tried
+  anew with the next call. What was asked for may have been done all the same, except by `claim` and `accept`: what they
+  have taken without telling anybody is released.
+- `NO_STORAGE`: the disk of the store is full. Nothing was done.
+- `STORE_VERSION`: the schema of the store is that of another version of geartrain. Nothing was done.
+
+A call that its caller cancels counts like one that was not answered in time. No call holds the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from geartrain.domain.predictions.ledger import (
+    Checkpoint,
+    Claim,
+    ClaimResult,
+    End,
+    Hold,
+    Key,
+    OutboxEntry,
+    Owned,
+    Ownership,
+    Page,
+    Replica,
+    Retention,
+    Row,
+    RowFilter,
+    Submission,
+    TakenOver,
+    WantedModel,
+)
+
+
+class LedgerPort(Protocol):
+    """The rows of predictions. Their states and steps are the table `ROW_STEPS`."""
+
+    async def claim(self, claim: Claim) -> ClaimResult:
+        """Take an id for a prediction whose input is not stored. Of all replicas that claim an id, one gets it.
+
+        It is granted if there is no row; if the row is `CLAIMED` and the lease of its owner has ended; or if the row
+        has ended and `claim.reuse` is set. Otherwise the row stays, and is returned. Raises `STORE_UNAVAILABLE` also
+        if the lease of the claimant has ended and the id is free: it has to renew it first.
+        """
+
+    async def accept(self, claim: Claim, submission: Submission) -> ClaimResult:
+        """As `claim`, with the input. It is safe on disk when this returns: only now may a 202 leave.
+
+        A row that the claimant holds by a claim of its own becomes `ACCEPTED` in its epoch, and counts as granted.
+        Raises `UNSUPPORTED` for a submission with a secret if the operator has given no key to encrypt it with.
+        """
+
+    async def release(self, ownership: Ownership) -> None:
+        """Remove a row that has not ended: its prediction was refused after all, as by a full queue."""
+
+    async def find(self, key: Key) -> Row | None:
+        """Return the row of a prediction, None if there is none."""
+
+    async def read_events(self, ownership: Ownership, start: int = 0) -> tuple[bytes, ...]:
+        """Return the parts in which the events of one epoch were written, in order, from the part `start` on.
+
+        There are none once the row has another epoch, or is gone.
+        """
+
+    async def list_rows(self, rows: RowFilter, *, limit: int, cursor: str = "") -> Page:
+        """Return the latest rows, at most `limit`, or those that follow the page which gave `cursor`.
+
+        A row has its place by the time of its claim, and keeps it: pages show no row twice. Raises `INVALID_INPUT` for
+        a cursor that no page has given.
+        """
+
+    async def owned(self, owner: str) -> tuple[Owned, ...]:
+        """Return all rows of a replica that have not ended.
+
+        It is to ask after each renewal: what it runs and does not find here, it has lost; what is to be canceled says
+        so here, even if nobody could tell it.
+        """
+
+    async def checkpoint(self, ownership: Ownership, checkpoint: Checkpoint) -> Hold:
+        """Add to what is known of a run. Nothing is written unless the row has this owner and epoch."""
+
+    async def finish(self, ownership: Ownership, end: End) -> Hold:
+        """Write a terminal state and, in the same transaction, its webhooks into the outbox.
+
+        `FENCED`, and nothing is written, unless the row has this owner and epoch: the run has neither result nor
+        webhook. Otherwise `HELD`, whether or not somebody has asked for its end. A row gets one terminal state: if it
+        has ended in this epoch already, `HELD` and nothing is written, so a call that was not answered may be repeated.
+        """
+
+    async def cancel(self, key: Key) -> Row | None:
+        """Ask for the end of a prediction, if it has not ended; return its row as it is then, None if there is none.
+
+        The owner is told by `checkpoint` and `owned`, and should be told directly too. Who takes the row over gets the
+        verdict `CANCEL`.
+        """
+
+    async def take_over(self, owner: str, *, limit: int) -> tuple[TakenOver, ...]:
+        """Make a replica the owner of rows that have not ended and whose owner's lease has.
+
+        These are at most `limit`, the oldest first. Epoch and attempts grow by one, and the status is `STARTING` again;
+        events of earlier epochs count no more. Each row goes to one replica, which has to run or to finish it as the
+        verdict says. A replica whose own lease has ended gets none.
+        """
+
+    async def remove_old(self, retention: Retention, *, limit: int = 1000) -> int:
+        """Remove rows that have ended, the oldest end first: those beyond the age, and as many as the size asks for.
+
+        Returns how many, at most `limit`: as many as that, and there may be more. Webhooks in the outbox stay. Files
+        and replicas that nothing refers to any more go as well.
+        """
+
+
+class OutboxPort(Protocol):
+    """The terminal webhooks that have not arrived. Each is delivered at least once."""
+
+    async def lease(self, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
+        """Return entries that are due, the oldest first, and lend them: nobody else gets them for so many seconds."""
+
+    async def remove(self, numbers: Sequence[int]) -> None:
+        """Remove entries: they have arrived, or there is no hope of it."""
+
+    async def retry_later(self, number: int, seconds: float) -> None:
+        """Have an entry be due again in so many seconds."""
+
+
+class ReplicasPort(Protocol):
+    """The server processes that share the store, and the models that they are asked to have."""
+
+    async def renew(self, owner: str, *, address: str, seconds: float) -> bool:
+        """Have the lease of a replica, and so of all its rows, end in so many seconds; the first call announces it.
+
+        `address` is where other replicas can ask it, `HOST:PORT`; empty for nowhere. Returns whether the lease had
+        been running: if not, rows of it may have got another owner.
+        """
+
+    async def leave(self, owner: str) -> None:
+        """End the lease of a replica now. Its rows can be taken over at once."""
+
+    async def alive(self) -> tuple[Replica, ...]:
+        """Return the replicas whose leases run."""
+
+    async def want(self, model: str, *, is_wanted: bool) -> WantedModel:
+        """Ask every replica to load a model, or to unload it."""
+
+    async def wanted(self) -> tuple[WantedModel, ...]:
+        """Return what was last asked for each model of which anything was asked."""
+
+
+class StorePort(Protocol):
+    """A store that is open."""
+
+    @property
+    def ledger(self) -> LedgerPort:
+        """The rows of predictions."""
+
+    @property
+    def outbox(self) -> OutboxPort:
+        """The webhooks that are to be delivered."""
+
+    @property
+    def replicas(self) -> ReplicasPort:
+        """Who shares the store."""
+
+    async def check(self) -> None:
+        """Ask the store for an answer; raise as every method does if there is none."""
+
+    async def close(self) -> None:
+        """Do what was asked for before, and close. Leases go on: see `ReplicasPort.leave`."""
