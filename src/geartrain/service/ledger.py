@@ -3,8 +3,8 @@
 Every method may raise `GeartrainError`, soon and never in place of an answer that is known:
 
 - `STORE_UNAVAILABLE`: the store cannot be reached, is locked by somebody else, or does not answer in time. It is tried
-  anew with the next call. What was asked for may have been done all the same, except by `claim` and `accept`: what they
-  have taken without telling anybody is released.
+  anew with the next call. What was asked for may have been done all the same. An id that a `claim` has taken without
+  telling anybody is released; what an `accept` has stored like that can be taken over at once, and runs.
 - `NO_STORAGE`: the disk of the store is full. Nothing was done.
 - `STORE_VERSION`: the schema of the store is that of another version of geartrain. Nothing was done.
 

@@ -1,0 +1,308 @@
+"""The rows of predictions in a database, as the service's `LedgerPort` describes them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+import msgspec
+
+from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.predictions.ledger import (
+    Checkpoint,
+    Claim,
+    ClaimResult,
+    End,
+    Hold,
+    Key,
+    Owned,
+    Ownership,
+    Page,
+    Retention,
+    Row,
+    RowFilter,
+    RowState,
+    Submission,
+    TakenOver,
+    Verdict,
+    judge,
+)
+from geartrain.store import sql
+from geartrain.store.errors import unavailable
+from geartrain.store.files import PartFiles
+from geartrain.store.groups import Groups
+from geartrain.store.operations import Operation, Statement, Steps
+from geartrain.store.parts import Parts, add_part
+from geartrain.store.rows import check_key, clean, is_storable, read_row, read_state
+from geartrain.store.sealing import Sealer, UnknownKeyError
+
+KEY_PATIENCE: Final = 600.0
+"""Seconds for which a row waits for a replica that has its key; then it goes to one that has not, and fails."""
+
+REPLICA_PATIENCE: Final = 24 * 3600.0
+"""Seconds for which a replica is known after the end of its lease."""
+
+_TRIES: Final = 8  # of a claim whose id others take and free meanwhile
+_LAST_PLACE: Final = 2**63 - 1
+_NO_SUBMISSION: Final = Submission(b"")
+
+
+class Ledger:
+    """The ledger of one store."""
+
+    def __init__(self, groups: Groups, *, sealer: Sealer, files: PartFiles) -> None:
+        self._groups = groups
+        self._sealer = sealer
+        self._parts = Parts(groups, files)
+
+    # ids
+
+    async def claim(self, claim: Claim) -> ClaimResult:
+        return await self._claim(claim, RowState.CLAIMED, _NO_SUBMISSION)
+
+    async def accept(self, claim: Claim, submission: Submission) -> ClaimResult:
+        if submission.has_secret and not self._sealer.has_key:
+            msg = (
+                "The input has a secret, and this server has no key to store it with: wait for the answer, without "
+                "`Prefer: respond-async`, or start the server with --store-key-file."
+            )
+            raise GeartrainError(Code.UNSUPPORTED, msg)
+        return await self._claim(claim, RowState.ACCEPTED, submission)
+
+    async def _claim(self, claim: Claim, state: RowState, submission: Submission) -> ClaimResult:
+        check_key(claim.key)
+        nonce = random.getrandbits(62)  # of no use to whoever guesses it
+        name = {"model": claim.key.model, "id": claim.key.id}
+
+        def steps() -> Steps[ClaimResult]:
+            request, key_id = submission.request, ""
+            if state is RowState.ACCEPTED:
+                request, key_id = self._sealer.seal(submission.request, context_of(claim.key))
+            insert = Statement(
+                sql.CLAIM,
+                {
+                    **name,
+                    "state": state.value,
+                    "owner": claim.owner,
+                    "nonce": nonce,
+                    "version": claim.version,
+                    "created_at": claim.created_at,
+                    "echo": claim.echo,
+                    "size": len(claim.echo),
+                    "request": request,
+                    "key_id": key_id,
+                    "retry": submission.retry,
+                    "most_attempts": submission.attempts,
+                    "reuse": int(claim.reuse),
+                },
+            )
+            for _ in range(_TRIES):
+                [granted] = yield [insert]
+                if granted:
+                    return ClaimResult(read_row(granted[0]), is_granted=True)
+                found, alive = yield [Statement(sql.FIND, {**name}), Statement(sql.IS_ALIVE, {"owner": claim.owner})]
+                if found:
+                    return ClaimResult(read_row(found[0]), is_granted=False)
+                if not alive:
+                    raise unavailable("the lease of this server has ended")
+            raise unavailable("others claim and release the same id all the time")
+
+        def undo() -> Steps[None]:
+            yield [Statement(each, {**name, "nonce": nonce}) for each in (sql.DISOWN, sql.UNCLAIM)]
+
+        return await self._groups.run(Operation(steps, undo=Operation(undo, is_undo=True)))
+
+    async def release(self, ownership: Ownership) -> None:
+        def steps() -> Steps[list[str]]:
+            [released] = yield [Statement(sql.RELEASE, _mine(ownership))]
+            if not released:
+                return []
+            [parts] = yield [_remove_parts(ownership.key, below=ownership.epoch + 1)]
+            return [file for (file,) in parts]
+
+        await self._parts.remove(await self._groups.run(Operation(steps)))
+
+    # reading
+
+    async def find(self, key: Key) -> Row | None:
+        if not is_storable(key):
+            return None
+
+        def steps() -> Steps[Row | None]:
+            [found] = yield [_find(key)]
+            return read_row(found[0]) if found else None
+
+        return await self._groups.run(Operation(steps, only_reads=True))
+
+    async def read_events(self, ownership: Ownership, start: int = 0) -> tuple[bytes, ...]:
+        return await self._parts.read(ownership, start)
+
+    async def list_rows(self, rows: RowFilter, *, limit: int, cursor: str = "") -> Page:
+        template = sql.list_rows(of_one_model=rows.model != "", statuses=tuple(sorted(rows.statuses)))
+        parameters = {"model": rows.model, "before": _place(cursor), "limit": limit + 1}
+
+        def steps() -> Steps[Page]:
+            [found] = yield [Statement(template, {**parameters})]
+            following = str(found[limit - 1][0]) if len(found) > limit else ""
+            return Page(tuple(read_row(columns[1:]) for columns in found[:limit]), following)
+
+        if not is_storable(Key(rows.model, "")):
+            return Page((), "")
+        return await self._groups.run(Operation(steps, only_reads=True))
+
+    async def owned(self, owner: str) -> tuple[Owned, ...]:
+        def steps() -> Steps[tuple[Owned, ...]]:
+            [found] = yield [Statement(sql.OWNED, {"owner": owner})]
+            return tuple(
+                Owned(Ownership(Key(model, name), owner, epoch), read_state(state), canceled == 1)
+                for model, name, epoch, state, canceled in found
+            )
+
+        return await self._groups.run(Operation(steps, only_reads=True))
+
+    # runs
+
+    async def checkpoint(self, ownership: Ownership, checkpoint: Checkpoint) -> Hold:
+        parameters = {
+            **_mine(ownership),
+            "status": checkpoint.status.value,
+            "started_at": checkpoint.started_at,
+            "size": len(checkpoint.events),
+        }
+
+        def steps(file: str) -> Steps[Hold]:
+            [updated] = yield [Statement(sql.CHECKPOINT, {**parameters})]
+            if not updated:
+                return Hold.FENCED
+            if checkpoint.events:
+                yield [add_part(ownership, checkpoint, file)]
+            return Hold.CANCELING if updated[0][0] == 1 else Hold.HELD
+
+        return await self._parts.write(checkpoint.events, steps)
+
+    async def finish(self, ownership: Ownership, end: End) -> Hold:
+        parameters = {
+            **_mine(ownership),
+            "status": end.status.value,
+            "started_at": end.started_at,
+            "completed_at": end.completed_at,
+            "error": clean(end.error),
+            "nothing": b"",
+            "size": len(end.events),
+        }
+
+        def steps(file: str) -> Steps[Hold]:
+            [updated] = yield [Statement(sql.FINISH, {**parameters})]
+            if not updated:
+                [found] = yield [Statement(sql.STATE, _mine(ownership))]
+                return Hold.HELD if found == [(RowState.ENDED.value,)] else Hold.FENCED
+            added = [add_part(ownership, end, file)] if end.events else []
+            added += _deliveries(ownership.key, end, self._sealer)
+            if added:
+                yield added
+            return Hold.HELD
+
+        return await self._parts.write(end.events, steps)
+
+    async def cancel(self, key: Key) -> Row | None:
+        if not is_storable(key):
+            return None
+
+        def steps() -> Steps[Row | None]:
+            _, found = yield [Statement(sql.CANCEL, {"model": key.model, "id": key.id}), _find(key)]
+            return read_row(found[0]) if found else None
+
+        return await self._groups.run(Operation(steps))
+
+    async def take_over(self, owner: str, *, limit: int) -> tuple[TakenOver, ...]:
+        def steps() -> Steps[tuple[list[TakenOver], list[str]]]:
+            selection = {"owner": owner, "key_ids": self._sealer.key_ids, "patience": KEY_PATIENCE, "limit": limit}
+            [found] = yield [Statement(sql.FIND_ABANDONED, selection)]
+            if not found:
+                return [], []
+            updated = yield [
+                Statement(sql.TAKE_OVER, {"owner": owner, "model": model, "id": name, "epoch": epoch})
+                for model, name, epoch in found
+            ]
+            taken = [_taken(rows[0], self._sealer) for rows in updated if rows]
+            if not taken:
+                return [], []
+            removed = yield [_remove_parts(each.row.ownership.key, below=each.row.ownership.epoch) for each in taken]
+            return taken, [file for parts in removed for (file,) in parts]
+
+        taken, files = await self._groups.run(Operation(steps))
+        await self._parts.remove(files)
+        return tuple(taken)
+
+    async def remove_old(self, retention: Retention, *, limit: int = 1000) -> int:
+        def steps() -> Steps[tuple[int, list[str]]]:
+            sums, oldest, _ = yield [
+                Statement(sql.SIZE, {}),
+                Statement(sql.OLDEST, {"seconds": retention.seconds, "limit": limit}),
+                Statement(sql.FORGET_REPLICAS, {"patience": REPLICA_PATIENCE}),
+            ]
+            excess = int(sums[0][0]) - retention.bytes
+            keys = []
+            for model, name, size, is_too_old in oldest:
+                if not is_too_old and excess <= 0:
+                    break
+                keys.append(Key(model, name))
+                excess -= size
+            if not keys:
+                return 0, []
+            removed = yield [Statement(sql.REMOVE, {"model": key.model, "id": key.id}) for key in keys]
+            gone = [(key, rows[0][0]) for key, rows in zip(keys, removed, strict=True) if rows]
+            parts = yield [_remove_parts(key, below=epoch + 1) for key, epoch in gone]
+            return len(gone), [file for rows in parts for (file,) in rows]
+
+        count, files = await self._groups.run(Operation(steps))
+        await self._parts.remove(files)
+        return count
+
+
+def context_of(key: Key) -> str:
+    """Return what a sealed value is bound to."""
+    return f"{len(key.model)}:{key.model}{key.id}"
+
+
+def _mine(ownership: Ownership) -> dict[str, Any]:
+    key = ownership.key
+    return {"model": key.model, "id": key.id, "owner": ownership.owner, "epoch": ownership.epoch}
+
+
+def _find(key: Key) -> Statement:
+    return Statement(sql.FIND, {"model": key.model, "id": key.id})
+
+
+def _deliveries(key: Key, end: End, sealer: Sealer) -> list[Statement]:
+    statements = []
+    for delivery in end.deliveries:
+        webhook, key_id = sealer.seal(msgspec.msgpack.encode(delivery.webhook), context_of(key))
+        values = {"model": key.model, "id": key.id, "webhook": webhook, "key_id": key_id, "body": delivery.body}
+        statements.append(Statement(sql.ADD_DELIVERY, values))
+    return statements
+
+
+def _taken(columns: tuple[Any, ...], sealer: Sealer) -> TakenOver:
+    row = read_row(columns[:-4])
+    request, key_id, retry, most_attempts = columns[-4:]
+    verdict = judge(row, retry=retry, most_attempts=most_attempts)
+    if verdict is not Verdict.RUN:
+        return TakenOver(row, verdict, b"")
+    try:
+        return TakenOver(row, verdict, sealer.open(request, key_id, context_of(row.ownership.key)))
+    except UnknownKeyError:
+        return TakenOver(row, Verdict.UNREADABLE, b"")
+
+
+def _remove_parts(key: Key, *, below: int) -> Statement:
+    return Statement(sql.REMOVE_PARTS, {"model": key.model, "id": key.id, "epoch": below})
+
+
+def _place(cursor: str) -> int:
+    if cursor == "":
+        return _LAST_PLACE
+    if not (cursor.isascii() and cursor.isdigit()) or int(cursor) > _LAST_PLACE:
+        fault = FieldError(("query", "cursor"), "is not one that a page has given", "value_error")
+        raise GeartrainError(Code.INVALID_INPUT, "The cursor of the list is not valid.", fields=(fault,))
+    return int(cursor)

@@ -1,0 +1,78 @@
+"""What a database is asked for: statements of SQL, in steps, where the next step may depend on what the last one gave.
+
+An operation knows neither which database runs it nor which others run in the same transaction. It may be run again from
+its start, after a rollback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+
+Rows = list[tuple[Any, ...]]
+Steps = Generator[list["Statement"], list[Rows], T]
+"""Yields the statements of a step, and is sent the rows that each of them has given."""
+
+
+class Statement(NamedTuple):
+    """SQL as `geartrain.store.sql` writes it, and the values of its parameters."""
+
+    sql: str
+    parameters: dict[str, Any]
+
+
+class Operation(Generic[T]):
+    """One thing that is to happen as a whole or not at all."""
+
+    __slots__ = ("is_undo", "only_reads", "steps", "undo")
+
+    def __init__(
+        self,
+        steps: Callable[[], Steps[T]],
+        *,
+        only_reads: bool = False,
+        is_undo: bool = False,
+        undo: Operation[None] | None = None,
+    ) -> None:
+        """Describe an operation.
+
+        Args:
+            steps: begins it, each time anew. It may raise `GeartrainError` before it has written anything.
+            only_reads: whether it can be done by a database whose disk is full.
+            is_undo: whether nobody waits for it, and it is tried until it is done.
+            undo: what has to follow if it was done and its caller has not heard of it.
+        """
+        self.steps = steps
+        self.only_reads = only_reads
+        self.is_undo = is_undo
+        self.undo = undo
+
+
+class Done(NamedTuple):
+    """An operation has been done, and its transaction is committed."""
+
+    value: Any
+
+
+class Failed(NamedTuple):
+    """An operation has not been done, or perhaps: see `StoreFaultError`."""
+
+    error: Exception
+
+
+Outcome = Done | Failed
+
+
+class Engine(Protocol):
+    """A connection to a database. All methods are called by one thread, and may block."""
+
+    def open(self) -> None:
+        """Connect, and see to the schema; raise `StoreFaultError` or `StoreOptionError` if that cannot be done."""
+
+    def run(self, operations: Sequence[Operation[Any]]) -> list[Outcome]:
+        """Run operations in one transaction, and return what has come of each. One that fails spoils no other."""
+
+    def close(self) -> None:
+        """Disconnect. Never raises."""

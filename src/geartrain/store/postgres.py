@@ -1,0 +1,164 @@
+"""Postgres: a database that servers share.
+
+Operations of a group are sent without waiting for each other (libpq's pipeline), step by step, in one transaction. The
+connection lives on an event loop of its own, in the store's thread: so everything has a time limit, and decoding rows
+holds no request up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+import psycopg
+
+from geartrain.domain.errors import GeartrainError
+from geartrain.store.errors import StoreOptionError, other_version, unavailable
+from geartrain.store.operations import Done, Failed, Operation, Outcome, Rows, Statement, Steps
+from geartrain.store.postgres_connection import OPTION, Connection, Database, environmental_fault, rows_of, text_of
+
+T = TypeVar("T")
+
+_TRIES: Final = 3  # of a group that others were in the way of
+_IN_THE_WAY: Final = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
+_READ_ONLY: Final = "25006"  # a standby; perhaps there is another primary by now
+_MOMENT: Final = 0.05  # seconds
+
+
+class PostgresEngine:
+    """The engine of one database."""
+
+    def __init__(self, url: str, *, clock: Callable[[], float] | None, answer_within: float) -> None:
+        """`clock`: see `open_store`. `answer_within`: seconds after which the server counts as lost."""
+        self._answer_within = answer_within
+        self._connection = Connection(url, clock=clock, answer_within=answer_within)
+        self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
+
+    def open(self) -> None:
+        """Connect, and make or check the schema."""
+        try:
+            self._runner.run(self._in_time(self._connection.get()))
+        except (TimeoutError, psycopg.Error) as error:
+            reason = self._no_answer if isinstance(error, TimeoutError) else text_of(error)
+            raise StoreOptionError(f"{OPTION}: the Postgres database cannot be used: {reason}") from None
+
+    def run(self, operations: Sequence[Operation[Any]]) -> list[Outcome]:
+        """Run operations in one transaction; if it fails, run each of them so that it harms no other."""
+        return self._runner.run(self._run(operations))
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._connection.close()
+        self._runner.close()
+
+    @property
+    def _no_answer(self) -> str:
+        return f"the database has not answered within {self._answer_within:g} s"
+
+    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something, and raise `TimeoutError` when the time is up."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._answer_within
+        # First: psycopg would wait for the server's word on what it cancels.
+        timer = loop.call_at(ends, self._connection.close)
+        try:
+            async with asyncio.timeout_at(ends + _MOMENT):
+                return await work
+        except psycopg.Error as error:
+            if loop.time() >= ends:
+                raise TimeoutError from error
+            raise
+        finally:
+            timer.cancel()
+
+    async def _run(self, operations: Sequence[Operation[Any]]) -> list[Outcome]:
+        try:
+            return await self._in_time(self._run_in_turns(operations))
+        except TimeoutError:
+            self._connection.close()
+            fault = unavailable(self._no_answer, may_be_done=True)
+        except psycopg.Error as error:
+            if error.sqlstate == _READ_ONLY:
+                self._connection.close()
+            fault = environmental_fault(error) or unavailable(text_of(error), may_be_done=True)
+        except StoreOptionError as error:  # the connection was made anew, and the schema is another one now
+            fault = other_version(str(error))
+        return [Failed(fault)] * len(operations)
+
+    async def _run_in_turns(self, operations: Sequence[Operation[Any]]) -> list[Outcome]:
+        """Run operations together, again if others were in the way, and apart if one of them fails."""
+        for _ in range(_TRIES):
+            database = await self._connection.get()
+            try:
+                return await self._run_together(database, operations)
+            except psycopg.Error as error:
+                if error.sqlstate in _IN_THE_WAY:
+                    continue
+                if not self._connection.is_open or environmental_fault(error) is not None:
+                    raise
+            except Exception:  # noqa: BLE001 - told to the one whose it is, below
+                await self._connection.get()
+            return await self._run_apart(await self._connection.get(), operations)
+        fault = unavailable("others change the same rows all the time")
+        return [Failed(fault)] * len(operations)
+
+    async def _run_together(self, database: Database, operations: Sequence[Operation[Any]]) -> list[Outcome]:
+        """Run all operations in one transaction: the first steps of all, then the next of those that have one."""
+        running = [_Running(operation) for operation in operations]
+        async with database.pipeline() as pipeline, database.transaction():
+            while steps := [each for each in running if not each.is_over]:
+                sent = [[await self._connection.send(database, one) for one in each.statements] for each in steps]
+                await pipeline.sync()
+                for each, cursors in zip(steps, sent, strict=True):
+                    each.go_on([await rows_of(cursor) for cursor in cursors])
+        return [each.outcome for each in running]
+
+    async def _run_apart(self, database: Database, operations: Sequence[Operation[Any]]) -> list[Outcome]:
+        """Run operations in one transaction, each behind a savepoint."""
+        outcomes: list[Outcome] = []
+        async with database.transaction():
+            for operation in operations:
+                try:
+                    async with database.transaction():
+                        outcomes.append(await self._run_alone(database, operation))
+                except psycopg.Error as error:
+                    if not self._connection.is_open or environmental_fault(error) is not None:
+                        raise
+                    outcomes.append(Failed(error))
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is one operation's
+                    outcomes.append(Failed(error))
+        return outcomes
+
+    async def _run_alone(self, database: Database, operation: Operation[Any]) -> Outcome:
+        running = _Running(operation)
+        while not running.is_over:
+            cursors = [await self._connection.send(database, statement) for statement in running.statements]
+            running.go_on([await rows_of(cursor) for cursor in cursors])
+        return running.outcome
+
+
+class _Running:
+    """An operation on its way through its steps."""
+
+    outcome: Outcome
+
+    def __init__(self, operation: Operation[Any]) -> None:
+        self._steps: Steps[Any] = operation.steps()
+        self.statements: list[Statement] = []
+        self.is_over = False
+        self._advance(lambda: next(self._steps))
+
+    def go_on(self, rows: list[Rows]) -> None:
+        """Take what the statements have given."""
+        self._advance(lambda: self._steps.send(rows))
+
+    def _advance(self, step: Callable[[], list[Statement]]) -> None:
+        try:
+            self.statements = step()
+        except StopIteration as end:
+            self.outcome = Done(end.value)
+            self.is_over = True
+        except GeartrainError as refusal:
+            self.outcome = Failed(refusal)
+            self.is_over = True

@@ -1,0 +1,130 @@
+"""Encrypts what is stored of inputs with the operator's keys: AES-GCM with 256 bits.
+
+What is sealed is bound to its context, so that nobody can move it to another row unseen. The first key of the file
+encrypts, and all of them decrypt: a new key is put on top, and an old one stays until nothing is left that it is needed
+for.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from geartrain.store.errors import StoreOptionError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+PLAIN: Final = ""
+"""In place of the id of a key, for what is not encrypted."""
+
+OPTION: Final = "--store-key-file"
+_KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+_MAKE: Final = "head -c 32 /dev/urandom | base64"
+
+
+class UnknownKeyError(Exception):
+    """Something was encrypted with a key that is not in the file."""
+
+
+class Sealer(Protocol):
+    """Encrypts and decrypts."""
+
+    @property
+    def key_ids(self) -> str:
+        """The ids of the keys for which `open` works, with a comma before and behind each."""
+
+    @property
+    def has_key(self) -> bool:
+        """Whether `seal` encrypts."""
+
+    def seal(self, data: bytes, context: str) -> tuple[bytes, str]:
+        """Return what is to be stored, and the id of its key."""
+
+    def open(self, data: bytes, key_id: str, context: str) -> bytes:
+        """Return what was sealed; raise `UnknownKeyError` if there is no key for it, or it was changed."""
+
+
+class NoKey:
+    """In place of keys, where the operator has given none."""
+
+    key_ids = f",{PLAIN},"
+    has_key = False
+
+    def seal(self, data: bytes, context: str) -> tuple[bytes, str]:  # noqa: ARG002 - as of `Sealer`
+        """Return the data as it is."""
+        return data, PLAIN
+
+    def open(self, data: bytes, key_id: str, context: str) -> bytes:  # noqa: ARG002 - as of `Sealer`
+        """Return the data if it is not encrypted."""
+        if key_id != PLAIN:
+            raise UnknownKeyError(key_id)
+        return data
+
+
+class Keys:
+    """The keys of an operator's file."""
+
+    has_key = True
+
+    def __init__(self, keys: dict[str, AESGCM]) -> None:
+        """`keys`: by their ids, the one that encrypts first."""
+        self._keys = keys
+        self._first = next(iter(keys))
+        self.key_ids = "".join(f",{key_id}," for key_id in (PLAIN, *keys))
+
+    def seal(self, data: bytes, context: str) -> tuple[bytes, str]:
+        """Encrypt with the first key."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._keys[self._first].encrypt(nonce, data, context.encode()), self._first
+
+    def open(self, data: bytes, key_id: str, context: str) -> bytes:
+        """Decrypt with the key of that id."""
+        from cryptography.exceptions import InvalidTag
+
+        if key_id == PLAIN:
+            return data
+        if key_id not in self._keys:
+            raise UnknownKeyError(key_id)
+        try:
+            return self._keys[key_id].decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], context.encode())
+        except InvalidTag as error:
+            raise UnknownKeyError(key_id) from error
+
+
+def read_keys(path: Path) -> Keys:
+    """Return the keys of a file, one in each line, 32 bytes in base64; raise `StoreOptionError` with the reason."""
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        msg = f"{OPTION} needs the package cryptography: pip install 'geartrain[encryption]'"
+        raise StoreOptionError(msg) from error
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreOptionError(f"{OPTION}: cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    keys: dict[str, AESGCM] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if text and not text.startswith("#"):
+            key = _read_key(text, f"line {number} of {path}")
+            keys[hashlib.sha256(key).hexdigest()[:16]] = AESGCM(key)
+    if not keys:
+        raise StoreOptionError(f"{OPTION}: {path} has no key. Make one with: {_MAKE} > {path}")
+    return Keys(keys)
+
+
+def _read_key(text: str, place: str) -> bytes:
+    try:
+        key = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        msg = f"{OPTION}: {place} is no key: it has to be {_KEY_BYTES} bytes in base64, as made by: {_MAKE}"
+        raise StoreOptionError(msg)
+    return key

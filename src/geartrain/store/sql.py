@@ -1,0 +1,269 @@
+"""The SQL of both databases, and where they differ.
+
+Parameters are written `:name`. A `Dialect` puts in what stands in braces: the time, locks, and numbers that grow.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from geartrain.domain.predictions.ledger import RowState, RowStep, states_before
+from geartrain.store.errors import StoreOptionError
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """What differs between databases; each is a piece of SQL.
+
+    Attributes:
+        now: the time, in seconds since the epoch.
+        next_place: a number that is greater than that of every row before.
+        next_revision: likewise, of the wishes for models.
+        skip_locked: put behind a selection of rows, passes over those that somebody else is about to change.
+        blob, double, place, counter: types of columns; the last two are those of primary keys. A counter never gives a
+            number twice.
+    """
+
+    now: str
+    next_place: str
+    next_revision: str
+    skip_locked: str
+    blob: str
+    double: str
+    place: str
+    counter: str
+
+    def render(self, template: str) -> str:
+        """Return the SQL of a template for this database."""
+        for name in self.__struct_fields__:
+            template = template.replace(f"{{{name}}}", getattr(self, name))
+        return template
+
+
+def _one_of(states: tuple[RowState, ...]) -> str:
+    return "(" + ", ".join(f"'{state}'" for state in states) + ")"
+
+
+_OPEN: Final = _one_of(states_before(RowStep.FINISH))
+_ENDED: Final = _one_of(states_before(RowStep.REMOVE))
+
+# --- the schema ------------------------------------------------------------------------------------------------------
+
+VERSION: Final = 1
+"""The version of the schema that this code reads and writes."""
+
+CREATE: Final = (
+    "CREATE TABLE geartrain_schema (version INTEGER NOT NULL)",
+    """CREATE TABLE geartrain_predictions (
+        place {place}, model TEXT NOT NULL, id TEXT NOT NULL,
+        state TEXT NOT NULL, status TEXT NOT NULL, owner TEXT NOT NULL, epoch INTEGER NOT NULL, nonce BIGINT NOT NULL,
+        version TEXT NOT NULL, created_at {double} NOT NULL, started_at {double}, completed_at {double},
+        ended_at {double}, echo {blob} NOT NULL, error TEXT NOT NULL, size BIGINT NOT NULL,
+        request {blob} NOT NULL, key_id TEXT NOT NULL, retry TEXT NOT NULL, most_attempts INTEGER NOT NULL,
+        attempts INTEGER NOT NULL, is_cancel_requested INTEGER NOT NULL, UNIQUE (model, id))""",
+    f"CREATE INDEX geartrain_predictions_open ON geartrain_predictions (owner) WHERE state IN {_OPEN}",
+    f"CREATE INDEX geartrain_predictions_ended ON geartrain_predictions (ended_at, size) WHERE state IN {_ENDED}",
+    """CREATE TABLE geartrain_parts (
+        model TEXT NOT NULL, id TEXT NOT NULL, epoch INTEGER NOT NULL, part INTEGER NOT NULL,
+        events {blob} NOT NULL, file TEXT NOT NULL, PRIMARY KEY (model, id, epoch, part))""",
+    """CREATE TABLE geartrain_outbox (
+        number {counter}, model TEXT NOT NULL, id TEXT NOT NULL, webhook {blob} NOT NULL, key_id TEXT NOT NULL,
+        body {blob} NOT NULL, due_at {double} NOT NULL, attempts INTEGER NOT NULL)""",
+    "CREATE INDEX geartrain_outbox_due ON geartrain_outbox (due_at)",
+    """CREATE TABLE geartrain_replicas (
+        owner TEXT NOT NULL PRIMARY KEY, address TEXT NOT NULL, ends_at {double} NOT NULL)""",
+    """CREATE TABLE geartrain_wanted (
+        model TEXT NOT NULL PRIMARY KEY, is_wanted INTEGER NOT NULL, revision BIGINT NOT NULL)""",
+    f"INSERT INTO geartrain_schema (version) VALUES ({VERSION})",
+)
+
+MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {}
+"""By an older version: what makes the next one of it. The statements are run in one transaction."""
+
+READ_VERSION: Final = "SELECT max(version) FROM geartrain_schema"
+WRITE_VERSION: Final = "UPDATE geartrain_schema SET version = :version"
+
+
+def migration(version: int, store: str) -> tuple[str, ...]:
+    """Return the statements that bring a schema to `VERSION`; raise `StoreOptionError` if there are none.
+
+    `store` begins the sentence of the error.
+    """
+    if version > VERSION:
+        msg = f"{store} is that of a newer geartrain (schema {version}, this one knows {VERSION}); upgrade this server"
+        raise StoreOptionError(msg)
+    statements: list[str] = []
+    for older in range(version, VERSION):
+        if older not in MIGRATIONS:
+            msg = f"{store} is that of an older geartrain (schema {older}), which this one cannot read; choose another"
+            raise StoreOptionError(msg)
+        statements += MIGRATIONS[older]
+    return (*statements, WRITE_VERSION) if statements else ()
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+_ALIVE: Final = "SELECT 1 FROM geartrain_replicas AS r WHERE r.ends_at > {now} AND r.owner"
+"""Followed by a comparison: whether the lease of an owner runs."""
+
+_MINE: Final = "model = :model AND id = :id AND owner = :owner AND epoch = :epoch"
+
+_ROW: Final = """model, id, owner, epoch, state, status, version, created_at, echo, attempts, is_cancel_requested,
+    started_at, completed_at, error"""
+_OWNED_ROW: Final = f"{_ROW}, (SELECT r.address FROM geartrain_replicas AS r WHERE r.owner = :owner), 1"
+"""The columns of a row whose owner is `:owner`, whose lease runs."""
+
+_ROW_AND_OWNER: Final = f"""SELECT {", ".join(f"p.{name.strip()}" for name in _ROW.split(","))},
+    coalesce(r.address, ''), CASE WHEN r.ends_at > {{now}} THEN 1 ELSE 0 END
+    FROM geartrain_predictions AS p LEFT JOIN geartrain_replicas AS r ON r.owner = p.owner"""
+
+_IS_OWN: Final = "p.state = 'claimed' AND p.owner = excluded.owner"
+
+CLAIM: Final = f"""
+INSERT INTO geartrain_predictions AS p
+    (place, model, id, state, status, owner, epoch, nonce, version, created_at, echo, error, size, request, key_id,
+     retry, most_attempts, attempts, is_cancel_requested)
+SELECT {{next_place}}, :model, :id, :state, 'starting', :owner, 1, :nonce, :version, :created_at, :echo, '', :size,
+    :request, :key_id, :retry, :most_attempts, 1, 0
+WHERE EXISTS ({_ALIVE} = :owner)
+ON CONFLICT (model, id) DO UPDATE SET
+    place = CASE WHEN {_IS_OWN} THEN p.place ELSE excluded.place END,
+    epoch = CASE WHEN {_IS_OWN} THEN p.epoch ELSE p.epoch + 1 END,
+    status = CASE WHEN {_IS_OWN} THEN p.status ELSE excluded.status END,
+    started_at = CASE WHEN {_IS_OWN} THEN p.started_at ELSE NULL END,
+    is_cancel_requested = CASE WHEN {_IS_OWN} THEN p.is_cancel_requested ELSE 0 END,
+    completed_at = NULL, ended_at = NULL, error = '', attempts = 1, state = excluded.state, owner = excluded.owner,
+    nonce = excluded.nonce, version = excluded.version, created_at = excluded.created_at, echo = excluded.echo,
+    size = excluded.size, request = excluded.request, key_id = excluded.key_id, retry = excluded.retry,
+    most_attempts = excluded.most_attempts
+WHERE (p.state = 'claimed' AND NOT EXISTS ({_ALIVE} = p.owner))
+    OR (p.state IN {_ENDED} AND :reuse = 1)
+    OR (excluded.state = 'accepted' AND {_IS_OWN})
+RETURNING {_OWNED_ROW}"""
+
+DISOWN: Final = """
+UPDATE geartrain_predictions SET owner = ''
+WHERE model = :model AND id = :id AND nonce = :nonce AND state = 'accepted'"""
+
+UNCLAIM: Final = """
+DELETE FROM geartrain_predictions WHERE model = :model AND id = :id AND nonce = :nonce AND state = 'claimed'"""
+
+IS_ALIVE: Final = f"{_ALIVE} = :owner"
+
+RELEASE: Final = f"DELETE FROM geartrain_predictions WHERE {_MINE} AND state IN {_OPEN} RETURNING model"
+
+FIND: Final = f"{_ROW_AND_OWNER} WHERE p.model = :model AND p.id = :id"
+
+_PLACED_ROW: Final = _ROW_AND_OWNER.replace("SELECT ", "SELECT p.place, ", 1)
+
+
+def list_rows(*, of_one_model: bool, statuses: tuple[str, ...]) -> str:
+    """Return the SQL of a list, of which `statuses` are trusted; its rows begin with their place."""
+    conditions = ["p.place < :before"]
+    if of_one_model:
+        conditions.append("p.model = :model")
+    if statuses:
+        conditions.append("p.status IN (" + ", ".join(f"'{status}'" for status in statuses) + ")")
+    return f"{_PLACED_ROW} WHERE {' AND '.join(conditions)} ORDER BY p.place DESC LIMIT :limit"
+
+
+OWNED: Final = f"""
+SELECT model, id, epoch, state, is_cancel_requested FROM geartrain_predictions
+WHERE owner = :owner AND state IN {_OPEN}"""
+
+CHECKPOINT: Final = f"""
+UPDATE geartrain_predictions SET status = :status, started_at = coalesce(:started_at, started_at), size = size + :size
+WHERE {_MINE} AND state IN {_OPEN} RETURNING is_cancel_requested"""
+
+FINISH: Final = f"""
+UPDATE geartrain_predictions
+SET state = 'ended', status = :status, started_at = coalesce(:started_at, started_at), completed_at = :completed_at,
+    ended_at = {{now}}, error = :error, request = :nothing, size = size + :size
+WHERE {_MINE} AND state IN {_OPEN} RETURNING epoch"""
+
+STATE: Final = f"SELECT state FROM geartrain_predictions WHERE {_MINE}"
+
+CANCEL: Final = f"""
+UPDATE geartrain_predictions SET is_cancel_requested = 1
+WHERE model = :model AND id = :id AND state IN {_OPEN} RETURNING epoch"""
+
+FIND_ABANDONED: Final = f"""
+SELECT p.model, p.id, p.epoch FROM geartrain_predictions AS p
+WHERE p.state IN {_OPEN} AND EXISTS ({_ALIVE} = :owner) AND NOT EXISTS ({_ALIVE} = p.owner)
+    AND (:key_ids LIKE '%,' || p.key_id || ',%' OR NOT EXISTS (
+        SELECT 1 FROM geartrain_replicas AS r WHERE r.owner = p.owner AND r.ends_at > {{now}} - :patience))
+ORDER BY p.place LIMIT :limit {{skip_locked}}"""
+
+TAKE_OVER: Final = f"""
+UPDATE geartrain_predictions
+SET owner = :owner, epoch = epoch + 1, attempts = attempts + 1, status = 'starting', started_at = NULL,
+    size = length(echo)
+WHERE model = :model AND id = :id AND epoch = :epoch AND state IN {_OPEN}
+RETURNING {_OWNED_ROW}, request, key_id, retry, most_attempts"""
+
+# --- parts of events -------------------------------------------------------------------------------------------------
+
+ADD_PART: Final = """
+INSERT INTO geartrain_parts (model, id, epoch, part, events, file)
+VALUES (:model, :id, :epoch, :part, :events, :file) ON CONFLICT (model, id, epoch, part) DO NOTHING RETURNING part"""
+
+READ_PARTS: Final = """
+SELECT s.events, s.file FROM geartrain_parts AS s
+JOIN geartrain_predictions AS p ON p.model = s.model AND p.id = s.id AND p.epoch = s.epoch
+WHERE s.model = :model AND s.id = :id AND s.epoch = :epoch AND s.part >= :start ORDER BY s.part"""
+
+REMOVE_PARTS: Final = "DELETE FROM geartrain_parts WHERE model = :model AND id = :id AND epoch < :epoch RETURNING file"
+
+ALL_FILES: Final = "SELECT file FROM geartrain_parts WHERE file <> ''"
+
+# --- retention -------------------------------------------------------------------------------------------------------
+
+SIZE: Final = f"SELECT coalesce(sum(size), 0) FROM geartrain_predictions WHERE state IN {_ENDED}"
+
+OLDEST: Final = f"""
+SELECT p.model, p.id, p.size, CASE WHEN p.ended_at <= {{now}} - :seconds THEN 1 ELSE 0 END
+FROM geartrain_predictions AS p WHERE p.state IN {_ENDED} ORDER BY p.ended_at LIMIT :limit {{skip_locked}}"""
+
+REMOVE: Final = f"""
+DELETE FROM geartrain_predictions WHERE model = :model AND id = :id AND state IN {_ENDED} RETURNING epoch"""
+
+FORGET_REPLICAS: Final = f"""
+DELETE FROM geartrain_replicas WHERE ends_at < {{now}} - :patience AND NOT EXISTS (
+    SELECT 1 FROM geartrain_predictions AS p WHERE p.owner = geartrain_replicas.owner AND p.state IN {_OPEN})"""
+
+# --- outbox ----------------------------------------------------------------------------------------------------------
+
+ADD_DELIVERY: Final = """
+INSERT INTO geartrain_outbox (model, id, webhook, key_id, body, due_at, attempts)
+VALUES (:model, :id, :webhook, :key_id, :body, {now}, 0)"""
+
+LEASE_DELIVERIES: Final = """
+UPDATE geartrain_outbox SET due_at = {now} + :seconds, attempts = attempts + 1
+WHERE number IN (
+    SELECT o.number FROM geartrain_outbox AS o
+    WHERE o.due_at <= {now} AND :key_ids LIKE '%,' || o.key_id || ',%' ORDER BY o.number LIMIT :limit {skip_locked})
+RETURNING number, model, id, webhook, key_id, body, attempts"""
+
+REMOVE_DELIVERY: Final = "DELETE FROM geartrain_outbox WHERE number = :number"
+
+POSTPONE_DELIVERY: Final = "UPDATE geartrain_outbox SET due_at = {now} + :seconds WHERE number = :number"
+
+# --- replicas and the models that they shall have --------------------------------------------------------------------
+
+RENEW: Final = """
+INSERT INTO geartrain_replicas AS r (owner, address, ends_at) VALUES (:owner, :address, {now} + :seconds)
+ON CONFLICT (owner) DO UPDATE SET address = excluded.address, ends_at = excluded.ends_at"""
+
+LEAVE: Final = "UPDATE geartrain_replicas SET ends_at = {now} WHERE owner = :owner AND ends_at > {now}"
+
+END_LEASES: Final = "UPDATE geartrain_replicas SET ends_at = {now} WHERE ends_at > {now}"
+
+REPLICAS: Final = "SELECT owner, address, ends_at - {now} FROM geartrain_replicas WHERE ends_at > {now} ORDER BY owner"
+
+WANT: Final = """
+INSERT INTO geartrain_wanted AS w (model, is_wanted, revision) VALUES (:model, :is_wanted, {next_revision})
+ON CONFLICT (model) DO UPDATE SET is_wanted = excluded.is_wanted, revision = excluded.revision
+RETURNING model, is_wanted, revision"""
+
+WANTED: Final = "SELECT model, is_wanted, revision FROM geartrain_wanted ORDER BY model"
