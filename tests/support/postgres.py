@@ -10,7 +10,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 _STARTS_WITHIN = "40"  # seconds
@@ -41,7 +43,6 @@ class Postgres:
         self._folder = folder
         self._data = str(folder / "data")
         self._user = _unprivileged()
-        self._databases = 0
 
     @property
     def pid(self) -> int:
@@ -71,19 +72,29 @@ class Postgres:
         if (self._folder / "data/postmaster.pid").exists():
             self.stop()
 
-    def new_database(self) -> str:
-        """Return the URL of an empty database."""
-        self._databases += 1
-        name = f"d{os.getpid()}_{self._databases}"
-        self.query("postgres", f"CREATE DATABASE {name}")
-        return self.url(name)
+    def emptied(self) -> str:
+        """Return the URL of the one database, with no rows left in it."""
+        tables = self.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        self.execute("SELECT 1", *(f"DELETE FROM {name}" for (name,) in tables if name != "geartrain_schema"))
+        return self.url
 
-    def url(self, database: str) -> str:
-        return f"postgres://geartrain@/{database}?host={self._folder}"
+    def dropped(self) -> str:
+        """Return the URL of the one database, with no tables left in it."""
+        self.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+        return self.url
 
-    def query(self, database: str, statement: str) -> str:
-        """Run a statement with psql, and return what it prints."""
-        return self._run("psql", "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement, self.url(database))
+    @property
+    def url(self) -> str:
+        """The URL of the one database."""
+        return f"postgres://geartrain@/postgres?host={self._folder}"
+
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements, and return the rows that the last one gives."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for statement in statements[:-1]:
+                connection.execute(statement.encode())
+            cursor = connection.execute(statements[-1].encode())
+            return cursor.fetchall() if cursor.description is not None else []
 
     def _run(self, program: str, *arguments: str) -> str:
         # A file, for the server would keep a pipe open.

@@ -217,16 +217,17 @@ class Ledger:
     async def take_over(self, owner: str, *, limit: int) -> tuple[TakenOver, ...]:
         def steps() -> Steps[tuple[list[TakenOver], list[str]]]:
             selection = {"owner": owner, "key_ids": self._sealer.key_ids, "patience": KEY_PATIENCE, "limit": limit}
-            [found] = yield [Statement(sql.FIND_ABANDONED, selection)]
-            if not found:
-                return [], []
-            updated = yield [
-                Statement(sql.TAKE_OVER, {"owner": owner, "model": model, "id": name, "epoch": epoch})
-                for model, name, epoch in found
-            ]
-            taken = [_taken(rows[0], self._sealer) for rows in updated if rows]
-            if not taken:
-                return [], []
+            taken: list[TakenOver] = []
+            while not taken:
+                [found] = yield [Statement(sql.FIND_ABANDONED, {**selection})]
+                if not found:
+                    return [], []
+                updated = yield [
+                    Statement(sql.TAKE_OVER, {"owner": owner, "model": model, "id": name, "epoch": epoch})
+                    for model, name, epoch in found
+                ]
+                # None of them: they went to another replica in the same transaction, and there may be more.
+                taken = [_taken(rows[0], self._sealer) for rows in updated if rows]
             removed = yield [_remove_parts(each.row.ownership.key, below=each.row.ownership.epoch) for each in taken]
             return taken, [file for parts in removed for (file,) in parts]
 

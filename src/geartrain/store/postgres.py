@@ -8,7 +8,7 @@ holds no request up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -25,6 +25,12 @@ _IN_THE_WAY: Final = frozenset({"40001", "40P01", "55P03"})  # serialization, de
 _READ_ONLY: Final = "25006"  # a standby; perhaps there is another primary by now
 _MOMENT: Final = 0.05  # seconds
 
+# What is sent before an answer is read. It has to fit into the buffer of the socket: psycopg does not send the rest of
+# what does not fit there while it waits for answers.
+_BATCH_STATEMENTS: Final = 64
+_BATCH_BYTES: Final = 32 * 1024
+_STATEMENT_BYTES: Final = 200  # besides its texts and bytes
+
 
 class PostgresEngine:
     """The engine of one database."""
@@ -32,6 +38,7 @@ class PostgresEngine:
     def __init__(self, url: str, *, clock: Callable[[], float] | None, answer_within: float) -> None:
         """`clock`: see `open_store`. `answer_within`: seconds after which the server counts as lost."""
         self._answer_within = answer_within
+        self._has_begun = False  # the last transaction; if not, the connection was lost while nobody used it
         self._connection = Connection(url, clock=clock, answer_within=answer_within)
         self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
 
@@ -93,26 +100,39 @@ class PostgresEngine:
             try:
                 return await self._run_together(database, operations)
             except psycopg.Error as error:
-                if error.sqlstate in _IN_THE_WAY:
+                if error.sqlstate in _IN_THE_WAY or not self._has_begun:
                     continue
                 if not self._connection.is_open or environmental_fault(error) is not None:
                     raise
             except Exception:  # noqa: BLE001 - told to the one whose it is, below
                 await self._connection.get()
             return await self._run_apart(await self._connection.get(), operations)
-        fault = unavailable("others change the same rows all the time")
+        fault = unavailable("the connection is lost, or others change the same rows, all the time")
         return [Failed(fault)] * len(operations)
 
     async def _run_together(self, database: Database, operations: Sequence[Operation[Any]]) -> list[Outcome]:
         """Run all operations in one transaction: the first steps of all, then the next of those that have one."""
         running = [_Running(operation) for operation in operations]
-        async with database.pipeline() as pipeline, database.transaction():
+        self._has_begun = False
+        async with database.transaction():
+            self._has_begun = True
             while steps := [each for each in running if not each.is_over]:
-                sent = [[await self._connection.send(database, one) for one in each.statements] for each in steps]
-                await pipeline.sync()
-                for each, cursors in zip(steps, sent, strict=True):
-                    each.go_on([await rows_of(cursor) for cursor in cursors])
+                given = iter(await self._send_all(database, [one for each in steps for one in each.statements]))
+                for each in steps:
+                    each.go_on([next(given) for _ in each.statements])
         return [each.outcome for each in running]
+
+    async def _send_all(self, database: Database, statements: Sequence[Statement]) -> list[Rows]:
+        """Run statements, small ones without waiting for each other, and return what each has given."""
+        given: list[Rows] = []
+        for batch in _batches(statements):
+            if len(batch) == 1:
+                given.append(await rows_of(await self._connection.send(database, batch[0])))
+                continue
+            async with database.pipeline():
+                cursors = [await self._connection.send(database, statement) for statement in batch]
+            given += [await rows_of(cursor) for cursor in cursors]
+        return given
 
     async def _run_apart(self, database: Database, operations: Sequence[Operation[Any]]) -> list[Outcome]:
         """Run operations in one transaction, each behind a savepoint."""
@@ -162,3 +182,20 @@ class _Running:
         except GeartrainError as refusal:
             self.outcome = Failed(refusal)
             self.is_over = True
+
+
+def _batches(statements: Sequence[Statement]) -> Iterator[Sequence[Statement]]:
+    """Cut statements into batches that may be sent at once, in their order."""
+    batch: list[Statement] = []
+    size = 0
+    for statement in statements:
+        weight = _STATEMENT_BYTES + sum(
+            len(value) for value in statement.parameters.values() if isinstance(value, bytes | str)
+        )
+        if batch and (len(batch) == _BATCH_STATEMENTS or size + weight > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(statement)
+        size += weight
+    if batch:
+        yield batch

@@ -93,7 +93,7 @@ class Keys:
             raise UnknownKeyError(key_id)
         try:
             return self._keys[key_id].decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], context.encode())
-        except InvalidTag as error:
+        except (InvalidTag, ValueError) as error:  # changed, or too short
             raise UnknownKeyError(key_id) from error
 
 

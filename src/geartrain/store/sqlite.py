@@ -23,7 +23,7 @@ from geartrain.store.operations import Done, Failed, Operation, Outcome, Rows
 
 OPTION: Final = "--store"
 OLDEST_SQLITE: Final = (3, 35, 0)  # has RETURNING
-_LOCK_WAIT: Final = 3.0  # seconds for which somebody else, such as a backup, may hold the file
+LOCK_WAIT: Final = 3.0  # seconds
 _LOG_LIMIT: Final = 64 * 1024**2  # bytes of the write-ahead log that stay on disk
 
 DIALECT: Final = sql.Dialect(
@@ -44,10 +44,17 @@ class SqliteEngine:
 
     _connection: sqlite3.Connection
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        """`clock` gives the time in seconds since the epoch."""
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time, lock_wait: float = LOCK_WAIT) -> None:
+        """Describe a connection.
+
+        Args:
+            path: of the file.
+            clock: gives the time in seconds since the epoch.
+            lock_wait: seconds for which another program, such as a backup, may hold the file.
+        """
         self._path = path
         self._clock = clock
+        self._lock_wait = lock_wait
         self._closing = contextlib.ExitStack()
 
     def open(self) -> None:
@@ -104,7 +111,7 @@ class SqliteEngine:
     def _connect(self) -> None:
         # The file may hold inputs: it is its owner's alone.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._connection = sqlite3.connect(self._path, timeout=_LOCK_WAIT, isolation_level=None)
+        self._connection = sqlite3.connect(self._path, timeout=self._lock_wait, isolation_level=None)
         self._closing.callback(self._connection.close)
         if self._connection.execute("PRAGMA journal_mode=WAL").fetchone() != ("wal",):
             msg = f"{OPTION}: {self._path} is on a file system that has no shared memory; choose a local disk"

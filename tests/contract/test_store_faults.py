@@ -1,0 +1,582 @@
+"""Stores whose disk is full, whose file is locked, whose server is gone, and those of others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.ledger import (
+    Checkpoint,
+    Delivery,
+    End,
+    Hold,
+    Key,
+    Ownership,
+    Retention,
+    RowState,
+    Submission,
+    Verdict,
+)
+from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.webhook import Webhook
+from geartrain.store import sql
+from geartrain.store.errors import StoreOptionError
+from geartrain.store.files import Folder, NoFiles
+from geartrain.store.ledger import KEY_PATIENCE
+from geartrain.store.opening import open_store
+from geartrain.store.operations import Operation, Outcome, Statement, Steps
+from geartrain.store.sealing import NoKey
+from geartrain.store.sqlite import SqliteEngine
+from geartrain.store.store import Store
+from tests.support.postgres import Postgres, running_postgres
+from tests.support.stores import MODEL, claim
+
+LIMIT = 40.0  # seconds
+SOON = 3600.0  # seconds: a lease that outlives the test
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        server: Postgres = request.getfixturevalue("postgres")
+        return server.dropped()
+    return f"sqlite:///{tmp_path}/store.db"
+
+
+@asynccontextmanager
+async def opened(url: str, **options: Any) -> AsyncIterator[Store]:
+    store = await open_store(url, **options)
+    try:
+        await store.replicas.renew("a", address="a:1", seconds=SOON)
+        yield store
+    finally:
+        await store.close()
+
+
+async def accept(store: Store, name: str, request: bytes = b"request") -> Ownership:
+    result = await store.ledger.accept(claim(name), Submission(request))
+    assert result.is_granted
+    return result.row.ownership
+
+
+async def refusal(store: Store, name: str, request: bytes = b"request") -> Code:
+    """Return why a prediction is not accepted; it must be told soon."""
+    begun = time.monotonic()
+    with pytest.raises(GeartrainError) as caught:
+        await store.ledger.accept(claim(name), Submission(request))
+    assert time.monotonic() - begun < LIMIT
+    return caught.value.code
+
+
+async def run(store: Store, *statements: str) -> Any:
+    """Run statements in the store's own thread."""
+
+    def steps() -> Steps[Any]:
+        return (yield [Statement(statement, {}) for statement in statements])
+
+    return await store._groups.run(Operation(steps))
+
+
+# --- transactions ----------------------------------------------------------------------------------------------------
+
+
+async def test_operation_that_fails_spoils_no_other(url: str) -> None:
+    async with opened(url) as store:
+        wrong = "INSERT INTO geartrain_replicas (owner, address, ends_at) VALUES ('w', NULL, 0)"
+        right = "INSERT INTO geartrain_wanted (model, is_wanted, revision) VALUES ('half', 1, 1)"
+        found = await asyncio.gather(
+            *(accept(store, f"x{i}") for i in range(10)),
+            run(store, right, wrong),
+            *(accept(store, f"y{i}") for i in range(10)),
+            return_exceptions=True,
+        )
+        failed = [each for each in found if isinstance(each, BaseException)]
+        assert [getattr(error, "code", error) for error in failed] == [Code.INTERNAL]
+        assert await store.replicas.wanted() == ()
+        for name in ("x0", "x9", "y0", "y9"):
+            assert await store.ledger.find(Key(MODEL, name)) is not None
+
+
+async def test_many_large_inputs_at_once_are_stored(url: str) -> None:
+    async with opened(url) as store:
+        sizes = [20_000 + 7_000 * i for i in range(40)]
+        await asyncio.gather(*(accept(store, f"x{size}", os.urandom(size)) for size in sizes))
+        await asyncio.gather(*(accept(store, f"s{i}", b"r" * 3000) for i in range(300)))
+        assert len(await store.ledger.owned("a")) == 340
+
+
+async def test_store_opened_by_many_at_once_has_one_schema(postgres: Postgres) -> None:
+    url = postgres.dropped()
+    stores = await asyncio.gather(*(open_store(url) for _ in range(5)))
+    await asyncio.gather(*(store.check() for store in stores))
+    for store in stores:
+        await store.close()
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+async def test_newer_schema_is_refused(url: str) -> None:
+    async with opened(url) as store:
+        await run(store, "UPDATE geartrain_schema SET version = 99")
+    with pytest.raises(StoreOptionError, match=r"--store: .*newer geartrain \(schema 99, this one knows"):
+        await open_store(url)
+
+
+async def test_older_schema_is_refused_without_a_migration(url: str) -> None:
+    async with opened(url) as store:
+        await run(store, "UPDATE geartrain_schema SET version = 0")
+    with pytest.raises(StoreOptionError, match=r"--store: .*older geartrain \(schema 0\)"):
+        await open_store(url)
+
+
+async def test_older_schema_is_migrated_in_place(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(url) as store:
+        mine = await accept(store, "x")
+        await run(store, "DROP TABLE geartrain_wanted", "UPDATE geartrain_schema SET version = 0")
+    [create] = [each for each in sql.CREATE if "geartrain_wanted" in each]
+    monkeypatch.setitem(sql.MIGRATIONS, 0, (create,))
+    async with opened(url) as store:
+        assert await store.replicas.wanted() == ()
+        assert await store.ledger.find(mine.key) is not None
+        [[(version,)]] = await run(store, sql.READ_VERSION)
+        assert version == sql.VERSION
+
+
+async def test_migration_that_fails_leaves_the_schema_as_it_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(url) as store:
+        await run(store, "UPDATE geartrain_schema SET version = 0")
+    monkeypatch.setitem(sql.MIGRATIONS, 0, ("DROP TABLE geartrain_wanted", "no SQL"))
+    with pytest.raises(StoreOptionError, match="--store: "):
+        await open_store(url)
+    monkeypatch.setitem(sql.MIGRATIONS, 0, ("DELETE FROM geartrain_wanted",))
+    async with opened(url) as store:
+        assert await store.replicas.wanted() == ()
+
+
+async def test_schema_that_changes_while_the_store_is_open_is_an_error_of_its_own(url: str) -> None:
+    async with opened(url) as store:
+        await run(store, "ALTER TABLE geartrain_predictions RENAME COLUMN nonce TO other")
+        assert await refusal(store, "x") is Code.STORE_VERSION
+
+
+# --- SQLite: the file ------------------------------------------------------------------------------------------------
+
+
+async def test_file_belongs_to_one_server(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    async with opened(url):
+        with pytest.raises(StoreOptionError, match="--store: .* is in use by another server"):
+            await open_store(url)
+    async with opened(url):
+        pass
+
+
+async def test_file_is_its_owners_alone(tmp_path: Path) -> None:
+    async with opened(f"sqlite:///{tmp_path}/store.db", files_above=10) as store:
+        mine = await accept(store, "x")
+        await store.ledger.checkpoint(mine, Checkpoint(Status.PROCESSING, None, b"e" * 100))
+        for path in tmp_path.rglob("*"):
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or path.parent.name == "store.db.files", path
+        assert stat.S_IMODE((tmp_path / "store.db.files").stat().st_mode) == 0o700
+
+
+def wrong_files(folder: Path) -> dict[str, str]:
+    """Return URLs of files that are no store, and what is said of them."""
+    (folder / "text.db").write_text("no database, but a text of some length" * 200)
+    with contextlib.closing(sqlite3.connect(folder / "other.db")) as other:
+        other.execute("CREATE TABLE mine (x)")
+    return {
+        f"sqlite:///{folder}/text.db": "cannot be opened: file is not a database",
+        f"sqlite:///{folder}/other.db": "is the database of another program",
+        f"sqlite:///{folder}/none/store.db": "none is no folder",
+        f"sqlite:///{folder}": "is a folder; name a file in it",
+        "sqlite://store.db": "names no file",
+        "sqlite:store.db": "names no file",
+        "sqlite:///": "names no file",
+        "sqlite:////proc/store.db": "cannot be opened",
+        "mysql://user:hidden@host/name": "'mysql://host/name' is no store",
+        "store.db": "'store.db' is no store",
+        "postgres://host:port/": "the URL of the Postgres database is not valid",
+        f"postgres://user:hidden@/name?host={folder}": "the Postgres database cannot be used",
+    }
+
+
+async def test_url_that_names_no_store_is_refused(tmp_path: Path) -> None:
+    for url, reason in wrong_files(tmp_path).items():
+        with pytest.raises(StoreOptionError) as caught:
+            await open_store(url, answer_within=5)
+        assert str(caught.value).startswith("--store: ")
+        assert reason in str(caught.value)
+        assert "hidden" not in str(caught.value)
+
+
+async def test_missing_package_of_postgres_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "geartrain.store.postgres", None)
+    with pytest.raises(StoreOptionError, match=r"--store: .*pip install 'geartrain\[postgres\]'"):
+        await open_store("postgres://localhost/")
+
+
+async def test_relative_path_is_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with opened("sqlite:///my%20store.db"):
+        assert (tmp_path / "my store.db").exists()
+
+
+CHILD = """
+import asyncio, sys
+from geartrain.domain.predictions.ledger import Checkpoint, Claim, Key, Submission
+from geartrain.domain.predictions.lifecycle import Status
+from geartrain.store.opening import open_store
+
+async def main():
+    store = await open_store(sys.argv[1], files_above=10)
+    await store.replicas.renew("lost", address="", seconds=3600)
+    for i in range(100000):
+        result = await store.ledger.accept(Claim(Key("model", f"x{i}"), "lost"), Submission(b"request"))
+        await store.ledger.checkpoint(result.row.ownership, Checkpoint(Status.PROCESSING, None, b"large enough"))
+        print(i, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_was_accepted_outlives_its_server_and_is_the_next_ones_at_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with subprocess.Popen([sys.executable, "-c", CHILD, url], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        accepted = [int(child.stdout.readline()) for _ in range(20)]
+        child.send_signal(signal.SIGKILL)
+        accepted += [int(line) for line in child.stdout.read().split(b"\n")[:-1]]
+    files = tmp_path / "store.db.files"
+    (files / ("0" * 32)).write_bytes(b"of a row that was never written")
+    (files / "notes.txt").write_bytes(b"not ours")
+    async with opened(url) as store:
+        found = {each.row.ownership.key.id: each for each in await store.ledger.take_over("a", limit=100_000)}
+        assert {f"x{i}" for i in accepted} <= found.keys()
+        assert {each.verdict for each in found.values()} == {Verdict.RUN}
+        assert [path.name for path in files.iterdir()] == ["notes.txt"]  # those of earlier epochs have gone too
+
+
+async def test_files_go_with_their_rows(tmp_path: Path) -> None:
+    files = tmp_path / "store.db.files"
+
+    def count() -> int:
+        return len(list(files.iterdir()))
+
+    async with opened(f"sqlite:///{tmp_path}/store.db", files_above=10) as store:
+        mine = await accept(store, "x")
+        await store.ledger.checkpoint(mine, Checkpoint(Status.PROCESSING, None, b"e" * 100))
+        assert await store.ledger.finish(mine, End(Status.SUCCEEDED, 1.0, events=b"f" * 100, part=1)) is Hold.HELD
+        assert count() == 2
+        stale = Ownership(mine.key, "b", 1)
+        assert await store.ledger.finish(stale, End(Status.FAILED, 1.0, events=b"g" * 100)) is Hold.FENCED
+        assert count() == 2
+        other = await accept(store, "y")
+        await store.ledger.checkpoint(other, Checkpoint(Status.PROCESSING, None, b"e" * 100))
+        await store.ledger.release(other)
+        assert count() == 2
+        (files / next(path.name for path in files.iterdir())).unlink()
+        with pytest.raises(GeartrainError) as caught:
+            await store.ledger.read_events(mine)
+        assert caught.value.code is Code.STORE_UNAVAILABLE
+        assert await store.ledger.remove_old(Retention(0, 0)) == 1
+        assert count() == 0
+
+
+# --- SQLite: disk and locks ------------------------------------------------------------------------------------------
+
+
+async def test_full_disk_is_an_error_until_there_is_room(tmp_path: Path) -> None:
+    async with opened(f"sqlite:///{tmp_path}/store.db") as store:
+        mine = await accept(store, "before")
+        [[(pages,)]] = await run(store, "PRAGMA page_count")
+        await run(store, f"PRAGMA max_page_count = {pages + 5}")
+        assert await refusal(store, "large", b"r" * 200_000) is Code.NO_STORAGE
+        found = await asyncio.gather(
+            store.ledger.find(mine.key),
+            store.ledger.accept(claim("other"), Submission(b"r" * 200_000)),
+            return_exceptions=True,
+        )
+        assert found[0] is not None
+        assert getattr(found[1], "code", None) is Code.NO_STORAGE
+        assert await store.ledger.find(Key(MODEL, "large")) is None
+        await run(store, f"PRAGMA max_page_count = {pages + 500}")
+        await accept(store, "large", b"r" * 200_000)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)]
+    if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("no file system can be mounted here: that takes root, and rights in a container")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+async def test_disk_that_is_really_full_is_an_error_until_there_is_room(small_disk: Path) -> None:
+    async with opened(f"sqlite:///{small_disk}/store.db") as store:
+        mine = await accept(store, "before")
+        ballast = small_disk / "ballast"
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"b" * 4096)
+        assert await refusal(store, "large", b"r" * 60_000) is Code.NO_STORAGE
+        with pytest.raises(GeartrainError) as caught:  # in a file
+            await store.ledger.checkpoint(mine, Checkpoint(Status.PROCESSING, None, b"e" * 100_000))
+        assert caught.value.code is Code.NO_STORAGE
+        assert await store.ledger.find(mine.key) is not None
+        ballast.unlink()
+        await accept(store, "large", b"r" * 60_000)
+        assert await store.ledger.checkpoint(mine, Checkpoint(Status.PROCESSING, None, b"e" * 100_000)) is Hold.HELD
+
+
+@asynccontextmanager
+async def engine_opened(engine: SqliteEngine, *, answer_within: float = LIMIT) -> AsyncIterator[Store]:
+    store = Store(engine, sealer=NoKey(), files=NoFiles(), answer_within=answer_within)
+    await store.open()
+    try:
+        await store.replicas.renew("a", address="", seconds=SOON)
+        yield store
+    finally:
+        await store.close()
+
+
+async def test_locked_file_is_an_error_until_it_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with engine_opened(SqliteEngine(path, lock_wait=0.1)) as store:
+        mine = await accept(store, "before")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert await refusal(store, "x") is Code.STORE_UNAVAILABLE
+            assert await store.ledger.find(mine.key) is not None
+            other.execute("ROLLBACK")
+            await accept(store, "x")
+
+
+class HeldUp(SqliteEngine):
+    """Commits nothing, from `may_go_on.clear()` until it is set."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def run(self, operations: Sequence[Operation[Any]]) -> list[Outcome]:
+        outcomes = super().run(operations)
+        assert self.may_go_on.wait(LIMIT)
+        return outcomes
+
+
+async def until(condition: Callable[[], Any]) -> Any:
+    """Ask until the answer is true, and return it."""
+    async with asyncio.timeout(LIMIT):
+        while not (found := await condition()):
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def test_what_was_stored_without_telling_anybody_is_not_lost(tmp_path: Path) -> None:
+    engine = HeldUp(tmp_path / "store.db")
+    async with engine_opened(engine, answer_within=0.5) as store:
+        engine.may_go_on.clear()
+        results = await asyncio.gather(
+            store.ledger.accept(claim("accepted"), Submission(b"request")),
+            store.ledger.claim(claim("claimed")),
+            return_exceptions=True,
+        )
+        assert [getattr(each, "code", None) for each in results] == [Code.STORE_UNAVAILABLE] * 2
+        engine.may_go_on.set()
+        [taken] = await until(lambda: store.ledger.take_over("a", limit=10))
+        assert (taken.row.ownership.key.id, taken.verdict, taken.request) == ("accepted", Verdict.RUN, b"request")
+        assert (await store.ledger.claim(claim("claimed"))).is_granted
+
+
+# --- Postgres: the server --------------------------------------------------------------------------------------------
+
+
+async def test_server_that_is_gone_is_an_error_until_it_is_back(postgres: Postgres) -> None:
+    async with opened(postgres.dropped(), answer_within=5) as store:
+        mine = await accept(store, "before")
+        postgres.stop()
+        try:
+            for _ in range(2):
+                assert await refusal(store, "x") is Code.STORE_UNAVAILABLE
+                with pytest.raises(GeartrainError):
+                    await store.ledger.find(mine.key)
+        finally:
+            await asyncio.to_thread(postgres.start)
+        row = await store.ledger.find(mine.key)
+        assert row is not None
+        assert row.state is RowState.ACCEPTED
+        await accept(store, "x")
+
+
+async def test_connection_that_was_lost_while_idle_is_made_anew_unseen(postgres: Postgres) -> None:
+    async with opened(postgres.dropped()) as store:
+        for name in ("x", "y"):
+            postgres.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'geartrain'"
+            )
+            await accept(store, name)
+
+
+async def test_server_that_does_not_answer_is_an_error_until_it_does(postgres: Postgres) -> None:
+    async with opened(postgres.dropped(), answer_within=1) as store:
+        mine = await accept(store, "before")
+        server = psutil.Process(postgres.pid)
+        processes = [server, *server.children(recursive=True)]
+        for process in processes:
+            process.suspend()
+        try:
+            for _ in range(2):
+                assert await refusal(store, "x") is Code.STORE_UNAVAILABLE
+        finally:
+            for process in processes:
+                process.resume()
+
+        async def is_back() -> bool:
+            with contextlib.suppress(GeartrainError):
+                return await store.ledger.find(mine.key) is not None
+            return False
+
+        assert await until(is_back)
+
+
+async def test_full_disk_of_a_server_is_told(postgres: Postgres) -> None:
+    async with opened(postgres.dropped()) as store:
+        postgres.execute(
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$",
+            "CREATE TRIGGER fail BEFORE INSERT ON geartrain_predictions EXECUTE FUNCTION fail()",
+        )
+        assert await refusal(store, "x") is Code.NO_STORAGE
+        postgres.execute("DROP TRIGGER fail ON geartrain_predictions")
+        await accept(store, "x")
+
+
+async def test_standby_is_an_error_until_it_is_promoted(postgres: Postgres) -> None:
+    async with opened(postgres.dropped()) as store:
+        restart = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'geartrain'"
+        try:
+            postgres.execute("ALTER ROLE geartrain SET default_transaction_read_only = on", restart)
+            assert await refusal(store, "x") is Code.STORE_UNAVAILABLE
+        finally:
+            postgres.execute("SET default_transaction_read_only = off", "ALTER ROLE geartrain RESET ALL")
+        await accept(store, "x")
+
+
+async def test_store_is_durable_where_the_server_is_not_by_default(postgres: Postgres) -> None:
+    try:
+        postgres.execute("ALTER ROLE geartrain SET synchronous_commit = off")
+        async with opened(postgres.dropped()) as store:
+            assert await run(store, "SELECT current_setting('synchronous_commit')") == [[("on",)]]
+    finally:
+        postgres.execute("ALTER ROLE geartrain RESET ALL")
+
+
+async def test_time_is_the_databases(postgres: Postgres) -> None:
+    async with opened(postgres.dropped()) as store:
+        [replica] = await store.replicas.alive()
+        assert SOON - LIMIT < replica.lease <= SOON
+        [[(difference,)]] = await run(store, "SELECT ends_at - {now} FROM geartrain_replicas")
+        assert SOON - LIMIT < difference <= SOON
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+KEY = "MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE="
+OTHER_KEY = "MjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjI="
+SECRET = b"the value of a secret"
+
+
+async def accept_secret(store: Store, name: str) -> Ownership:
+    result = await store.ledger.accept(claim(name), Submission(SECRET, has_secret=True))
+    assert result.is_granted
+    return result.row.ownership
+
+
+async def test_secrets_are_stored_encrypted(url: str, tmp_path: Path) -> None:
+    key_file = tmp_path / "keys"
+    key_file.write_text(KEY)
+    async with opened(url, key_file=key_file) as store:
+        mine = await accept_secret(store, "x")
+        webhook = Webhook("https://user:password@host/")
+        await store.ledger.finish(
+            await accept_secret(store, "y"), End(Status.FAILED, 1.0, deliveries=(Delivery(webhook, b"body"),))
+        )
+        stored = await run(store, "SELECT request FROM geartrain_predictions", "SELECT webhook FROM geartrain_outbox")
+        for rows in stored:
+            for (value,) in rows:
+                assert SECRET not in value
+                assert b"password" not in value
+        [entry] = await store.outbox.lease(limit=1, seconds=0)
+        assert entry.delivery.webhook == webhook
+        await store.replicas.leave("a")
+        await store.replicas.renew("b", address="", seconds=SOON)
+        [taken] = await store.ledger.take_over("b", limit=10)
+        assert (taken.row.ownership.key, taken.request) == (mine.key, SECRET)
+        assert await run(store, "SELECT request FROM geartrain_predictions WHERE id = 'y'") == [[(b"",)]]
+
+
+async def test_row_waits_for_a_server_that_has_its_key(url: str, tmp_path: Path) -> None:
+    key_file = tmp_path / "keys"
+    key_file.write_text(KEY)
+    now = [1_000_000.0]
+    async with opened(url, key_file=key_file, clock=lambda: now[0]) as store:
+        await accept_secret(store, "x")
+        await accept_secret(store, "y")
+        await store.replicas.leave("a")
+    key_file.write_text(OTHER_KEY)
+    async with opened(url, key_file=key_file, clock=lambda: now[0]) as store:
+        await store.replicas.leave("a")
+        await store.replicas.renew("b", address="", seconds=SOON)
+        await store.ledger.accept(claim("plain", "b"), Submission(b"request"))
+        assert await store.ledger.take_over("b", limit=10) == ()
+        now[0] += KEY_PATIENCE
+        [taken] = await store.ledger.take_over("b", limit=1)
+        assert (taken.row.ownership.key.id, taken.verdict, taken.request) == ("x", Verdict.UNREADABLE, b"")
+        await store.replicas.leave("b")
+    key_file.write_text(f"{OTHER_KEY}\n{KEY}\n")
+    async with opened(url, key_file=key_file, clock=lambda: now[0]) as store:
+        await store.replicas.leave("a")
+        await store.replicas.renew("c", address="", seconds=SOON)
+        verdicts = {each.row.ownership.key.id: each.verdict for each in await store.ledger.take_over("c", limit=10)}
+        assert verdicts == {"x": Verdict.RUN, "y": Verdict.RUN, "plain": Verdict.RUN}
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "files").write_text("no folder")
+    with pytest.raises(GeartrainError) as caught:
+        Folder(tmp_path / "files", above=1).write(b"part")
+    assert caught.value.code is Code.STORE_UNAVAILABLE
