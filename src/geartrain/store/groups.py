@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_GROUP: Final = 512  # operations in one transaction
+MAX_GROUP: Final = 512  # operations from which on a transaction takes no more
 MAX_WAITING: Final = 20_000  # operations that wait for theirs
 MAX_UNDONE: Final = 10_000
 
@@ -47,7 +47,9 @@ class Groups:
         """`answer_within`: seconds after which a caller is told that the store gives no answer."""
         self._engine = engine
         self._answer_within = answer_within
-        self._queue: SimpleQueue[_Job[Any] | _Stop] = SimpleQueue()
+        self._gathered: list[_Job[Any]] = []  # on the loop, until it has called all who are ready to ask
+        self._waiting = 0
+        self._queue: SimpleQueue[list[_Job[Any]] | _Stop] = SimpleQueue()
         self._undone: deque[Operation[None]] = deque(maxlen=MAX_UNDONE)  # of the thread
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
@@ -64,6 +66,7 @@ class Groups:
         """Run what was asked for before, and close the engine."""
         if not self._is_closed:
             self._is_closed = True
+            self._hand_over()
             self._queue.put(_Stop())
         if self._thread.is_alive():
             await asyncio.shield(self._ended)
@@ -75,10 +78,11 @@ class Groups:
         """
         if self._is_closed:
             raise unavailable("it has been closed")
-        if self._queue.qsize() >= MAX_WAITING:
+        if self._waiting >= MAX_WAITING:
             raise unavailable("too much waits for it already")
         job: _Job[T] = _Job(operation, self._loop.create_future())
-        self._queue.put(job)
+        self._gather(job)
+        self._waiting += 1
         try:
             async with asyncio.timeout(self._answer_within):
                 return await job.future
@@ -88,6 +92,19 @@ class Groups:
         except asyncio.CancelledError:
             self._disregard(job)
             raise
+        finally:
+            self._waiting -= 1
+
+    def _gather(self, job: _Job[Any]) -> None:
+        """Have the thread run a job, together with those that come before the loop is done with what is ready."""
+        if not self._gathered:
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append(job)
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            self._queue.put(self._gathered)
+            self._gathered = []
 
     def _disregard(self, job: _Job[Any]) -> None:
         """Nobody heard of a job that may be done already; if it is not yet, `_tell` sees that its future is over."""
@@ -97,7 +114,7 @@ class Groups:
     def _undo(self, operation: Operation[Any]) -> None:
         if operation.undo is not None:
             future: asyncio.Future[None] = self._loop.create_future()
-            self._queue.put(_Job(operation.undo, future))
+            self._gather(_Job(operation.undo, future))
 
     # on the loop
 
@@ -140,16 +157,16 @@ class Groups:
         if isinstance(first, _Stop):
             return False
         goes_on = True
-        group = [first]
+        group = first
         while len(group) < MAX_GROUP:
             try:
-                job = self._queue.get_nowait()
+                following = self._queue.get_nowait()
             except Empty:
                 break
-            if isinstance(job, _Stop):
+            if isinstance(following, _Stop):
                 goes_on = False
                 break
-            group.append(job)
+            group += following
         group = [job for job in group if not job.future.cancelled()]
         if group:
             self._run_group(group)

@@ -37,6 +37,7 @@ DIALECT: Final = sql.Dialect(
     counter="INTEGER PRIMARY KEY AUTOINCREMENT",
 )
 _render: Final = cache(DIALECT.render)
+_OTHER_SCHEMA: Final = ("no such table", "no such column", "has no column")
 
 
 class SqliteEngine:
@@ -200,7 +201,7 @@ def _environmental_fault(error: sqlite3.Error) -> StoreFaultError | None:
         return unavailable(f"its file cannot be read or written ({error})", may_be_done=True)
     if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
         return unavailable(f"its file cannot be written ({error})")
-    if code == sqlite3.SQLITE_SCHEMA or "no such table" in str(error) or "no such column" in str(error):
+    if any(clause in str(error) for clause in _OTHER_SCHEMA):
         return other_version("its file has another schema than this version of geartrain writes")
     return None
 
