@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
@@ -403,6 +404,9 @@ async def test_list_has_the_newest_first_page_by_page(bench: Bench) -> None:
     while pages[-1].cursor:
         pages.append(await bench.ledger.list_rows(EVERY, limit=2, cursor=pages[-1].cursor))
     assert [[row.ownership.key.id for row in page.rows] for page in pages] == [["x4", "x3"], ["x2", "x1"], ["x0"]]
+    whole = await bench.ledger.find(Key(MODEL, "x4"))
+    assert whole is not None
+    assert pages[0].rows[0] == msgspec.structs.replace(whole, echo=b"")
 
 
 async def test_list_is_of_some_states_and_of_one_model(bench: Bench) -> None:
@@ -422,6 +426,18 @@ async def test_list_is_of_some_states_and_of_one_model(bench: Bench) -> None:
     assert await listed("one", Status.FAILED, Status.PROCESSING) == [("one", "running"), ("one", "x1")]
     assert await listed("", Status.CANCELED) == [("two", "x2"), ("one", "x2")]
     assert await listed("three") == []
+
+
+async def test_pages_of_several_states_follow_each_other(bench: Bench) -> None:
+    ends = (Status.SUCCEEDED, Status.FAILED, Status.CANCELED)
+    for i in range(9):
+        await bench.ledger.finish(await bench.claim(f"x{i}"), End(ends[i % 3], 1.0))
+    wanted = RowFilter(statuses=frozenset({Status.SUCCEEDED, Status.CANCELED}))
+    pages = [await bench.ledger.list_rows(wanted, limit=4)]
+    while pages[-1].cursor:
+        pages.append(await bench.ledger.list_rows(wanted, limit=4, cursor=pages[-1].cursor))
+    found = [[row.ownership.key.id for row in page.rows] for page in pages]
+    assert found == [["x8", "x6", "x5", "x3"], ["x2", "x0"]]
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "1; DROP TABLE", "٣", "9" * 30])

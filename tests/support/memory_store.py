@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.ledger import (
     ROW_STEPS,
@@ -179,7 +181,7 @@ class MemoryLedger:
             raise GeartrainError(Code.INVALID_INPUT, "The cursor of the list is not valid.")
         found = sorted(
             (
-                (row.place, self._read(key, row))
+                (row.place, msgspec.structs.replace(self._read(key, row), echo=b""))
                 for key, row in self._store.rows.items()
                 if rows.model in ("", key.model)
                 and (not rows.statuses or row.status in rows.statuses)

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
@@ -48,7 +49,7 @@ class Groups:
         self._engine = engine
         self._answer_within = answer_within
         self._gathered: list[_Job[Any]] = []  # on the loop, until it has called all who are ready to ask
-        self._waiting = 0
+        self._waiting = 0  # jobs that have not been told of, those included of which nobody wants to hear any more
         self._queue: SimpleQueue[list[_Job[Any]] | _Stop] = SimpleQueue()
         self._undone: deque[Operation[None]] = deque(maxlen=MAX_UNDONE)  # of the thread
         self._is_closed = False
@@ -82,7 +83,6 @@ class Groups:
             raise unavailable("too much waits for it already")
         job: _Job[T] = _Job(operation, self._loop.create_future())
         self._gather(job)
-        self._waiting += 1
         try:
             async with asyncio.timeout(self._answer_within):
                 return await job.future
@@ -92,14 +92,13 @@ class Groups:
         except asyncio.CancelledError:
             self._disregard(job)
             raise
-        finally:
-            self._waiting -= 1
 
     def _gather(self, job: _Job[Any]) -> None:
         """Have the thread run a job, together with those that come before the loop is done with what is ready."""
         if not self._gathered:
             self._loop.call_soon(self._hand_over)
         self._gathered.append(job)
+        self._waiting += 1
 
     def _hand_over(self) -> None:
         if self._gathered:
@@ -118,7 +117,8 @@ class Groups:
 
     # on the loop
 
-    def _tell(self, jobs: Sequence[_Job[Any]], outcomes: Sequence[Outcome]) -> None:
+    def _tell(self, jobs: Sequence[_Job[Any]], outcomes: Sequence[Outcome], *, left_out: int) -> None:
+        self._waiting -= len(jobs) + left_out
         for job, outcome in zip(jobs, outcomes, strict=True):
             future = job.future
             if isinstance(outcome, Done):
@@ -167,23 +167,22 @@ class Groups:
                 goes_on = False
                 break
             group += following
-        group = [job for job in group if not job.future.cancelled()]
-        if group:
-            self._run_group(group)
+        wanted = [job for job in group if not job.future.cancelled()]
+        self._run_group(wanted, left_out=len(group) - len(wanted))
         return goes_on
 
-    def _run_group(self, group: Sequence[_Job[Any]]) -> None:
+    def _run_group(self, group: Sequence[_Job[Any]], *, left_out: int) -> None:
         undone = list(self._undone)
         self._undone.clear()
         operations = [*undone, *(job.operation for job in group)]
-        outcomes = self._run(operations)
+        outcomes = self._run(operations) if operations else []
         # What undoes something and could not be done is tried again with the next group.
         self._undone.extend(
             operation
             for operation, outcome in zip(operations, outcomes, strict=True)
             if operation.is_undo and isinstance(outcome, Failed)
         )
-        self._post(self._tell, group, outcomes[len(undone) :])
+        self._post(partial(self._tell, group, outcomes[len(undone) :], left_out=left_out))
 
     def _run(self, operations: list[Operation[Any]]) -> list[Outcome]:
         try:

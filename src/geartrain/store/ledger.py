@@ -138,11 +138,14 @@ class Ledger:
         return await self._parts.read(ownership, start)
 
     async def list_rows(self, rows: RowFilter, *, limit: int, cursor: str = "") -> Page:
-        template = sql.list_rows(of_one_model=rows.model != "", statuses=tuple(sorted(rows.statuses)))
-        parameters = {"model": rows.model, "before": _place(cursor), "limit": limit + 1}
+        # A statement for each status: each ends as soon as it has found enough.
+        statuses = [status.value for status in rows.statuses] or [""]
+        templates = [sql.list_rows(of_one_model=rows.model != "", status=status) for status in statuses]
+        parameters = {"model": rows.model, "before": _place(cursor), "limit": limit + 1, "nothing": b""}
 
         def steps() -> Steps[Page]:
-            [found] = yield [Statement(template, {**parameters})]
+            lists = yield [Statement(template, {**parameters}) for template in templates]
+            found = sorted((columns for each in lists for columns in each), key=lambda columns: -columns[0])
             following = str(found[limit - 1][0]) if len(found) > limit else ""
             return Page(tuple(read_row(columns[1:]) for columns in found[:limit]), following)
 

@@ -63,6 +63,7 @@ CREATE: Final = (
         request {blob} NOT NULL, key_id TEXT NOT NULL, retry TEXT NOT NULL, most_attempts INTEGER NOT NULL,
         attempts INTEGER NOT NULL, is_cancel_requested INTEGER NOT NULL, UNIQUE (model, id))""",
     f"CREATE INDEX geartrain_predictions_open ON geartrain_predictions (owner) WHERE state IN {_OPEN}",
+    "CREATE INDEX geartrain_predictions_status ON geartrain_predictions (status, place)",
     f"CREATE INDEX geartrain_predictions_ended ON geartrain_predictions (ended_at, size) WHERE state IN {_ENDED}",
     """CREATE TABLE geartrain_parts (
         model TEXT NOT NULL, id TEXT NOT NULL, epoch INTEGER NOT NULL, part INTEGER NOT NULL,
@@ -155,17 +156,20 @@ RELEASE: Final = f"DELETE FROM geartrain_predictions WHERE {_MINE} AND state IN 
 
 FIND: Final = f"{_ROW_AND_OWNER} WHERE p.model = :model AND p.id = :id"
 
-_PLACED_ROW: Final = _ROW_AND_OWNER.replace("SELECT ", "SELECT p.place, ", 1)
+_LISTED_ROW: Final = _ROW_AND_OWNER.replace("SELECT ", "SELECT p.place, ", 1).replace("p.echo", ":nothing", 1)
 
 
-def list_rows(*, of_one_model: bool, statuses: tuple[str, ...]) -> str:
-    """Return the SQL of a list, of which `statuses` are trusted; its rows begin with their place."""
+def list_rows(*, of_one_model: bool, status: str) -> str:
+    """Return the SQL of a list of the rows in one status, which is trusted, or in any if it is empty.
+
+    Its rows begin with their place, and have no echo.
+    """
     conditions = ["p.place < :before"]
     if of_one_model:
         conditions.append("p.model = :model")
-    if statuses:
-        conditions.append("p.status IN (" + ", ".join(f"'{status}'" for status in statuses) + ")")
-    return f"{_PLACED_ROW} WHERE {' AND '.join(conditions)} ORDER BY p.place DESC LIMIT :limit"
+    if status:
+        conditions.append(f"p.status = '{status}'")
+    return f"{_LISTED_ROW} WHERE {' AND '.join(conditions)} ORDER BY p.place DESC LIMIT :limit"
 
 
 OWNED: Final = f"""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.store import groups as groups_module
 from geartrain.store.errors import StoreFaultError, StoreOptionError, unavailable
 from geartrain.store.groups import Groups
 from geartrain.store.operations import Done, Failed, Operation, Outcome, Statement, Steps
@@ -163,6 +164,24 @@ async def test_what_is_surely_not_done_is_not_undone() -> None:
             await groups.run(operation("claim", undo="undo"))
         assert await groups.run(operation("next")) == "next"
         assert engine.groups == [["claim"], ["next"]]
+
+
+async def test_no_more_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups_module, "MAX_WAITING", 3)
+    engine = Engine()
+    async with opened(engine) as groups:
+        first = await begin(groups, engine, operation("first"))
+        others = [asyncio.create_task(groups.run(operation(name))) for name in ("second", "left")]
+        await asyncio.sleep(0)
+        others[1].cancel()
+        await asyncio.wait(others[1:])
+        with pytest.raises(GeartrainError) as caught:
+            await groups.run(operation("one too many"))
+        assert caught.value.code is Code.STORE_UNAVAILABLE
+        engine.may_run.set()
+        assert await first == "first"
+        assert await others[0] == "second"
+        assert await asyncio.gather(*(groups.run(operation(name)) for name in ("a", "b", "c"))) == ["a", "b", "c"]
 
 
 async def test_bug_of_an_engine_is_an_error_of_the_server() -> None:

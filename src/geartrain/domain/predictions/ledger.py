@@ -138,6 +138,7 @@ class Row(msgspec.Struct, frozen=True):
     Attributes:
         state: never `ABSENT`.
         status: of the run that `ownership.epoch` stands for.
+        echo: as in `Claim`; empty in a `Page`.
         attempts: how many runs have been begun, or are to begin; 1 for the first.
         is_cancel_requested: see `LedgerPort.cancel`.
         started_at, completed_at: None as long as it has not.
