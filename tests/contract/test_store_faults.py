@@ -311,12 +311,27 @@ async def test_files_go_with_their_rows(tmp_path: Path) -> None:
         await store.ledger.checkpoint(other, Checkpoint(Status.PROCESSING, None, b"e" * 100))
         await store.ledger.release(other)
         assert count() == 2
+        for _ in range(2):
+            again = await store.ledger.claim(claim("z", reuse=True))
+            await store.ledger.finish(again.row.ownership, End(Status.FAILED, 1.0, events=b"z" * 100))
+        assert count() == 3
         (files / next(path.name for path in files.iterdir())).unlink()
         with pytest.raises(GeartrainError) as caught:
             await store.ledger.read_events(mine)
         assert caught.value.code is Code.STORE_UNAVAILABLE
-        assert await store.ledger.remove_old(Retention(0, 0)) == 1
+        assert await store.ledger.remove_old(Retention(0, 0)) == 2
         assert count() == 0
+
+
+async def test_events_of_an_id_go_when_it_is_used_again(url: str) -> None:
+    async with opened(url, files_above=10) as store:
+        for epoch in (1, 2, 3):
+            result = await store.ledger.claim(claim("x", reuse=True))
+            assert result.is_granted
+            end = End(Status.SUCCEEDED, 1.0, events=b"e" * 100)
+            assert await store.ledger.finish(result.row.ownership, end) is Hold.HELD
+            assert await run(store, "SELECT epoch FROM geartrain_parts") == [[(epoch,)]]
+            assert await store.ledger.read_events(result.row.ownership) == (b"e" * 100,)
 
 
 # --- SQLite: disk and locks ------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class Ledger:
         nonce = random.getrandbits(62)  # of no use to whoever guesses it
         name = {"model": claim.key.model, "id": claim.key.id}
 
-        def steps() -> Steps[ClaimResult]:
+        def steps() -> Steps[tuple[ClaimResult, list[str]]]:
             request, key_id = submission.request, ""
             if state is RowState.ACCEPTED:
                 request, key_id = self._sealer.seal(submission.request, context_of(claim.key))
@@ -99,10 +99,12 @@ class Ledger:
             for _ in range(_TRIES):
                 [granted] = yield [insert]
                 if granted:
-                    return ClaimResult(read_row(granted[0]), is_granted=True)
+                    row = read_row(granted[0])
+                    files = yield from _remove_earlier(row.ownership)
+                    return ClaimResult(row, is_granted=True), files
                 found, alive = yield [Statement(sql.FIND, {**name}), Statement(sql.IS_ALIVE, {"owner": claim.owner})]
                 if found:
-                    return ClaimResult(read_row(found[0]), is_granted=False)
+                    return ClaimResult(read_row(found[0]), is_granted=False), []
                 if not alive:
                     raise unavailable("the lease of this server has ended")
             raise unavailable("others claim and release the same id all the time")
@@ -110,7 +112,10 @@ class Ledger:
         def undo() -> Steps[None]:
             yield [Statement(each, {**name, "nonce": nonce}) for each in (sql.DISOWN, sql.UNCLAIM)]
 
-        return await self._groups.run(Operation(steps, undo=Operation(undo, is_undo=True)))
+        result, files = await self._groups.run(Operation(steps, undo=Operation(undo, is_undo=True)))
+        if files:
+            await self._parts.remove(files)
+        return result
 
     async def release(self, ownership: Ownership) -> None:
         def steps() -> Steps[list[str]]:
@@ -301,6 +306,14 @@ def _taken(columns: tuple[Any, ...], sealer: Sealer) -> TakenOver:
 
 def _remove_parts(key: Key, *, below: int) -> Statement:
     return Statement(sql.REMOVE_PARTS, {"model": key.model, "id": key.id, "epoch": below})
+
+
+def _remove_earlier(ownership: Ownership) -> Steps[list[str]]:
+    """Remove the parts of earlier epochs, and return the names of their files."""
+    if ownership.epoch == 1:
+        return []
+    [parts] = yield [_remove_parts(ownership.key, below=ownership.epoch)]
+    return [file for (file,) in parts]
 
 
 def _place(cursor: str) -> int:
