@@ -346,7 +346,7 @@ async def test_prediction_that_must_not_run_again_is_lost(bench: Bench) -> None:
     await bench.accept("x", "a", retry="never")
     await lose(bench, "a")
     [taken] = await bench.ledger.take_over("b", limit=10)
-    assert (taken.verdict, taken.request) == (Verdict.LOST, b"")
+    assert (taken.verdict, taken.request) == (Verdict.LOST, b"request of x")
 
 
 async def test_prediction_runs_so_many_times_at_most(bench: Bench) -> None:
@@ -367,7 +367,11 @@ async def test_cancel_wins_over_a_takeover(bench: Bench) -> None:
     assert row.is_cancel_requested
     await lose(bench, "a")
     [taken] = await bench.ledger.take_over("b", limit=10)
-    assert (taken.verdict, taken.request, taken.row.is_cancel_requested) == (Verdict.CANCEL, b"", True)
+    assert (taken.verdict, taken.request, taken.row.is_cancel_requested) == (
+        Verdict.CANCEL,
+        b"request of x",
+        True,
+    )
 
 
 async def test_owner_is_told_of_a_cancel(bench: Bench) -> None:

@@ -30,7 +30,6 @@ from geartrain.domain.predictions.ledger import (
     RowStep,
     Submission,
     TakenOver,
-    Verdict,
     WantedModel,
     judge,
 )
@@ -257,7 +256,7 @@ class MemoryLedger:
             found = self._read(key, row)
             submission = row.submission
             verdict = judge(found, retry=submission.retry, most_attempts=submission.attempts)
-            taken.append(TakenOver(found, verdict, submission.request if verdict is Verdict.RUN else b""))
+            taken.append(TakenOver(found, verdict, submission.request))
         return tuple(taken)
 
     async def remove_old(self, retention: Retention, *, limit: int = 1000) -> int:

@@ -296,12 +296,12 @@ def _taken(columns: tuple[Any, ...], sealer: Sealer) -> TakenOver:
     row = read_row(columns[:-4])
     request, key_id, retry, most_attempts = columns[-4:]
     verdict = judge(row, retry=retry, most_attempts=most_attempts)
-    if verdict is not Verdict.RUN:
+    if row.state is not RowState.ACCEPTED:
         return TakenOver(row, verdict, b"")
     try:
         return TakenOver(row, verdict, sealer.open(request, key_id, context_of(row.ownership.key)))
     except UnknownKeyError:
-        return TakenOver(row, Verdict.UNREADABLE, b"")
+        return TakenOver(row, Verdict.UNREADABLE if verdict is Verdict.RUN else verdict, b"")
 
 
 def _remove_parts(key: Key, *, below: int) -> Statement:

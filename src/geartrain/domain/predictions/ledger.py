@@ -242,7 +242,8 @@ class Verdict(StrEnum):
 class TakenOver(msgspec.Struct, frozen=True):
     """A row that has got another owner, with its new epoch, and what that owner has to do.
 
-    `request` is that of its `Submission` if the verdict is `RUN`, and empty otherwise.
+    `request` is that of its `Submission`, whatever the verdict: it names the webhook that tells of the end. It is empty
+    if there is none, or none that can be decrypted.
     """
 
     row: Row
