@@ -36,7 +36,7 @@ from geartrain.service.ledger import StorePort
 from geartrain.store.opening import open_store
 from tests.support.memory_store import MemoryStore
 from tests.support.postgres import Postgres, running_postgres
-from tests.support.stores import LEASE, MODEL, Clock, claim
+from tests.support.stores import LEASE, LIMIT, MODEL, Clock, claim
 
 OWNERS = ("a", "b", "c")
 NAMES = ("x", "y", "z")
@@ -55,11 +55,14 @@ async def opened(
 ) -> AsyncIterator[tuple[StorePort, ...]]:
     """Open an empty store, for two servers where it is one that servers share."""
     if server is None:
-        store = await open_store(f"sqlite:///{mkdtemp(dir=folder)}/store.db", clock=clock, files_above=100)
+        store = await open_store(
+            f"sqlite:///{mkdtemp(dir=folder)}/store.db", clock=clock, files_above=100, answer_within=LIMIT
+        )
         stores: tuple[StorePort, ...] = (store, store)
     else:
         url = server.emptied()
-        stores = (await open_store(url, clock=clock), await open_store(url, clock=clock))
+        first = await open_store(url, clock=clock, answer_within=LIMIT)
+        stores = (first, await open_store(url, clock=clock, answer_within=LIMIT))
     try:
         yield stores
     finally:
