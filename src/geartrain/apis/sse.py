@@ -8,11 +8,12 @@ from typing import Final
 import msgspec
 
 from geartrain.apis.cog import encode_prediction
-from geartrain.domain.predictions.events import Completed, Event, Log, Metric, Output, Start
+from geartrain.domain.predictions.events import Completed, Event, Log, Metric, Output, Released, Start
 from geartrain.domain.predictions.prediction import Prediction
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 TRUNCATED: Final = "SSE stream replay truncated; events were dropped"
+RELEASED: Final = "The server ends. The prediction runs again when a server takes it up; PUT its id again to follow it."
 LAGGED: Final = "SSE stream lagged; events were dropped"
 
 _OUTPUT: Final = b'event: output\ndata: {"chunk":%b,"index":%d}\n\n'
@@ -43,7 +44,7 @@ def encode_error(message: str, skipped: int) -> bytes:
     return _block(b"error", _encode({"error": message, "skipped": skipped}))
 
 
-def _encode_event(prediction: Prediction, event: Start | Log | Metric | Completed) -> bytes:
+def _encode_event(prediction: Prediction, event: Start | Log | Metric | Completed | Released) -> bytes:
     match event:
         case Log(source, data):
             return _block(b"log", _encode({"data": data, "source": source}))
@@ -53,6 +54,8 @@ def _encode_event(prediction: Prediction, event: Start | Log | Metric | Complete
             return _block(b"start", _encode({"id": prediction.id, "status": "processing"}))
         case Completed():
             return _block(b"completed", encode_prediction(prediction))
+        case Released():
+            return encode_error(RELEASED, 0)
 
 
 def _block(name: bytes, data: bytes) -> bytes:

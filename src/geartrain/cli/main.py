@@ -15,7 +15,20 @@ from typer.core import TyperCommand, TyperGroup
 
 from geartrain.cli import options
 
-_COMMANDS = ("serve", "dev", "run", "call", "train", "schema", "init", "doctor", "keys", "build", "deploy")
+_COMMANDS = (
+    "serve",
+    "dev",
+    "run",
+    "call",
+    "train",
+    "schema",
+    "init",
+    "doctor",
+    "keys",
+    "predictions",
+    "build",
+    "deploy",
+)
 
 
 class _LateGroup(TyperGroup):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from geartrain.cli import access, fetching, grpc, metrics, models, options, serving, wire
+from geartrain.cli import access, fetching, grpc, metrics, models, options, serving, store, wire
 from geartrain.cli.access_lines import written_as
+from geartrain.cli.serving import Names, find
 from geartrain.project.device_settings import AUTO
 from geartrain.project.variables import DEFAULT_PORT
 
@@ -105,6 +106,12 @@ def serve(
     no_pickle: options.NoPickle = False,
     queue: options.Queue = 0,
     keep: options.Keep = 300.0,
+    store_url: store.Store = None,
+    store_key_file: store.StoreKeyFile = None,
+    store_keep: store.StoreKeep = store.DEFAULT_KEEP,
+    store_size: store.StoreSize = store.DEFAULT_MAX_BYTES,
+    lease: store.Lease = store.DEFAULT_LEASE,
+    attempts: store.Attempts = store.DEFAULT_ATTEMPTS,
     restart: options.Restart = "never",
     restart_limit: options.RestartLimit = 5,
     cancel_grace: options.CancelGrace = 60.0,
@@ -137,8 +144,7 @@ def serve(
     """Serve MODEL over HTTP."""
     jwt = access.jwt_options(jwt_issuer, jwt_audience, jwt_jwks, scope=jwt_scope_claim, models=jwt_models_claim)
     tls, grpc_tls = _tls((tls_cert, tls_key, tls_client_ca), (grpc_tls_cert, grpc_tls_key, grpc_tls_ca))
-    named = serving.Names(model_name, default_model)
-    found = serving.find(model, x_mode, load, names=named, reload=reload, no_pickle=no_pickle)
+    found = find(model, x_mode, load, names=Names(model_name, default_model), reload=reload, no_pickle=no_pickle)
     observer, form = serving.observe(found, log_level, log_format)
     from geartrain.server import NO_LIMIT, CacheOptions, ServeOptions  # after the checks: they take no time
 
@@ -184,6 +190,7 @@ def serve(
         inference_queue=inference_queue,
         reload=reload,
         cache=CacheOptions(cache_dir, verify_cache),
+        store=store.read(store_url, store_key_file, found.variables, bounds=(store_keep, store_size, lease, attempts)),
     )
     raise typer.Exit(serving.run(serve_options, observer, model, mode=x_mode, no_pickle=no_pickle))
 

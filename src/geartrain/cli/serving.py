@@ -102,6 +102,7 @@ def residency(load: str, idle_unload: float, max_memory: int) -> ResidencyPolicy
 def run(serve_options: ServeOptions, observer: ServeObserver, model: str | None, *, mode: Mode, no_pickle: bool) -> int:
     """Serve until the end; return the exit code, or end the command with what keeps it from serving."""
     from geartrain.server import ActivationError, PortInUseError, find_ready_file, run_server
+    from geartrain.store.errors import StoreOptionError
     from geartrain.transport.access.errors import AccessError
     from geartrain.transport.grpc.options import GrpcOptionsError
     from geartrain.transport.wire.tls import TlsFilesError
@@ -117,6 +118,6 @@ def run(serve_options: ServeOptions, observer: ServeObserver, model: str | None,
                     on_progress=observer,
                 )
             )
-    except (PortInUseError, ActivationError, AccessError, GrpcOptionsError, TlsFilesError) as error:
+    except (PortInUseError, ActivationError, AccessError, GrpcOptionsError, StoreOptionError, TlsFilesError) as error:
         fail(str(error))
     return code or (FAILURE if observer.has_failed else 0)

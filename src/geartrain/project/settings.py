@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.project.batching_settings import read_batching
@@ -37,6 +38,7 @@ _FIXES: Final = {
     "file": "write the name of a file in the model's folder, such as `model.onnx`",
     "parameters": "write keys and values indented below it",
     "timeout": "write seconds, or a time such as 90s, 5m or 1h; 0 for no limit",
+    "retry": "write `always`, or `never`",
     "priority_levels": "write a number of levels, or a list with keys such as `timeout: 2s` for each",
     "default_priority": "write the number of a level, 1 for the highest",
     "batching": "write `off`, or keys such as `max_size: 64` indented below it",
@@ -56,7 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     the one that a request without a version gets; None for the latest. `replicas` is the number of equal workers,
     `slots` how many predictions each of them runs at once, `queue` how many requests of the Open Inference Protocol may
     wait for a slot. `timeout` is how long a run may take, in seconds; 0 for as long as it needs.
-    `priorities` are those of its queue.
+    `priorities` are those of its queue. `retry` is whether an accepted prediction runs again after its server was lost.
 
     Of a model that is a file: `file` names it where its folder has several, `backend` is what runs it, `platform` says
     the same in the terms of the Open Inference Protocol, and `parameters` are options of the backend. `batching` has
@@ -80,6 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queue: int | None = None
     timeout: float | None = None
     priorities: Priorities = NO_PRIORITIES
+    retry: Retry = "always"
     environment: Mapping[str, str] = {}
     platform: str | None = None
     backend: str | None = None
@@ -192,6 +195,14 @@ def _priorities(path: pathlib.Path, document: Mapping[object, object]) -> Priori
         raise ProjectError(f"{path}: {error.message}") from None
 
 
+def _retry(value: object) -> Retry:
+    if value == "always":
+        return "always"
+    if value == "never":
+        return "never"
+    raise ValueError
+
+
 def _natural(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError
@@ -256,6 +267,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "slots": _positive,
     "queue": _natural,
     "timeout": read_any_duration,
+    "retry": _retry,
     "platform": _text,
     "backend": _text,
     "file": _file,

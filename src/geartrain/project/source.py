@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.project import formats
@@ -48,7 +49,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
     In `mode` "train" the runner is what trains the model: its `train()` is called, once at a time.
 
-    `replicas`, `queue`, `timeout`, `priorities`, `batching`, `warmup`, `devices`, `gpus_per_replica` and
+    `replicas`, `queue`, `timeout`, `priorities`, `retry`, `batching`, `warmup`, `devices`, `gpus_per_replica` and
     `cpus_per_replica` are what its `geartrain.yaml` says of them.
 
     A model that is a file has a `backend` that runs it, with `options`; `file` is where it lies, and `runner` the same
@@ -73,6 +74,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     backend: str | None = None
     file: pathlib.Path | None = None
     options: Mapping[str, Any] = {}
+    retry: Retry = "always"
     batching: Mapping[str, Any] | None = None
     warmup: tuple[bytes, ...] = ()
     devices: Devices | None = None
@@ -155,6 +157,7 @@ def find_model(
         replicas=settings.replicas,
         queue=settings.queue,
         timeout=settings.timeout,
+        retry=settings.retry,
         priorities=settings.priorities,
         batching=settings.batching,
         warmup=settings.warmup,
@@ -200,6 +203,7 @@ def _file_source(
         replicas=settings.replicas,
         queue=settings.queue,
         timeout=settings.timeout,
+        retry=settings.retry,
         priorities=settings.priorities,
         backend=backend,
         file=path,

@@ -58,8 +58,9 @@ class Variables:
     """What the variables say to the server of one model. `origins` tells where each value that is no default is from.
 
     Times are in seconds; `setup_timeout` None is no limit. `max_concurrency` None leaves the number of slots to the
-    model. `webhook_token` None sends webhooks without authorization. `port`, `log_level` and `log_format` count only
-    where one model is served alone; the latter two are None where nothing is said of them.
+    model. `webhook_token` None sends webhooks without authorization. `port`, `log_level`, `log_format`, `store` and
+    `store_key_file` count only where one model is served alone, or in the environment of the server; but for the port
+    they are None where nothing is said of them.
     """
 
     setup_timeout: float | None = None
@@ -72,6 +73,8 @@ class Variables:
     port: int = DEFAULT_PORT
     log_level: str | None = None
     log_format: str | None = None
+    store: str | None = dataclasses.field(default=None, repr=False)
+    store_key_file: str | None = None
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def describe(self) -> list[str]:
@@ -206,6 +209,14 @@ _VARIABLES: Final = (
         show=_or("geartrain"),
     ),
     _Variable(name="COG_WEIGHTS", field="weights", read=str, show=_or("none")),
+    _Variable(
+        name="GEARTRAIN_STORE",
+        field="store",
+        read=str,
+        show=_or("none"),
+        is_secret=True,  # it may hold a password
+    ),
+    _Variable(name="GEARTRAIN_STORE_KEY_FILE", field="store_key_file", read=str, show=_or("none")),
     _Variable(
         name="LOG_FORMAT",
         field="log_format",

@@ -13,6 +13,7 @@ from geartrain.server.options import (
     ProgressLines,
     ProgressLog,
     ServeOptions,
+    StoreOptions,
     WebhookOptions,
     log_progress,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "ProgressLines",
     "ProgressLog",
     "ServeOptions",
+    "StoreOptions",
     "WebhookOptions",
     "build",
     "find_ready_file",

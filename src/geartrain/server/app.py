@@ -17,6 +17,7 @@ from geartrain.domain.printed.text import Printed
 from geartrain.domain.signature.types import Signature
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
+from geartrain.server.durable import DurablePart, NoDurablePart, Served, open_part
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.outbound import Outbound
 from geartrain.server.ready_file import write_ready_file
@@ -44,6 +45,7 @@ class App:
         self.options = options
         self.outbound = Outbound(options)
         self.models = ServedModels(options, self.outbound)
+        self._durable: DurablePart = NoDurablePart()
         self.regions = SharedRegions(enabled=options.shared_memory)
         self.catalogue = Catalogue(
             self.models,
@@ -71,9 +73,16 @@ class App:
         self.catalogue.spawn(self.options.load)
 
     async def start(self) -> None:
-        """Go on with what has been spawned. Returns at once; the progress tells what becomes of it."""
+        """Go on with what has been spawned. The progress tells what becomes of it.
+
+        Raises `StoreOptionError` for a store that cannot be opened.
+        """
+        served = Served(self.catalogue, self.trainings, self.outbound)
+        self._durable = await open_part(self.options.store, served)
+        self.outbound.durability = self._durable.durability
         self.catalogue.loads.begin()
         self.catalogue.residency.start()
+        await self._durable.start()
         self._tell_kubernetes()  # where nothing is loaded at the start it is ready at once
 
     async def ready(self, check: Callable[[Deployment], None] = lambda _deployment: None) -> Deployment:
@@ -133,8 +142,9 @@ class App:
             deployment.executions.is_closed = True
 
     def cancel_all(self) -> None:
-        """Admit nothing more, and ask for the end of all that is live."""
+        """Admit nothing more, and ask for the end of all that is live; what a store has goes on in the next server."""
         self.close()
+        self._durable.leave()
         for deployment in self._deployments():
             deployment.executions.cancel_all()
 
@@ -144,6 +154,7 @@ class App:
 
     async def kill(self) -> None:
         """End every worker at once."""
+        self._durable.leave()
         await asyncio.gather(*(deployment.workers.stop(0) for deployment in self._deployments()))
 
     async def stop(self, *, grace: float | None = 0.0, webhook_grace: Callable[[], float] = lambda: 0.0) -> None:
@@ -159,7 +170,10 @@ class App:
         if self.trainings is not None:
             await self.trainings.stop()
         await asyncio.gather(self.catalogue.loads.stop(), *(deployment.close(0) for deployment in self._training))
-        await self.outbound.drain_webhooks(webhook_grace())
+        clock = asyncio.get_running_loop().time
+        end = clock() + webhook_grace()
+        await self.outbound.drain_webhooks(end - clock())
+        await self._durable.stop(max(STOP_GRACE, end - clock()))
         await self.outbound.close()
         self.models.close()
         self.regions.close()

@@ -36,7 +36,7 @@ _ANSWER_GRACE: Final = 1.0  # seconds for canceled predictions to say so to thei
 def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies, *, counts: RequestCounts) -> list[Route]:
     options = app.options
     catalogue = app.catalogue if app.serves_models else None
-    routes = cog_routes(catalogue, app.trainings, cog_options, bodies=bodies)
+    routes = cog_routes(catalogue, app.trainings, cog_options, bodies=bodies, durability=app.outbound.durability)
     routes += probe_routes(app.catalogue, COG)
     if catalogue is not None:
         context = ServerContext(catalogue, app.regions, options.max_body_bytes, ArrayLoader(), bodies)

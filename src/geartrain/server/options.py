@@ -33,6 +33,9 @@ from geartrain.transport.wire.tls import TlsFiles
 
 logger = logging.getLogger("geartrain.server")
 
+DEFAULT_LEASE: Final = 15.0  # seconds
+DEFAULT_STORE_KEEP: Final = 86_400.0  # seconds
+DEFAULT_STORE_BYTES: Final = 1_000_000_000
 NO_LIMIT: Final = 1 << 62  # of what is counted; there is room for more, as readers go one beyond a limit
 
 
@@ -141,6 +144,18 @@ class DebugOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """Where predictions are kept that outlive the server. Times in seconds."""
+
+    url: str = dataclasses.field(default="", repr=False)  # it may hold a password; empty: nowhere
+    key_file: pathlib.Path | None = None  # keys that inputs are encrypted with
+    keep: float = DEFAULT_STORE_KEEP  # how long predictions stay that have ended
+    max_bytes: int = DEFAULT_STORE_BYTES  # that they may have in all
+    lease: float = DEFAULT_LEASE  # without a sign of life, after which others take over
+    attempts: int = 3  # how often an accepted prediction is run at most
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeOptions:
     """What an operator decides. Sizes in bytes, times in seconds; None means no limit.
 
@@ -173,6 +188,7 @@ class ServeOptions:
     restarts: RestartPolicy | None = None  # after a crash of the worker; None: it stays DEFUNCT
     allow_private_urls: bool = False  # whether URLs of clients may lead into the server's own networks
     webhooks: WebhookOptions = WebhookOptions()
+    store: StoreOptions = StoreOptions()
     grpc: GrpcOptions = dataclasses.field(default_factory=GrpcOptions)
     access: AccessOptions = dataclasses.field(default_factory=AccessOptions)
     access_log: AccessLogOptions = dataclasses.field(default_factory=AccessLogOptions)

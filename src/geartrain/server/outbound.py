@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from geartrain.apis import cog
 from geartrain.authoring import __version__
 from geartrain.server.tracing import open_tracer
-from geartrain.service.webhooks import Webhooks
+from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
+from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
 if TYPE_CHECKING:
     from geartrain.domain.predictions.tracing import TracerPort
@@ -30,6 +31,7 @@ class Outbound:
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
+        self.durability: Durability | NotDurable = NOT_DURABLE
         self._webhooks: dict[tuple[str | None, float], Webhooks] = {}
 
     @cached_property
@@ -78,6 +80,11 @@ class Outbound:
             sender = WebhookSender(self._policy, user_agent=_USER_AGENT, token=token, retries=retries)
             found = self._webhooks[token, interval] = Webhooks(sender, cog.encode_webhook, interval=interval)
         return found
+
+    def own_webhooks(self) -> Webhooks:
+        """Return what sends webhooks where no model says how."""
+        options = self._options.webhooks
+        return self.webhooks(options.token, DEFAULT_INTERVAL if options.interval is None else options.interval)
 
     async def drain_webhooks(self, grace: float) -> None:
         """Deliver what webhooks there are within `grace` seconds."""

@@ -198,6 +198,7 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         setup_timeout=variables.setup_timeout,
         limits=options.limits_of(source),
         inference_queue=options.inference_queue if source.queue is None else source.queue,
+        retry=source.retry,
         history=variables.stream_history,
         webhook_interval=variables.webhook_interval,
         webhook_token=variables.webhook_token,

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from geartrain.domain.predictions.events import Completed, Event, EventsDroppedError
+from geartrain.domain.predictions.events import LAST, Event, EventsDroppedError
 
 if TYPE_CHECKING:
     from geartrain.domain.predictions.prediction import Prediction
@@ -39,7 +39,7 @@ class EventReader:
         self._log.listen(self._on_event)
 
     async def batch(self) -> list[Event]:
-        """Wait for events and return all there are; the last of all is a `Completed`. Raises `LaggedError`.
+        """Wait for events and return all there are; the last of all is one of `LAST`. Raises `LaggedError`.
 
         After a `wake` there may be none.
         """
@@ -118,7 +118,7 @@ class ChangeReader:
             self._waiter = None
 
     def _on_event(self, event: Event) -> None:
-        if type(event) is Completed:
+        if type(event) in LAST:
             self.over = True
             self._on_end()
         elif type(event) not in self._kinds or self.changed:

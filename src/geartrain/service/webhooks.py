@@ -69,12 +69,18 @@ class Webhooks:
 
     def follow(self, prediction: Prediction, webhook: Webhook) -> None:
         """Tell a receiver of a prediction, from its start on. Returns at once."""
-        if not webhook.events:
-            return
-        delivery = _Delivery(self, prediction, webhook)
+        if webhook.events:
+            _ = self._begin(_Delivery(self, prediction, webhook, tells_end=True))
+
+    def follow_until_end(self, prediction: Prediction, webhook: Webhook) -> asyncio.Future[None]:
+        """Do the same, but leave the end to somebody else: what is returned is done when all else has been told."""
+        return self._begin(_Delivery(self, prediction, webhook, tells_end=False))
+
+    def _begin(self, delivery: _Delivery) -> asyncio.Future[None]:
         delivery.task = asyncio.ensure_future(delivery.run())
         self._tasks[delivery.task] = delivery
         delivery.task.add_done_callback(self._done)
+        return delivery.task
 
     # at the end
 
@@ -124,8 +130,9 @@ class _Delivery:
 
     task: asyncio.Task[None]
 
-    def __init__(self, webhooks: Webhooks, prediction: Prediction, webhook: Webhook) -> None:
+    def __init__(self, webhooks: Webhooks, prediction: Prediction, webhook: Webhook, *, tells_end: bool) -> None:
         self._webhooks = webhooks
+        self._tells_end = tells_end
         self._webhook = webhook
         self._prediction = prediction
         self._fields = _fields(prediction, webhook)
@@ -145,7 +152,7 @@ class _Delivery:
                 await self._follow()
         finally:
             self._reader.close()
-        if "completed" in events:
+        if self._tells_end and "completed" in events:
             await self._tell_end()
 
     def finish_by(self, ends: float) -> None:

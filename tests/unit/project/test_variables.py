@@ -280,6 +280,8 @@ def test_description_has_each_value_and_its_origin(tmp_path: Path) -> None:
         "COG_THROTTLE_RESPONSE_INTERVAL: 0.5 s (default)",
         "COG_USER_AGENT: geartrain (default)",
         "COG_WEIGHTS: w2 (environment)",
+        "GEARTRAIN_STORE: none (default)",
+        "GEARTRAIN_STORE_KEY_FILE: none (default)",
         "LOG_FORMAT: console on a terminal, else json (default)",
         "PORT: 5000 (default)",
         "WEBHOOK_AUTH_TOKEN: set (cog.yaml environment)",

@@ -8,7 +8,7 @@ it has dropped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, final
+from typing import Any, Final, Literal, final
 
 import msgspec
 
@@ -48,12 +48,19 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 class Completed(msgspec.Struct, frozen=True, gc=False):
-    """The prediction reached a terminal state. Always the last event, exactly once."""
+    """The prediction reached a terminal state. The last event, exactly once, unless the prediction is `Released`."""
 
     status: Status
 
 
-Event = Start | Output | Log | Metric | Completed
+class Released(msgspec.Struct, frozen=True, gc=False):
+    """The server has let go of the prediction, which runs again from its stored input. The last event of this run."""
+
+
+Event = Start | Output | Log | Metric | Completed | Released
+
+LAST: Final = frozenset({Completed, Released})
+"""The types of events that no other one follows."""
 
 
 class EventsDroppedError(LookupError):
@@ -118,7 +125,7 @@ class EventLog:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
                 _log_failure(error)
 
-    def end(self, event: Completed) -> None:
+    def end(self, event: Completed | Released) -> None:
         """Append the last event, and call the listeners."""
         self.append(event)
         enders = self._enders
@@ -137,6 +144,13 @@ class EventLog:
         if start < first:
             raise EventsDroppedError(first - start)
         return self._events[start - following :] if start < following else []
+
+    def copy(self) -> EventLog:
+        """Return a log with the same events and without listeners."""
+        copy = EventLog(self._capacity)
+        copy.history, copy._most, copy._dropped = self.history, self._most, self._dropped
+        copy._events = [*self._events]
+        return copy
 
     def listen(self, listener: Callable[[Event], None]) -> None:
         """Call `listener` with each event appended from now on."""

@@ -57,6 +57,7 @@ class ExecutionState(StrEnum):
     """Where the execution of a prediction stands."""
 
     ADMITTED = "admitted"
+    CLAIMING = "claiming"  # its id, or its input, is being written to the store
     PREPARING = "preparing"  # the files of its input are being fetched
     WAITING = "waiting"  # in the queue
     ASSIGNED = "assigned"  # a member of a call that has a slot and has not begun
@@ -83,6 +84,16 @@ class CallState(StrEnum):
 
 EXECUTION_STEPS: Final[dict[ExecutionState, frozenset[ExecutionState]]] = {
     ExecutionState.ADMITTED: frozenset(
+        {
+            ExecutionState.CLAIMING,
+            ExecutionState.PREPARING,
+            ExecutionState.WAITING,
+            ExecutionState.ASSIGNED,
+            ExecutionState.OVER,
+        }
+    ),
+    # Over: the store has refused it, or it was canceled meanwhile.
+    ExecutionState.CLAIMING: frozenset(
         {ExecutionState.PREPARING, ExecutionState.WAITING, ExecutionState.ASSIGNED, ExecutionState.OVER}
     ),
     ExecutionState.PREPARING: frozenset({ExecutionState.WAITING, ExecutionState.ASSIGNED, ExecutionState.CLOSING}),

@@ -17,6 +17,7 @@ from geartrain.domain.predictions.events import (
     Metric,
     MetricMode,
     Output,
+    Released,
     Start,
 )
 from geartrain.domain.predictions.lifecycle import Status, next_status
@@ -29,6 +30,7 @@ _STARTING, _PROCESSING, _SUCCEEDED = Status.STARTING, Status.PROCESSING, Status.
 _TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
 _START = Start()
 _NOTHING_PRINTED = Printed()  # of nearly all predictions; never added to
+_RELEASED = Released()
 _COMPLETED = {status: Completed(status) for status in _TERMINAL}
 
 
@@ -136,6 +138,28 @@ class Prediction:
     def cancel(self, *, at: float) -> None:
         """The run was stopped on request. The chunks given so far stay."""
         self._complete(Status.CANCELED, at, None)
+
+    def draft(self) -> Prediction:
+        """Return a copy without readers, to find out how this prediction ends before anybody is told of it."""
+        draft = Prediction(self.record, self.input, self.created_at)
+        draft.status, draft.started_at = self.status, self.started_at
+        draft.chunks = [*self.chunks]
+        draft.printed, draft.metrics = self.printed, self.metrics  # the end changes neither
+        draft.log = self.log.copy()
+        return draft
+
+    def end_as(self, draft: Prediction) -> None:
+        """Reach the terminal state that a draft of this prediction has reached."""
+        for chunk in draft.chunks[len(self.chunks) :]:
+            self.add_output(chunk)
+        self.output, self.error, self.error_code = draft.output, draft.error, draft.error_code
+        self.status = next_status(self.status, draft.status)
+        self.completed_at, self.predict_time = draft.completed_at, draft.predict_time
+        self.log.end(_COMPLETED[draft.status])
+
+    def release(self) -> None:
+        """Tell the readers that the server lets go of the prediction before it has ended."""
+        self.log.end(_RELEASED)
 
     def _complete(self, status: Status, at: float, predict_time: float | None) -> None:
         record = self.record

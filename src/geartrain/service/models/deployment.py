@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -15,13 +15,16 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import ItemInput, WorkerInfo
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, LogSource
 from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
+from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.signature.types import Signature
+from geartrain.service.durable.durability import Durability, NotDurable
 from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
+from geartrain.service.models.durable import create_durable
 from geartrain.service.models.interface import Interface
 from geartrain.service.models.own_metrics import DeployedMetrics
 from geartrain.service.models.predictions import Executions, Predictions
@@ -39,6 +42,7 @@ from geartrain.service.statistics import Counts
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
 Noun = Literal["prediction", "training"]
+ExecutionT = TypeVar("ExecutionT", bound=Execution)
 
 STOP_GRACE: Final = 1.0  # seconds that a worker without work has to end by itself
 _READY: Final = Health.READY  # to read it from its class takes several times as long
@@ -67,6 +71,7 @@ class DeploymentSettings:
     setup_timeout: float | None = None  # None disables the limit
     limits: Limits = dataclasses.field(default_factory=Limits)
     inference_queue: int = DEFAULT_QUEUE  # requests of the Open Inference Protocol that may wait for a slot
+    retry: Retry = "always"  # whether an accepted prediction runs again after its server was lost
     history: int = DEFAULT_CAPACITY  # events of a prediction that are kept for late readers; 0 for none
     webhook_interval: float = DEFAULT_INTERVAL  # the least time between two of output and logs
     webhook_token: str | None = dataclasses.field(default=None, repr=False)
@@ -91,6 +96,10 @@ class OutboundPort(Protocol):
     @property
     def tracer(self) -> TracerPort:
         """What takes the spans of predictions."""
+
+    @property
+    def durability(self) -> Durability | NotDurable:
+        """The store that outlives the server, if there is one."""
 
     @property
     def outputs(self) -> OutputsPort:
@@ -218,19 +227,28 @@ class Deployment:
         values = admission.check(new)
         if new.id is not None:
             self.predictions.check_id(new.id, self.settings.noun, self.scheduler.retry_after)
+            durability = self.outbound.durability
+            if isinstance(durability, Durability):
+                return create_durable(self, durability, new, values=values)
         if self.executions.is_closed:
             noun = self.settings.noun
             raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
-        prediction = self._admit(new, admission.echo(new) if admission.secrets else new.input, values)
+        execution = self.admit(new, admission.echo(new) if admission.secrets else new.input, Execution)
+        if new.keep:
+            execution.is_kept = True
+        if values is None:
+            self.scheduler.submit(execution)
+        else:
+            execution.prepare(values, new.attachments)
         if new.webhook is not None:
             with self.scheduler.context.traces.telling(new.request):
-                self._webhooks().follow(prediction, new.webhook)
-        return prediction
+                self.webhooks().follow(execution.prediction, new.webhook)
+        return execution.prediction
 
-    def _admit(self, new: NewPrediction, echo: bytes, values: dict[str, Any] | None) -> Prediction:
-        """Make a prediction live: it begins, or waits. Raises `GeartrainError` if there is no place for it.
+    def admit(self, new: NewPrediction, echo: bytes, make: Callable[..., ExecutionT]) -> ExecutionT:
+        """Give a prediction its place, without beginning it; raise `GeartrainError` if there is none.
 
-        `values`: the decoded input if it has files that are to be fetched first.
+        `make` makes its execution: `Execution`, or what takes the same.
         """
         scheduler, predictions, history = self.scheduler, self.predictions, self.settings.history
         context = scheduler.context
@@ -247,25 +265,21 @@ class Deployment:
         if history != DEFAULT_CAPACITY:
             prediction.log.keep(history)
         item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request)
-        execution = Execution(scheduler, prediction, item, ticket=ticket)
+        execution = make(scheduler, prediction, item, ticket=ticket)
         if context.traces is not NO_TRACES:
             execution.begin_trace()
-        execution.is_kept = new.keep
         if not new.background:
             execution.output_prefix = new.output_prefix
         predictions.live[prediction_id] = execution
         self.executions.live.add(execution)
-        if values is None:
-            scheduler.submit(execution)
-        else:
-            execution.prepare(values, new.attachments)
-        return prediction
+        return execution
 
     def _on_over(self, execution: Execution) -> None:
         self.predictions.remove(execution)
         self.executions.remove(execution)
 
-    def _webhooks(self) -> Webhooks:
+    def webhooks(self) -> Webhooks:
+        """Return what sends the webhooks of its predictions."""
         return self.outbound.webhooks(self.settings.webhook_token, self.settings.webhook_interval)
 
     # what is asked
@@ -293,7 +307,7 @@ class Deployment:
             if takes_files
             else NoInputFiles(),
             outputs=self.outbound.outputs,
-            check_webhook=lambda webhook: self._webhooks().check(webhook),
+            check_webhook=lambda webhook: self.webhooks().check(webhook),
         )
         self.scheduler.configure(info)
         self.loaded.set()

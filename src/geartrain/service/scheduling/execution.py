@@ -61,7 +61,7 @@ class TimedOut(msgspec.Struct, frozen=True):
     limit: float
 
 
-_Result = Outcome | Refused | Undelivered
+Result = Outcome | Refused | Undelivered
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):
@@ -401,7 +401,7 @@ class Execution:
 
         self._begin_delivery().after(close)
 
-    def _finish(self, outcome: _Result, at: float) -> None:
+    def _finish(self, outcome: Result, at: float) -> None:
         was_closing = self.state is _CLOSING
         self._step(_OVER)
         self._scheduler.on_over(self)
@@ -449,7 +449,7 @@ class Execution:
             self._count_fault("CANCELED", at)
             self.prediction.cancel(at=at)
 
-    def _outcome_of_delivery(self, outcome: _Result) -> _Result:
+    def _outcome_of_delivery(self, outcome: Result) -> Result:
         """Return the outcome of a prediction whose outputs could not be delivered, or were cut short by a cancel."""
         if self._delivery.error is not None:
             return Undelivered(self._delivery.error)

@@ -6,6 +6,7 @@ from typing import Any
 
 from geartrain.apis import cog
 from geartrain.domain.predictions.lifecycle import Health
+from geartrain.service.durable.durability import Durability, NotDurable
 from geartrain.service.models.replicas import SetupReport
 from geartrain.service.models.workers import HealthReport
 
@@ -20,6 +21,15 @@ def health_fields(report: HealthReport) -> dict[str, Any]:
         "replicas": report.replicas or None,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def store_fields(durability: Durability | NotDurable) -> dict[str, Any]:
+    """Return whether the store has answered lately; nothing where there is none."""
+    if isinstance(durability, NotDurable):
+        return {}
+    if durability.fault:
+        return {"store": {"status": "unavailable", "error": durability.fault}}
+    return {"store": {"status": "available"}}
 
 
 def _setup(report: SetupReport, health: Health) -> dict[str, Any] | None:

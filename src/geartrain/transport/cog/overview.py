@@ -16,12 +16,13 @@ from geartrain.domain.cog_version import COG_VERSION
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.transport.cog.api import json_answer
 from geartrain.transport.cog.docs_page import docs_page
-from geartrain.transport.cog.health import health_fields
+from geartrain.transport.cog.health import health_fields, store_fields
 from geartrain.transport.routing import Params
 from geartrain.transport.tasks import Request
 from geartrain.transport.wire.exchange import Answer, Decision, Head
 
 if TYPE_CHECKING:
+    from geartrain.service.durable.durability import Durability, NotDurable
     from geartrain.service.models.catalogue import Catalogue
     from geartrain.service.models.entry import ModelEntry
     from geartrain.service.models.workers import HealthReport
@@ -40,9 +41,10 @@ _WORST_FIRST: Final = (
 class Overview:
     """What the server says about all of its models together."""
 
-    def __init__(self, catalogue: Catalogue, *, has_shutdown: bool) -> None:
+    def __init__(self, catalogue: Catalogue, *, has_shutdown: bool, durability: Durability | NotDurable) -> None:
         self._catalogue = catalogue
         self._has_shutdown = has_shutdown
+        self._durability = durability
 
     def discover(self, head: Head, _params: Params) -> Decision:
         """`GET /`: where each model is."""
@@ -66,7 +68,7 @@ class Overview:
             "status": _worst(reports),
             "models": {entry.name: health_fields(report) for entry, report in zip(wanted, reports, strict=True)},
         }
-        return json_answer(cog.encode_health({**body, **cog.versions(__version__)}))
+        return json_answer(cog.encode_health({**body, **store_fields(self._durability), **cog.versions(__version__)}))
 
     async def status(self, _request: Request) -> Answer:
         """`GET /health-check` for a client that may not read more."""

@@ -72,15 +72,15 @@ class PredictionEndpoints:
 
     def __init__(self, find: FindModel, options: CogOptions, bodies: LargeBodies) -> None:
         """`find` returns the model of a path; it may raise `GeartrainError`. `bodies` reads large ones."""
-        self._find = find
+        self.find = find
         self.bodies = bodies
-        self._options = options
+        self.max_body = options.max_body
         self._refuse_size = size_refusal(COG)
         self.streams = EventStreams(quiet=options.quiet)
 
     def create(self, head: Head, params: Params) -> Decision:
         """Make a prediction; not idempotent. With `id` in the path: make it, or tell how the live one stands."""
-        model = self._find(params)
+        model = self.find(params)
         headers = read_headers(head.headers)
         wish = PredictionWish(model, headers, params.get("id", _NO_URL_ID))
         if not headers.has_json:
@@ -88,7 +88,7 @@ class PredictionEndpoints:
                 return self._create_from_form(head, wish)
             if head.length not in {NO_BODY, UNKNOWN_LENGTH} or headers.media_type:
                 return COG.refuse(wrong_type(headers.media_type))
-        return Accepted(self._exchange(wish), self._options.max_body, self._refuse_size)
+        return Accepted(self._exchange(wish), self.max_body, self._refuse_size)
 
     def cancel(self, head: Head, params: Params) -> Decision:
         """Ask for the end of a live prediction: 200 at once, 404 if there is none."""
@@ -128,14 +128,14 @@ class PredictionEndpoints:
                 on_abandoned=exchange.abandon,
             )
 
-        return AcceptedInParts(new_exchange, self._options.max_body, self._refuse_size)
+        return AcceptedInParts(new_exchange, self.max_body, self._refuse_size)
 
     def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
         return partial(PredictionExchange, self, wish)
 
     def _tables(self, params: Params) -> tuple[Predictions, ...]:
         """Return the predictions of the model; none where there is no such model any more."""
-        model = self._find(params)
+        model = self.find(params)
         try:
             return (model.predictions,)
         except GeartrainError:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.versions import is_version
+from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.cog.api import COG, CogOptions
 from geartrain.transport.cog.docs_page import REFERENCE, docs_file
+from geartrain.transport.cog.durable import DurablePredictionEndpoints, DurableTrainingEndpoints
 from geartrain.transport.cog.overview import Overview
-from geartrain.transport.cog.predictions import PredictionEndpoints
+from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints
 from geartrain.transport.cog.reference import ReferenceEndpoint
 from geartrain.transport.cog.system import FindSystem, SystemEndpoints, at_once, path_prefix, shutdown
 from geartrain.transport.cog.trainings import TrainingEndpoints
@@ -37,31 +39,62 @@ def shutdown_route(shut_down: Callable[[], None], options: CogOptions) -> Route:
 
 
 def cog_routes(
-    catalogue: Catalogue | None, trainings: Trainings | None, options: CogOptions, *, bodies: LargeBodies
+    catalogue: Catalogue | None,
+    trainings: Trainings | None,
+    options: CogOptions,
+    *,
+    bodies: LargeBodies,
+    durability: Durability | NotDurable = NOT_DURABLE,
 ) -> list[Route]:
     """Return all routes: of the default model of the catalogue, of trainings, or of both at the root.
 
     Of several models without a default there is an overview at the root.
     """
     routes: list[Route] = []
+    runs = _Runs(options, bodies, durability)
     name = None if catalogue is None else catalogue.default_model
     if catalogue is not None:
-        routes += _models(catalogue, options, bodies)
+        routes += _models(catalogue, options, runs)
         if name is None:
-            return routes + _overview(catalogue, options) + _reference(catalogue, trainings, options)
+            return routes + _overview(catalogue, options, durability) + _reference(catalogue, trainings, options)
     model = None if catalogue is None else catalogue.refer_default()
     title = name or ("" if trainings is None else trainings.ref.entry.name)
-    system = SystemEndpoints(title, model, trainings, has_shutdown=options.has_shutdown)
+    system = SystemEndpoints(title, model, trainings, has_shutdown=options.has_shutdown, durability=durability)
     routes += _system("", lambda _params: system, options) + _reference(catalogue, trainings, options)
     if trainings is not None:
-        routes += _runs("/trainings", TrainingEndpoints(trainings, options, bodies))
+        routes += runs.of_trainings(trainings)
     if model is not None:
-        routes += _runs("/predictions", PredictionEndpoints(lambda _params: model, options, bodies))
+        routes += runs.of_predictions("", lambda _params: model)
     return routes
 
 
 def _route(methods: tuple[str, ...], path: str, begin: Begin, *, scope: Scope) -> Route:
     return Route(methods, path, begin, COG, scope, protocol="cog" if scope == "predict" else "system")
+
+
+class _Runs:
+    """Makes the routes of predictions and trainings, with a store or without."""
+
+    def __init__(self, options: CogOptions, bodies: LargeBodies, durability: Durability | NotDurable) -> None:
+        self._options = options
+        self._bodies = bodies
+        self.durability = durability
+
+    def of_predictions(self, prefix: str, find: FindModel) -> list[Route]:
+        """Return the routes of a model's predictions."""
+        path, durability = prefix + "/predictions", self.durability
+        if isinstance(durability, NotDurable):
+            return _runs(path, PredictionEndpoints(find, self._options, self._bodies))
+        endpoints = DurablePredictionEndpoints(find, self._options, self._bodies, durability=durability)
+        return [*_runs(path, endpoints), _route(GET, path, endpoints.list, scope="read")]
+
+    def of_trainings(self, trainings: Trainings) -> list[Route]:
+        """Return the routes of trainings."""
+        path, durability = "/trainings", self.durability
+        if isinstance(durability, NotDurable):
+            return _runs(path, TrainingEndpoints(trainings, self._options, self._bodies))
+        endpoints = DurableTrainingEndpoints(trainings, self._options, self._bodies, durability=durability)
+        return [*_runs(path, endpoints), _route(GET, path, endpoints.list, scope="read")]
 
 
 def _runs(path: str, endpoints: PredictionEndpoints) -> list[Route]:
@@ -106,20 +139,20 @@ def _reference(catalogue: Catalogue | None, trainings: Trainings | None, options
     return [Route(GET, REFERENCE, begin, COG, "read", subject="all" if is_of_all else "model")]
 
 
-def _models(catalogue: Catalogue, options: CogOptions, bodies: LargeBodies) -> list[Route]:
+def _models(catalogue: Catalogue, options: CogOptions, runs: _Runs) -> list[Route]:
     """Return the list of models and Cog's API of each of them, of its default version and of every version."""
-    pages = _Pages(catalogue)
-    overview = Overview(catalogue, has_shutdown=options.has_shutdown)
+    pages = _Pages(catalogue, runs.durability)
+    overview = Overview(catalogue, has_shutdown=options.has_shutdown, durability=runs.durability)
     routes = [Route(GET, "/models", overview.list_models, COG, "read", subject="all")]
     for prefix in (_MODEL, _VERSION):
         routes += _system(prefix, pages.find, options)
         routes.append(_route(GET, prefix, at_once(SystemEndpoints.discover, pages.find), scope="open"))
-        routes += _runs(prefix + "/predictions", PredictionEndpoints(pages.refer, options, bodies))
+        routes += runs.of_predictions(prefix, pages.refer)
     return routes
 
 
-def _overview(catalogue: Catalogue, options: CogOptions) -> list[Route]:
-    overview = Overview(catalogue, has_shutdown=options.has_shutdown)
+def _overview(catalogue: Catalogue, options: CogOptions, durability: Durability | NotDurable) -> list[Route]:
+    overview = Overview(catalogue, has_shutdown=options.has_shutdown, durability=durability)
     hints = ("/predictions", "/predictions/{rest*}", "/trainings", "/trainings/{rest*}", "/openapi.json")
     return [
         _route(GET, "/", overview.discover, scope="open"),
@@ -140,8 +173,9 @@ def _overview(catalogue: Catalogue, options: CogOptions) -> list[Route]:
 class _Pages:
     """Finds models by the names and versions in paths."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, durability: Durability | NotDurable) -> None:
         self._catalogue = catalogue
+        self._durability = durability
         self._pages: dict[tuple[str, str], SystemEndpoints] = {}
 
     def refer(self, params: Params) -> ModelRef:
@@ -159,5 +193,7 @@ class _Pages:
         key = (name, model.version)
         if key not in self._pages:
             prefix = path_prefix(name, version)
-            self._pages[key] = SystemEndpoints(name, model, None, prefix=prefix, has_shutdown=False)
+            self._pages[key] = SystemEndpoints(
+                name, model, None, prefix=prefix, has_shutdown=False, durability=self._durability
+            )
         return self._pages[key]

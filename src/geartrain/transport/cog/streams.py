@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from geartrain.apis import sse
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.events import Completed, EventsDroppedError
+from geartrain.domain.predictions.events import LAST, EventsDroppedError
 from geartrain.service.readers import EventReader, LaggedError, replay_start
 from geartrain.transport.wire.exchange import ClientGoneError
 
@@ -124,7 +124,7 @@ class EventStream:
                 return
             self._written_at = self._loop.time()
             if events:
-                over = type(events[-1]) is Completed
+                over = type(events[-1]) in LAST
                 for piece in sse.encode_events(self._prediction, events):
                     await stream.write(piece)  # waits while the client does not read
             else:

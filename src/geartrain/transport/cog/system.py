@@ -12,13 +12,14 @@ from geartrain.apis import cog, openapi
 from geartrain.authoring import __version__
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.signature.types import Signature
+from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.interface import Interface
 from geartrain.service.models.trainings import Trainings
 from geartrain.service.models.waking import when_loaded
 from geartrain.transport.cog.api import json_answer
 from geartrain.transport.cog.docs_page import docs_page
-from geartrain.transport.cog.health import health_fields
+from geartrain.transport.cog.health import health_fields, store_fields
 from geartrain.transport.errors import error_headers
 from geartrain.transport.routing import Begin, Params
 from geartrain.transport.tasks import Endpoint, Request
@@ -36,6 +37,7 @@ class SystemEndpoints:
         *,
         prefix: str = "",
         has_shutdown: bool = False,
+        durability: Durability | NotDurable = NOT_DURABLE,
     ) -> None:
         """`name` is that of the model. `prefix`: what stands before its paths."""
         if predictions is not None:
@@ -50,6 +52,7 @@ class SystemEndpoints:
         self._trainings = trainings
         self._prefix = prefix
         self._has_shutdown = has_shutdown
+        self._durability = durability
         self._openapi: dict[tuple[Interface | None, str], bytes] = {}  # the latest, by interface and prefix
 
     def discover(self, head: Head) -> Answer:
@@ -60,9 +63,8 @@ class SystemEndpoints:
 
     async def health_check(self, _head: Head) -> Answer:
         """`GET /health-check`: always 200, the status is in the body."""
-        return json_answer(
-            cog.encode_health({**health_fields(await self._model.report()), **cog.versions(__version__)})
-        )
+        fields = {**health_fields(await self._model.report()), **store_fields(self._durability)}
+        return json_answer(cog.encode_health({**fields, **cog.versions(__version__)}))
 
     async def status(self, _head: Head) -> Answer:
         """`GET /health-check` for a client that may not read more."""

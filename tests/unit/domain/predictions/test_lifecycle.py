@@ -71,6 +71,11 @@ def test_health(current: Health, wanted: Health) -> None:
 
 
 EXECUTION_STEPS = {
+    (E.ADMITTED, E.CLAIMING),
+    (E.CLAIMING, E.PREPARING),
+    (E.CLAIMING, E.WAITING),
+    (E.CLAIMING, E.ASSIGNED),
+    (E.CLAIMING, E.OVER),
     (E.ADMITTED, E.PREPARING),
     (E.ADMITTED, E.WAITING),
     (E.ADMITTED, E.ASSIGNED),

@@ -1,0 +1,102 @@
+"""The options of `geartrain serve` for the store of predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from geartrain.cli.options import parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from geartrain.project.variables import Variables
+    from geartrain.server import StoreOptions
+
+STORE: Final = "Store"  # a group of options in `geartrain serve --help`
+DEFAULT_KEEP: Final = 86_400.0
+DEFAULT_MAX_BYTES: Final = 1_000_000_000
+DEFAULT_LEASE: Final = 15.0
+DEFAULT_ATTEMPTS: Final = 3
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Where predictions are kept that have an id or are answered with 202, so that they outlive the server: "
+        "sqlite:///PATH, or postgres://USER@HOST/DATABASE. GEARTRAIN_STORE says the same.",
+        rich_help_panel=STORE,
+    ),
+]
+StoreKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keys that stored inputs are encrypted with, 32 bytes in base64 on each line; the first one encrypts. "
+        "GEARTRAIN_STORE_KEY_FILE says the same.",
+        rich_help_panel=STORE,
+    ),
+]
+StoreKeep = Annotated[
+    float,
+    typer.Option(
+        parser=parse_duration,
+        metavar="TIME",
+        show_default=False,
+        help="How long a finished prediction stays in the store; 24h by default.",
+        rich_help_panel=STORE,
+    ),
+]
+StoreSize = Annotated[
+    int,
+    typer.Option(
+        parser=parse_size,
+        metavar="SIZE",
+        show_default=False,
+        help="How large finished predictions may be together; the oldest go first. 1GB by default.",
+        rich_help_panel=STORE,
+    ),
+]
+Lease = Annotated[
+    float,
+    typer.Option(
+        parser=parse_duration,
+        metavar="TIME",
+        show_default=False,
+        help="After how long without a sign of life another server takes up what this one had accepted; 15s by "
+        "default.",
+        rich_help_panel=STORE,
+    ),
+]
+Attempts = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="How often an accepted prediction is run at most when its server is lost each time.",
+        rich_help_panel=STORE,
+    ),
+]
+
+
+Bounds = tuple[float, int, float, int]
+"""How long and how large, the lease, and the attempts, as the options say."""
+
+
+def read(url: str | None, key_file: Path | None, variables: Variables, *, bounds: Bounds) -> StoreOptions:
+    """Return where predictions are kept: an option comes before its variable. Raises BadParameter."""
+    from geartrain.server import StoreOptions
+
+    keep, max_bytes, lease, attempts = bounds
+    if not lease:
+        raise typer.BadParameter("--lease is 0; write a time such as 15s")
+    named = variables.store_key_file
+    return StoreOptions(
+        url=url or variables.store or "",
+        key_file=key_file or (None if named is None else Path(named)),
+        keep=keep,
+        max_bytes=max_bytes,
+        lease=lease,
+        attempts=attempts,
+    )

@@ -1,0 +1,158 @@
+"""The store as the service uses it: the runs that this server holds rows for, and the predictions of all servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.ledger import Key, Page, Retention, Row, RowFilter, RowState
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.service.durable.history import restore
+from geartrain.service.durable.runs import DurableRun, as_unavailable
+from geartrain.service.ledger import StorePort
+
+T = TypeVar("T")
+
+STORE_FAULTS: Final = frozenset({Code.STORE_UNAVAILABLE, Code.STORE_VERSION, Code.NO_STORAGE})
+_DAY: Final = 86_400.0
+
+
+class DurableSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator decides of a store. Times in seconds.
+
+    Attributes:
+        lease: after how long without a sign of life other servers take over what this one runs.
+        attempts: how often an accepted prediction is run at most, the first time included.
+        retention: how long predictions that have ended are kept.
+        has_key: whether the operator has given a key that inputs are encrypted with.
+    """
+
+    lease: float = 15.0
+    attempts: int = 3
+    retention: Retention = Retention(_DAY, 1_000_000_000)
+    has_key: bool = False
+
+
+class NotDurable:
+    """In place of a store: predictions are known to this server, and end with it."""
+
+
+NOT_DURABLE: Final = NotDurable()
+
+
+class Durability:
+    """The predictions that a store knows; see `Runs`. Nothing of it is asked for a prediction that nobody names."""
+
+    def __init__(
+        self, store: StorePort, *, owner: str, settings: DurableSettings, encode_end: Callable[[Prediction], bytes]
+    ) -> None:
+        """`owner`: the name of this server process, which no other one has ever had.
+
+        `encode_end` makes the body of the webhook that tells of an end.
+        """
+        self.store = store
+        self.owner = owner
+        self.settings = settings
+        self.encode_end = encode_end
+        self.is_leaving = False
+        self.fault = ""  # why the store gave no answer to the last call, a sentence; empty if it did
+        self.runs: dict[Key, DurableRun] = {}
+        self._by_prediction: dict[Prediction, DurableRun] = {}
+        self.telling: dict[Key, asyncio.Future[None]] = {}  # the webhooks before the last one of a prediction
+        self.on_run_over: Callable[[DurableRun], None] = lambda _run: None
+        self.on_delivery: Callable[[], None] = lambda: None
+        self._ends: set[asyncio.Future[None]] = set()
+
+    # for the runs
+
+    def note(self, error: GeartrainError | None) -> None:
+        """Remember whether the store has answered, for the health of the server."""
+        if error is None:
+            self.fault = ""
+        elif error.code in STORE_FAULTS:
+            self.fault = error.message
+
+    def add(self, run: DurableRun) -> None:
+        """Know a run, whose row is being written."""
+        self.runs[run.key] = self._by_prediction[run.prediction] = run
+
+    def on_over(self, run: DurableRun) -> None:
+        """Forget a run."""
+        self._by_prediction.pop(run.prediction, None)
+        if self.runs.get(run.key) is run:
+            del self.runs[run.key]
+        self.on_run_over(run)
+
+    def ends(self, writing: Coroutine[Any, Any, None]) -> None:
+        """Write an end, in a task of its own."""
+        task = asyncio.ensure_future(writing)
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
+
+    def follow(self, key: Key, telling: asyncio.Future[None]) -> None:
+        """Let the webhook that tells of an end wait for those that come before it."""
+        self.telling[key] = telling
+        telling.add_done_callback(lambda _done: self.telling.pop(key, None))
+
+    # for the transports
+
+    def run_of(self, prediction: Prediction) -> DurableRun | None:
+        """Return the run of a live prediction, None if the store does not know it."""
+        return self._by_prediction.get(prediction)
+
+    async def find_row(self, key: Key) -> Row | None:
+        """See `LedgerPort.find`."""
+        return await self._answer(self.store.ledger.find(key))
+
+    async def find(self, key: Key, *, history: int) -> tuple[Row, Prediction] | None:
+        """Return what the store knows of a prediction, None if it knows nothing of it.
+
+        `history`: the events that are kept for late readers. Raises `GeartrainError` as the store does.
+        """
+        row = await self.find_row(key)
+        if row is None:
+            return None
+        return row, await self.restore(row, history=history)
+
+    async def restore(self, row: Row, *, history: int) -> Prediction:
+        """Return the prediction of a row."""
+        parts = await self._answer(self.store.ledger.read_events(row.ownership))
+        return restore(row, parts, history=history)
+
+    async def cancel(self, key: Key) -> bool:
+        """Ask for the end of a prediction, wherever it runs; return whether there is one that has not ended."""
+        row = await self._answer(self.store.ledger.cancel(key))
+        return row is not None and row.state is not RowState.ENDED
+
+    async def list_rows(self, rows: RowFilter, *, limit: int, cursor: str) -> Page:
+        """See `LedgerPort.list_rows`."""
+        return await self._answer(self.store.ledger.list_rows(rows, limit=limit, cursor=cursor))
+
+    async def _answer(self, call: Coroutine[Any, Any, T]) -> T:
+        try:
+            found = await call
+        except GeartrainError as error:
+            self.note(error)
+            raise as_unavailable(error) from error
+        self.note(None)
+        return found
+
+    # its end
+
+    def leave(self) -> None:
+        """From now on, what has not succeeded is left to the next server."""
+        self.is_leaving = True
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until every end is written, at most so many seconds; what is not is left to the next server."""
+        if self._ends:
+            await asyncio.wait(tuple(self._ends), timeout=seconds)
+        late = tuple(self._ends)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)

@@ -1,0 +1,126 @@
+"""Writes what happens to a prediction into its row: checkpoints while it runs, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from geartrain.domain.errors import GeartrainError
+from geartrain.domain.predictions.events import LAST, Event
+from geartrain.domain.predictions.ledger import Checkpoint, Delivery, End, Hold, Ownership
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.service.durable.history import encode_end, encode_events
+from geartrain.service.ledger import StorePort
+
+CHECKPOINT_INTERVAL: Final = 0.5  # seconds: the least time between two checkpoints of a run
+_PAUSE: Final = 0.1  # seconds before an end that could not be written is tried again; doubled each time
+_LONGEST_PAUSE: Final = 2.0
+_PATIENCE: Final = 5.0  # seconds for which a client waits for an end that cannot be written
+
+Note = Callable[[GeartrainError | None], None]
+
+
+class HistoryWriter:
+    """The events of one run, in parts. A part that could not be written is written again, as the same part."""
+
+    def __init__(self, store: StorePort, ownership: Ownership, prediction: Prediction, *, note: Note) -> None:
+        """`note` hears whether the store has answered."""
+        self._store = store
+        self._ownership = ownership
+        self._prediction = prediction
+        self._note = note
+        self._heed: tuple[Callable[[Hold], None], ...] = ()  # whoever hears what the store says at a checkpoint
+        self._events: list[Event] = []  # of no part yet
+        self._part = b""  # that is being written, or could not be
+        self._parts = 0  # that are written
+        self._timer: asyncio.TimerHandle | None = None  # until the next checkpoint
+        self._writing: asyncio.Future[None] | None = None
+        prediction.log.listen(self._on_event)
+
+    # while it runs
+
+    def begin_checkpoints(self, heed: Callable[[Hold], None]) -> None:
+        """Write while it runs, too; `heed` hears what the store says of the row."""
+        self._heed = (heed,)
+
+    def stop_checkpoints(self) -> None:
+        """Begin no further one."""
+        self._heed = ()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_event(self, event: Event) -> None:
+        if type(event) in LAST:
+            return
+        self._events.append(event)
+        if self._heed and self._timer is None and self._writing is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(CHECKPOINT_INTERVAL, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._writing = asyncio.ensure_future(self._checkpoint())
+
+    async def _checkpoint(self) -> None:
+        try:
+            hold = await self._write_part()
+        except GeartrainError as error:
+            self._note(error)
+        else:
+            for heed in self._heed:
+                heed(hold)
+        self._writing = None
+        if self._heed and (self._events or self._part):
+            self._wait()
+
+    async def _write_part(self) -> Hold:
+        if not self._part:
+            self._part, self._events = encode_events(self._events), []
+        prediction = self._prediction
+        checkpoint = Checkpoint(prediction.status, prediction.started_at, self._part, self._parts)
+        hold = await self._store.ledger.checkpoint(self._ownership, checkpoint)
+        self._part = b""
+        self._parts += 1
+        return hold
+
+    # at its end
+
+    async def finish(self, draft: Prediction, deliveries: tuple[Delivery, ...], *, for_ever: bool) -> Hold:
+        """Write the end that a draft of the prediction has reached, trying until it is written.
+
+        Unless `for_ever`, it raises what the store raises when a client has waited too long.
+        """
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
+        clock, pause = asyncio.get_running_loop().time, _PAUSE
+        limit = clock() + _PATIENCE
+        end = End(
+            status=draft.status,
+            completed_at=draft.created_at if draft.completed_at is None else draft.completed_at,
+            started_at=draft.started_at,
+            error=draft.error or "",
+            events=encode_end(self._events, self._prediction, draft),
+            deliveries=deliveries,
+        )
+        while True:
+            try:
+                hold = await self._try(end)
+            except GeartrainError as error:
+                self._note(error)
+                if not for_ever and clock() > limit:
+                    raise
+            else:
+                self._note(None)
+                return hold
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _try(self, end: End) -> Hold:
+        if self._part and await self._write_part() is Hold.FENCED:
+            return Hold.FENCED
+        return await self._store.ledger.finish(self._ownership, msgspec.structs.replace(end, part=self._parts))

@@ -1,0 +1,211 @@
+"""One run of a prediction that a store knows: what is written of it, from the claim of its id to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.ledger import (
+    ClaimResult,
+    Delivery,
+    Hold,
+    Key,
+    Ownership,
+    Row,
+)
+from geartrain.domain.predictions.lifecycle import StateMachine
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.webhook import Webhook
+from geartrain.service.durable.history_writer import HistoryWriter
+from geartrain.service.ledger import StorePort
+from geartrain.service.scheduling.durable import DurableExecution
+
+logger = logging.getLogger(__name__)
+
+FENCED: Final = "Another server has taken this prediction over; its state there is the one that counts."
+
+
+class RunState(StrEnum):
+    """Where the run of a durable prediction stands."""
+
+    CLAIMING = "claiming"  # its row is being written
+    REFUSED = "refused"  # the id is not free, or the store gives no answer
+    HELD = "held"  # the row is this server's
+    ENDING = "ending"  # the end is being written
+    LEFT = "left"  # it stays in the store as it is, for the next server
+    ENDED = "ended"  # the end is written
+    LOST = "lost"  # another server has the row, or none could be had to write the end
+
+
+_S = RunState
+
+RUN_STEPS: Final[dict[RunState, frozenset[RunState]]] = {
+    _S.CLAIMING: frozenset({_S.HELD, _S.REFUSED}),
+    _S.HELD: frozenset({_S.ENDING, _S.LEFT}),
+    _S.ENDING: frozenset({_S.ENDED, _S.LOST, _S.LEFT}),
+    _S.REFUSED: frozenset(),
+    _S.LEFT: frozenset(),
+    _S.ENDED: frozenset(),
+    _S.LOST: frozenset(),
+}
+_KNOWN: Final = frozenset({_S.HELD, _S.ENDING, _S.ENDED})
+
+
+class Runs(Protocol):
+    """What the runs of one server share."""
+
+    store: StorePort
+    is_leaving: bool  # the server ends
+
+    def note(self, error: GeartrainError | None) -> None:
+        """Hear whether the store has answered."""
+
+    def encode_end(self, prediction: Prediction) -> bytes:
+        """Return the body of the webhook that tells of the end."""
+
+    def on_over(self, run: DurableRun) -> None:
+        """A run is over: its readers have been told."""
+
+    def ends(self, writing: Coroutine[Any, Any, None]) -> None:
+        """Have an end written; the server waits for it when it ends."""
+
+    def on_delivery(self) -> None:
+        """There is a webhook to be delivered."""
+
+
+def as_unavailable(error: Exception) -> Exception:
+    """Return an error as clients are told it: a store that is full may have room again, as one that is down is back."""
+    if isinstance(error, GeartrainError) and error.code is Code.NO_STORAGE:
+        return GeartrainError(Code.STORE_UNAVAILABLE, error.message, retry_after=error.retry_after)
+    return error
+
+
+class DurableRun:
+    """Moves through the states of `RUN_STEPS`, and has the row written.
+
+    `made` is done when the row is this server's, or is not: it gives None, or the row of another prediction that has
+    the id, or raises `GeartrainError`.
+    """
+
+    key: Key
+    prediction: Prediction
+    execution: DurableExecution
+    ownership: Ownership  # once the row is held
+
+    def __init__(self, runs: Runs, *, is_accepted: bool, webhook: tuple[Webhook, ...]) -> None:
+        """`webhook`: the receivers that are told of the end. Nothing is written before `live`."""
+        self.is_accepted = is_accepted
+        self.made: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
+        self._runs = runs
+        self._state = StateMachine("the run of a durable prediction", RUN_STEPS, _S.CLAIMING)
+        self._webhook = webhook
+        self._history: HistoryWriter
+
+    @property
+    def state(self) -> RunState:
+        """Where it stands."""
+        return self._state.state
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the row is this server's, so that clients may be told of the prediction."""
+        return self.state in _KNOWN
+
+    @property
+    def is_leaving(self) -> bool:
+        """See `RunPort.is_leaving`."""
+        return self._runs.is_leaving and self.is_accepted
+
+    # its beginning
+
+    def live(self, key: Key, execution: DurableExecution) -> None:
+        """The prediction has its place, and waits for the row."""
+        self.key, self.execution, self.prediction = key, execution, execution.prediction
+        execution.claim()
+
+    async def claim(self, ask: Awaitable[ClaimResult], then: Callable[[], None]) -> None:
+        """Have the row written by `ask`; call `then` when it is this server's."""
+        try:
+            result = await ask
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            if isinstance(error, GeartrainError):
+                self._runs.note(error)
+            self._refuse()
+            self.made.set_exception(as_unavailable(error))
+            self.made.exception()  # its client may have left
+            return
+        self._runs.note(None)
+        if result.is_granted:
+            self.hold(result.row.ownership)
+            then()
+            self.made.set_result(None)
+        else:
+            self._refuse()
+            self.made.set_result(result.row)
+
+    def _refuse(self) -> None:
+        self._close(_S.REFUSED)
+        self.execution.drop()
+
+    def hold(self, ownership: Ownership) -> None:
+        """The row is this server's."""
+        self._state.step(_S.HELD)
+        self.ownership = ownership
+        self._history = HistoryWriter(self._runs.store, ownership, self.prediction, note=self._runs.note)
+        if self.is_accepted:
+            self._history.begin_checkpoints(self.heed)
+
+    def heed(self, hold: Hold) -> None:
+        """Do what the store says of the row: stop, if somebody has asked for that, or if it has another owner."""
+        if hold is not Hold.HELD:
+            self.execution.cancel()
+
+    # its end
+
+    def leave(self) -> None:
+        """See `RunPort.leave`."""
+        self._history.stop_checkpoints()
+        self._close(_S.LEFT)
+        self.prediction.release()
+
+    def end(self, draft: Prediction) -> None:
+        """See `RunPort.end`."""
+        self._history.stop_checkpoints()
+        self._state.step(_S.ENDING)
+        self._runs.ends(self._end(draft))
+
+    async def _end(self, draft: Prediction) -> None:
+        deliveries = tuple([Delivery(webhook, self._runs.encode_end(draft)) for webhook in self._webhook])
+        fields = {"model": self.key.model, "prediction_id": self.key.id}
+        try:
+            hold = await self._history.finish(draft, deliveries, for_ever=self.is_accepted)
+        except asyncio.CancelledError:
+            self._close(_S.LEFT)
+            self.prediction.release()
+            raise
+        except GeartrainError as error:
+            logger.warning("the end of a prediction could not be written", extra={**fields, "reason": error.message})
+            self._close(_S.LOST)
+            self.prediction.end_as(draft)  # its client waits for it
+            return
+        if hold is Hold.FENCED:
+            logger.warning("a prediction has ended that another server has taken over", extra=fields)
+            self._close(_S.LOST)
+            if self.is_accepted:
+                self.prediction.release()
+            else:
+                at = draft.completed_at or draft.created_at
+                self.prediction.fail(FENCED, at=at, code=Code.STORE_UNAVAILABLE)
+            return
+        self._close(_S.ENDED)
+        self.prediction.end_as(draft)
+        if deliveries:
+            self._runs.on_delivery()
+
+    def _close(self, state: RunState) -> None:
+        self._state.step(state)
+        self._runs.on_over(self)

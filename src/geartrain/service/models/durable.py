@@ -1,0 +1,261 @@
+"""Making a prediction that a store knows, and making it again of what the store has of it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.predictions.ledger import Claim, ClaimResult, Key, Row, Submission
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
+from geartrain.domain.predictions.webhook import Webhook
+from geartrain.service.durable.durability import Durability
+from geartrain.service.durable.runs import DurableRun
+from geartrain.service.models.admission import Admission, NewPrediction
+from geartrain.service.scheduling.durable import DurableExecution
+from geartrain.service.scheduling.preparation import NO_ATTACHMENTS, Attachment, Attachments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from geartrain.domain.predictions.ledger import Retry
+    from geartrain.service.models.predictions import Executions
+    from geartrain.service.models.workers import Workers
+    from geartrain.service.ports import AttachmentStorePort
+    from geartrain.service.scheduling.scheduler import Scheduler
+    from geartrain.service.webhooks import Webhooks
+
+
+class _Outbound(Protocol):
+    def new_attachments(self) -> AttachmentStorePort:
+        """Return what takes files."""
+
+
+class _Settings(Protocol):
+    @property
+    def noun(self) -> str:
+        """What its runs are called."""
+
+    @property
+    def retry(self) -> Retry:
+        """Whether they run again after their server was lost."""
+
+
+class DeploymentPort(Protocol):
+    """What a durable prediction needs of the deployment that runs it."""
+
+    name: str
+    version: str
+    executions: Executions
+    scheduler: Scheduler
+    workers: Workers
+
+    @property
+    def settings(self) -> _Settings:
+        """How it is served."""
+
+    @property
+    def outbound(self) -> _Outbound:
+        """The outside world."""
+
+    @property
+    def admission(self) -> Admission:
+        """The check of requests."""
+
+    def admit(self, new: NewPrediction, echo: bytes, make: Callable[..., DurableExecution]) -> DurableExecution:
+        """Give a prediction its place."""
+
+    def webhooks(self) -> Webhooks:
+        """Return what sends its webhooks."""
+
+
+_decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_NO_LIMIT: Final = 1 << 62  # of a queue: what was accepted once is not refused again
+_NO_KEY: Final = (
+    "is a secret, and the input of an accepted prediction is stored: start the server with --store-key-file, which "
+    "encrypts it, or leave out `Prefer: respond-async`"
+)
+
+
+class _StoredFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file that came with a request; see `Attachment`."""
+
+    name: str
+    index: int
+    file_name: str
+    content: bytes
+
+
+class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
+    """What is stored of an accepted request: all that its run needs. `version` is the one that it names, if it does."""
+
+    input: bytes
+    context: dict[str, str] | None = None
+    webhook: Webhook | None = None
+    output_prefix: str | None = None
+    version: str = ""
+    request: RequestContext = NO_REQUEST
+    files: tuple[_StoredFile, ...] = ()
+
+
+NOTHING_STORED: Final = StoredRequest(b"{}")
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(StoredRequest).decode
+
+
+def read_request(request: bytes) -> StoredRequest:
+    """Decode what `create_durable` has stored."""
+    return _decode(request)
+
+
+def key_of(deployment: DeploymentPort, prediction_id: str) -> Key:
+    """Return what the row of a prediction is found by."""
+    return Key(table_of(deployment.name, deployment.settings.noun), prediction_id)
+
+
+def table_of(model: str, noun: str) -> str:
+    """Return the table of ids of a model: its trainings have one of their own."""
+    return model if noun == "prediction" else f"{noun}s/{model}"
+
+
+def create_durable(
+    deployment: DeploymentPort, durability: Durability, new: NewPrediction, *, values: dict[str, Any] | None
+) -> Prediction:
+    """Make a prediction live that begins when its row is written. Raises as `Deployment.create`.
+
+    Whoever answers its client waits for that first: see `DurableRun.made`.
+    """
+    if new.accepted:
+        _check_secrets(deployment, durability, new)
+    run = _admit(deployment, durability, new)
+    ask = _ask(deployment, durability, new, run=run)
+    durability.ends(run.claim(ask, lambda: _begin(deployment, durability, new, run=run, values=values)))
+    return run.prediction
+
+
+def resume(
+    deployment: DeploymentPort, durability: Durability, row: Row, *, stored: StoredRequest, attachments: Attachments
+) -> DurableRun:
+    """Make a prediction live again that was taken over. Raises as `Deployment.create`."""
+    new = NewPrediction(
+        input=stored.input,
+        id=row.ownership.key.id,
+        context=stored.context,
+        created_at=row.created_at,
+        keep=True,
+        accepted=True,
+        webhook=stored.webhook,
+        output_prefix=stored.output_prefix,
+        background=True,
+        queue=_NO_LIMIT,
+        request=stored.request,
+        attachments=attachments,
+    )
+    deployment.workers.check_ready()
+    values = deployment.admission.check(new)
+    run = _admit(deployment, durability, new)
+    run.hold(row.ownership)
+    run.made.set_result(None)
+    _begin(deployment, durability, new, run=run, values=values)
+    return run
+
+
+def _admit(deployment: DeploymentPort, durability: Durability, new: NewPrediction) -> DurableRun:
+    """Give a prediction its place, where it waits for its row."""
+    if deployment.executions.is_closed:
+        noun = deployment.settings.noun
+        raise GeartrainError(Code.SHUTTING_DOWN, f"The server is shutting down and takes no new {noun}s.")
+    webhook = () if new.webhook is None or "completed" not in new.webhook.events else (new.webhook,)
+    run = DurableRun(durability, is_accepted=new.accepted, webhook=webhook)
+    make = functools.partial(DurableExecution, run=run)
+    execution = deployment.admit(new, deployment.admission.echo(new), make)
+    run.live(key_of(deployment, execution.prediction.id), execution)
+    durability.add(run)
+    return run
+
+
+def _begin(
+    deployment: DeploymentPort,
+    durability: Durability,
+    new: NewPrediction,
+    *,
+    run: DurableRun,
+    values: dict[str, Any] | None,
+) -> None:
+    """Run what has its row now."""
+    if new.webhook is not None and new.webhook.events:
+        with deployment.scheduler.context.traces.telling(run.prediction.record.request):
+            telling = deployment.webhooks().follow_until_end(run.prediction, new.webhook)
+        durability.follow(run.key, telling)
+    run.execution.go_on(values, new.attachments)
+
+
+async def _ask(
+    deployment: DeploymentPort, durability: Durability, new: NewPrediction, *, run: DurableRun
+) -> ClaimResult:
+    """Write the row; what is stored of an accepted prediction has the content of the files that came with it."""
+    prediction = run.prediction
+    claim = Claim(run.key, durability.owner, deployment.version, prediction.created_at, prediction.input)
+    if not new.accepted:
+        return await durability.store.ledger.claim(claim)
+    files = await asyncio.to_thread(_read_files, new.attachments.files) if new.attachments.files else ()
+    request = StoredRequest(new.input, new.context, new.webhook, new.output_prefix, new.version, new.request, files)
+    submission = Submission(
+        _encode(request),
+        has_secret=bool(_secrets(deployment, new)),
+        retry=deployment.settings.retry,
+        attempts=durability.settings.attempts,
+    )
+    return await durability.store.ledger.accept(claim, submission)
+
+
+def _secrets(deployment: DeploymentPort, new: NewPrediction) -> list[str]:
+    """Return the inputs of a request that are secrets."""
+    secrets = deployment.admission.secrets
+    return sorted(set(secrets) & _decode_members(new.input).keys()) if secrets else []
+
+
+def _check_secrets(deployment: DeploymentPort, durability: Durability, new: NewPrediction) -> None:
+    """Raise `INVALID_INPUT` for secrets that would be stored in the clear."""
+    if durability.settings.has_key:
+        return
+    names = _secrets(deployment, new)
+    if names:
+        fields = tuple(FieldError(("body", "input", name), _NO_KEY, "value_error") for name in names)
+        raise GeartrainError(Code.INVALID_INPUT, f"The input `{names[0]}` {_NO_KEY}.", fields=fields)
+
+
+def _read_files(files: tuple[Attachment, ...]) -> tuple[_StoredFile, ...]:
+    """Read the files that came with a request; in a thread."""
+    return tuple(
+        _StoredFile(file.name, file.index, Path(file.path).name, Path(file.path).read_bytes()) for file in files
+    )
+
+
+async def restore_files(deployment: DeploymentPort, stored: StoredRequest) -> Attachments:
+    """Write the files that came with a request again, for its run. Raises `GeartrainError` as the disk does."""
+    if not stored.files:
+        return NO_ATTACHMENTS
+    store = deployment.outbound.new_attachments()
+
+    def write() -> tuple[Attachment, ...]:
+        written = []
+        for kept in stored.files:
+            file = store.open(kept.name, kept.file_name)
+            try:
+                file.write(memoryview(kept.content))
+            finally:
+                file.close()
+            written.append(Attachment(kept.name, file.path, kept.index))
+        return tuple(written)
+
+    try:
+        return Attachments(store, await asyncio.to_thread(write))
+    except BaseException:
+        await store.remove()
+        raise

@@ -1,0 +1,289 @@
+"""Cog's endpoints where a store knows the predictions: what has an id is found after a restart, and runs once."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
+
+import msgspec
+
+from geartrain.apis import cog, cog_lists
+from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.predictions.events import DEFAULT_CAPACITY
+from geartrain.domain.predictions.ledger import Key, Row, RowFilter, RowState
+from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.service.durable.durability import Durability
+from geartrain.service.durable.runs import DurableRun
+from geartrain.service.models.admission import NewPrediction
+from geartrain.service.models.durable import table_of
+from geartrain.transport.cog.api import COG, CogOptions, json_answer
+from geartrain.transport.cog.forms import Form
+from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints, PredictionExchange, PredictionWish
+from geartrain.transport.cog.trainings import TrainingEndpoints, TrainingExchange
+from geartrain.transport.large_bodies import LargeBodies
+from geartrain.transport.routing import Params
+from geartrain.transport.tasks import Request, by_task, start
+from geartrain.transport.wire.exchange import Answer, Body, Decision, Head, Responder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from geartrain.service.models.trainings import Trainings
+
+_OK: Final = HTTPStatus.OK
+_MOST_ROWS: Final = 100  # of a page
+_ROWS: Final = 20  # of a page, where the client does not say it
+_MOST_QUERY: Final = 4096  # bytes
+_UNKNOWN_ID: Final = b'{"error":"No such %b: it never was, or it was removed because it is old (--store-keep)."}'
+_NOT_RUNNING: Final = "It is not running now: it was accepted, and a server takes it up soon. Its state is at GET."
+
+
+class _DurableEndpoints(PredictionEndpoints):
+    """What differs where there is a store."""
+
+    durability: Durability
+
+    def cancel(self, head: Head, params: Params) -> Decision:
+        """Ask for the end of a prediction that has not ended, wherever it runs: 200, 404 if there is none."""
+        head.notes.prediction_id = params["id"]
+
+        async def cancel(_request: Request) -> Answer:
+            found = await self._cancel(params)
+            return json_answer(b"{}", _OK if found else HTTPStatus.NOT_FOUND)
+
+        return by_task(cancel, COG, self.max_body)(head, params)
+
+    async def _cancel(self, params: Params) -> bool:
+        for predictions in self._tables(params):
+            key = self.key(params)
+            run = self.durability.runs.get(key)
+            if run is None and predictions.cancel(params["id"]):
+                return True  # it is known to this server alone
+            try:
+                return await self.durability.cancel(key) or run is not None
+            finally:
+                if run is not None:
+                    run.execution.cancel()
+        return False
+
+    def show(self, head: Head, params: Params) -> Decision:
+        """Tell how a prediction stands, here or in the store; 404 if there is none."""
+        head.notes.prediction_id = params["id"]
+
+        async def show(_request: Request) -> Answer:
+            prediction = await self._look_up(params)
+            if prediction is None:
+                return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
+            return Answer(_OK, cog.encode_in_parts(prediction))
+
+        return by_task(show, COG, self.max_body)(head, params)
+
+    async def _look_up(self, params: Params) -> Prediction | None:
+        for predictions in self._tables(params):
+            key = self.key(params)
+            run = self.durability.runs.get(key)
+            if run is not None and run.is_known:
+                return run.prediction
+            prediction = None if run is not None else predictions.look_up(params["id"])
+            if prediction is not None:
+                return prediction
+            found = await self.durability.find(key, history=DEFAULT_CAPACITY)
+            return None if found is None else found[1]
+        return None
+
+    def list(self, head: Head, params: Params) -> Decision:
+        """List the predictions of the model that the store knows, the newest first."""
+
+        async def list_(_request: Request) -> Answer:
+            query = _read_query(head.query)
+            rows = RowFilter(self.key({**params, "id": ""}).model, query.statuses)
+            page = await self.durability.list_rows(rows, limit=query.limit, cursor=query.cursor)
+            return json_answer(cog_lists.encode_page(page))
+
+        return by_task(list_, COG, self.max_body)(head, params)
+
+    def key(self, params: Params) -> Key:
+        """Return what the row of the prediction is found by that a path names."""
+        return Key(table_of(self.find(params).entry.name, self.noun), params["id"])
+
+
+class DurablePredictionEndpoints(_DurableEndpoints):
+    """See `PredictionEndpoints`."""
+
+    def __init__(self, find: FindModel, options: CogOptions, bodies: LargeBodies, *, durability: Durability) -> None:
+        super().__init__(find, options, bodies)
+        self.durability = durability
+
+    def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
+        return lambda responder: DurablePredictionExchange(self, wish, responder)
+
+
+class DurableTrainingEndpoints(_DurableEndpoints, TrainingEndpoints):
+    """See `TrainingEndpoints`."""
+
+    def __init__(
+        self, trainings: Trainings, options: CogOptions, bodies: LargeBodies, *, durability: Durability
+    ) -> None:
+        TrainingEndpoints.__init__(self, trainings, options, bodies)
+        self.durability = durability
+
+    def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
+        return lambda responder: DurableTrainingExchange(self, wish, responder)
+
+
+class _DurableSteps(PredictionExchange):
+    """One request for a prediction: what has an id is looked for in the store before its input is looked at."""
+
+    def __init__(self, endpoints: _DurableEndpoints, wish: PredictionWish, responder: Responder) -> None:
+        super().__init__(endpoints, wish, responder)
+        self._durable = endpoints
+        self._is_named = False  # so that a client can ask for the prediction
+
+    def receive(self, body: Body) -> None:
+        """As for every prediction, unless its id is known."""
+        if self._wish.url_id:
+            start(self._receive_named(body))
+        else:
+            super().receive(body)
+
+    async def _receive_named(self, body: Body) -> None:
+        try:
+            is_answered = await self._answer_known()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            self._responder.respond(self._refusal(error))
+            return
+        if not (is_answered or self._has_left):
+            super().receive(body)
+
+    def admit(self, body: NewPrediction) -> Prediction:
+        """As every prediction; one that has an id is the store's as well."""
+        if body.keep:
+            body = self._named(body)
+        return super().admit(body)
+
+    def complete(self, form: Form) -> NewPrediction:
+        """As of every form."""
+        new = super().complete(form)
+        return self._named(new) if new.keep else new
+
+    def _named(self, new: NewPrediction) -> NewPrediction:
+        self._is_named = True
+        headers, model = self._wish.headers, self._wish.model
+        return msgspec.structs.replace(
+            new,
+            id=model.predictions.new_id() if new.id is None else new.id,
+            accepted=headers.respond_async and not headers.event_stream,
+            version=model.version,
+        )
+
+    def follow(self, prediction: Prediction) -> None:
+        """Answer, when the store has the row."""
+        run = self._durable.durability.run_of(prediction) if self._is_named else None
+        if run is None or run.is_known:
+            super().follow(prediction)
+        else:
+            start(self._follow_when_made(run))
+
+    async def _follow_when_made(self, run: DurableRun) -> None:
+        try:
+            await asyncio.wait((run.made,))
+            row = run.made.result()
+            if row is not None:
+                await self._answer_row(row)
+            elif self._has_left and not run.is_accepted:
+                self.forsake(run.prediction)
+            else:
+                super().follow(run.prediction)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            self._responder.respond(self._refusal(error))
+
+    # what the store knows already
+
+    async def _answer_known(self) -> bool:
+        """Answer for the prediction that has the id in the path; return whether there is one."""
+        model, durability = self._wish.model, self._durable.durability
+        key = Key(table_of(model.entry.name, self._durable.noun), self._wish.url_id)
+        run = durability.runs.get(key)
+        if run is not None:
+            await asyncio.wait((run.made,))
+            if run.is_known:
+                self._join(run)
+                return True
+        row = await durability.find_row(key)
+        if row is None or (row.state is RowState.CLAIMED and not row.is_owner_alive):
+            return False  # nobody has it, or has it any more
+        await self._answer_row(row)
+        return True
+
+    def _join(self, run: DurableRun) -> None:
+        self._is_joined = True
+        self._predictions = self._wish.model.predictions
+        if self._wish.headers.event_stream:
+            self._check(self._wish.model.deployment)
+        self.record.prediction = run.prediction.record
+        super().follow(run.prediction)
+
+    async def _answer_row(self, row: Row) -> None:
+        """Tell how a prediction stands that does not run here."""
+        if not self._wish.url_id:
+            raise GeartrainError(Code.CONFLICT, _taken(row, self._durable.noun))
+        headers, is_over = self._wish.headers, row.state is RowState.ENDED
+        prediction = await self._durable.durability.restore(row, history=DEFAULT_CAPACITY)
+        if headers.event_stream:
+            if not is_over:
+                raise GeartrainError(Code.NOT_READY, _NOT_RUNNING, retry_after=2)
+            self._check(self._wish.model.deployment)
+            self._is_joined = True
+            PredictionExchange.follow(self, prediction)
+            return
+        status = _OK if is_over and not headers.respond_async else HTTPStatus.ACCEPTED
+        self._responder.respond(Answer(status, cog.encode_in_parts(prediction)))
+
+
+class DurablePredictionExchange(_DurableSteps):
+    """One request for a prediction."""
+
+    __slots__ = ()
+
+
+class DurableTrainingExchange(_DurableSteps, TrainingExchange):
+    """One request for a training."""
+
+    __slots__ = ()
+
+
+def _taken(row: Row, noun: str) -> str:
+    key = row.ownership.key
+    stands = f"has {row.status}" if row.state is RowState.ENDED else "has not ended"
+    return f"{noun.capitalize()} {key.id!r} is known, and {stands}. Use another id, or PUT to be told how it stands."
+
+
+class _Query(msgspec.Struct, frozen=True):
+    statuses: frozenset[Status]
+    limit: int
+    cursor: str
+
+
+def _read_query(query: bytes) -> _Query:
+    """Read what a list is asked for; raises `INVALID_INPUT` with the field that is wrong."""
+    if len(query) > _MOST_QUERY:
+        raise _wrong("cursor", "the query is too long")
+    fields = parse_qs(query.decode("latin-1"), keep_blank_values=True)
+    unknown = sorted(fields.keys() - {"status", "limit", "cursor"})
+    if unknown:
+        raise _wrong(unknown[0][:100], "there are status, limit and cursor")
+    statuses = [word for value in fields.get("status", []) for word in value.split(",") if word]
+    wrong = [word for word in statuses if word not in set(Status)]
+    if wrong:
+        raise _wrong("status", f"{wrong[0][:100]!r} is no status; there are {', '.join(Status)}")
+    limit = fields.get("limit", [str(_ROWS)])[-1]
+    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= _MOST_ROWS):
+        raise _wrong("limit", f"write a number from 1 to {_MOST_ROWS}")
+    return _Query(frozenset(map(Status, statuses)), int(limit), fields.get("cursor", [""])[-1])
+
+
+def _wrong(name: str, fault: str) -> GeartrainError:
+    return GeartrainError(Code.INVALID_INPUT, fault, fields=(FieldError(("query", name), fault, "value_error"),))

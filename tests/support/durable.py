@@ -1,0 +1,99 @@
+"""Servers with a store, one after the other, and what is asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from geartrain.server.options import StoreOptions
+from geartrain.service.models.deployment import Limits
+from geartrain.store.opening import open_store
+from geartrain.store.store import Store
+from tests.support.servers import PATIENCE, LiveServer, Serve
+
+MODEL = """
+    import os, time
+    from collections.abc import Iterator
+    from geartrain import BaseRunner, Path, Secret, current_scope, streaming
+
+    class Runner(BaseRunner):
+        @streaming
+        def run(self, name: str, file: Path | None = None, key: Secret | None = None) -> Iterator[str]:
+            with open("runs", "a") as runs:
+                runs.write(name + "\\n")
+            print("begun", name)
+            current_scope().record_metric("steps", 1)
+            yield "one"
+            while not (os.path.exists(name) or os.path.exists("all")):
+                time.sleep(0.002)
+            if file is not None:
+                yield file.read_text()
+            if key is not None:
+                yield key.get_secret_value()[::-1]
+            yield "two"
+"""
+ASYNC = {"prefer": "respond-async"}
+EVENTS = {"accept": "text/event-stream"}
+
+
+class Servers:
+    """The same model served again and again, over one store."""
+
+    def __init__(self, serve: Serve, folder: Path, url: str) -> None:
+        self._serve = serve
+        self.folder = folder
+        self.url = url
+
+    def serve(self, *, queue: int = 10, **options: Any) -> contextlib.AbstractAsyncContextManager[LiveServer]:
+        store = StoreOptions(url=self.url, lease=6.0, **options)
+        return self._serve(self.folder, store=store, limits=Limits(queue=queue))
+
+    @contextlib.asynccontextmanager
+    async def store(self) -> AsyncIterator[Store]:
+        """The store itself, while no server has it."""
+        store = await open_store(self.url)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    def runs(self) -> list[str]:
+        path = self.folder / "runs"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def open_gate(self, name: str = "all") -> None:
+        (self.folder / name).touch()
+
+
+async def put(server: LiveServer, name: str, headers: dict[str, str] | None = None, **fields: Any) -> Any:
+    body = {"input": {"name": name}, **fields}
+    return await server.client.put(f"/predictions/{name}", json=body, headers=headers or {})
+
+
+async def get(server: LiveServer, name: str) -> dict[str, Any]:
+    response = await server.client.get(f"/predictions/{name}")
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+async def until(
+    server: LiveServer, name: str, condition: Callable[[dict[str, Any]], bool] = lambda body: "completed_at" in body
+) -> dict[str, Any]:
+    """Ask for a prediction until the answer is as wanted, by default until it has ended."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition(body := await get(server, name)):  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0.01)
+    return body
+
+
+def has_given(server: LiveServer, name: str) -> bool:
+    prediction = server.predictions.find(name)
+    return prediction is not None and bool(prediction.chunks)
+
+
+def has_output(body: dict[str, Any]) -> bool:
+    return "output" in body
