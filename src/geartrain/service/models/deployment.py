@@ -268,7 +268,7 @@ class Deployment:
         execution = make(scheduler, prediction, item, ticket=ticket)
         if context.traces is not NO_TRACES:
             execution.begin_trace()
-        if not new.background:
+        if new.output_prefix is not None and not new.background:
             execution.output_prefix = new.output_prefix
         predictions.live[prediction_id] = execution
         self.executions.live.add(execution)
