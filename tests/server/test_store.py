@@ -21,7 +21,7 @@ from geartrain.domain.predictions.lifecycle import Status
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.history import restore
 from tests.support import modes
-from tests.support.crashes import Crashes
+from tests.support.crashes import VICTIMS, Crashes
 from tests.support.durable import ASYNC, EVENTS, MODEL, Servers, get, has_given, has_output, put, until
 from tests.support.receiver import receiving
 from tests.support.servers import PATIENCE, LiveServer, Serve, ServerProcess, eventually, write_model
@@ -331,7 +331,7 @@ def test_what_is_killed_loses_nothing(tmp_path: Path, url: str) -> None:
     if modes.current().is_hosted:
         pytest.skip("a process of its own has its own wire")
     with contextlib.closing(Crashes(url, tmp_path / "crashes", seed=16)) as crashes:
-        for victims in ("server", "worker", "both"):
+        for victims in VICTIMS:
             crashes.round(victims)
         crashes.settle()
         assert crashes.accepted

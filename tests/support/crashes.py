@@ -1,12 +1,16 @@
 """Kills a server with a store, its worker, or both, at random moments, and looks for what was lost.
 
-`python -m tests.support.crashes --rounds 500 --store sqlite:///crashes.db` does it as often as one likes.
+In other rounds the server dies at a random line of what writes predictions down (see `dying_server`), so that no step
+of the store is left out, however short it is. `python -m tests.support.crashes --rounds 500` does it as often as one
+likes, and with `--store postgres` on a database of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
+import math
 import os
 import random
 import socket
@@ -24,6 +28,9 @@ import httpx
 import msgspec
 import psutil
 
+from geartrain.domain.predictions.ledger import RowFilter
+from geartrain.domain.predictions.lifecycle import Status
+from geartrain.store.opening import open_store
 from tests.support.postgres import running_postgres
 
 PATIENCE: Final = 60.0  # seconds
@@ -40,7 +47,10 @@ class Runner:
             time.sleep(pause)
 """
 
-Victims = Literal["server", "worker", "both"]
+_MOST_LINES: Final = 20_000  # of the store, after which a server dies that is to die at one: more than a round has
+
+Victims = Literal["server", "worker", "both", "step"]
+VICTIMS: Final[tuple[Victims, ...]] = ("server", "worker", "both", "step")
 
 
 class _Hooks(ThreadingHTTPServer):
@@ -83,6 +93,7 @@ class Crashes:
         (folder / "run.py").write_text(_MODEL)
         self.accepted: list[str] = []
         self.kills = 0
+        self.steps = 0  # servers that have died at a line of the store
         self._ends: dict[str, bytes] = {}  # as they were first told
         self._faults: list[str] = []
         self._url = url
@@ -103,23 +114,35 @@ class Crashes:
 
     def round(self, victims: Victims) -> None:
         """Have clients ask for predictions, and kill something meanwhile."""
-        with self._serving() as server:
+        # As many early lines as late ones: the start of a server has few.
+        line = int(math.exp(self._random.uniform(0, math.log(_MOST_LINES)))) if victims == "step" else 0
+        with self._serving(line) as server:
             stop = threading.Event()
             asking = [threading.Thread(target=self._ask, args=(stop,)) for _ in range(self._clients)]
             for thread in asking:
                 thread.start()
-            time.sleep(self._random.uniform(0.02, 0.3))
-            self._look(self._random.sample(self.accepted, min(3, len(self.accepted))))
+            if line:
+                self._join(asking)
+                self._look(self._random.sample(self.accepted, min(3, len(self.accepted))))
+                self.steps += server.poll() is not None
+            else:
+                time.sleep(self._random.uniform(0.02, 0.3))
+                self._look(self._random.sample(self.accepted, min(3, len(self.accepted))))
             workers = _family(server.pid)
             _kill([*(workers if victims != "server" else []), *([server.pid] if victims != "worker" else [])])
             self.kills += 1
             stop.set()
-            for thread in asking:
-                thread.join(PATIENCE)
+            self._join(asking)
             if victims == "worker":
                 _kill([*_family(server.pid), server.pid])  # without a worker it takes nothing any more
             server.wait()
             _kill(workers)
+
+    def _join(self, asking: list[threading.Thread]) -> None:
+        for thread in asking:
+            thread.join(PATIENCE)
+            if thread.is_alive():
+                self._faults.append("a client has got no answer")
 
     def settle(self) -> None:
         """Serve until everything has ended, and every webhook has come."""
@@ -134,8 +157,8 @@ class Crashes:
             server.wait()
 
     def faults(self) -> list[str]:
-        """Return what was lost, or has ended twice."""
-        found = [*self._faults]
+        """Return what was lost, or has ended twice. Nothing serves any more."""
+        found = [*self._faults, *asyncio.run(self._open_ends())]
         for name in self.accepted:
             if name not in self._ends:
                 found.append(f"{name} has not ended")
@@ -145,22 +168,37 @@ class Crashes:
             found += [f"{name} was told to have ended as {body!r}" for body in told if body != self._ends.get(name)]
         return found
 
+    async def _open_ends(self) -> list[str]:
+        """Return what the store says has not ended, or has not been told."""
+        store = await open_store(self._url)
+        try:
+            page = await store.ledger.list_rows(
+                RowFilter(statuses=frozenset({Status.STARTING, Status.PROCESSING})), limit=100
+            )
+            found = [f"the row of {row.ownership.key.id} is {row.state}" for row in page.rows]
+            entries = await store.outbox.lease(limit=100, seconds=1)
+            return [*found, *(f"the webhook of {entry.key.id} is still in the outbox" for entry in entries)]
+        finally:
+            await store.close()
+
     @contextlib.contextmanager
-    def _serving(self) -> Iterator[subprocess.Popen[bytes]]:
+    def _serving(self, line: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a server; it dies at a line of the store, unless that is 0."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         arguments = ["--port", str(self._port), "--store", self._url, "--queue", "10000", "--attempts", "1000"]
         rest = ["--grpc-port", "off", "--lease", "2s", "--allow-private-urls", "--access-log", "off"]
         with (self._folder / "log").open("ab") as log:
+            program = ["tests.support.dying_server", str(line)] if line else ["geartrain"]
             server = subprocess.Popen(
-                [sys.executable, "-m", "geartrain", "serve", str(self._folder), *arguments, *rest],
+                [sys.executable, "-m", *program, "serve", str(self._folder), *arguments, *rest],
                 stderr=log,
                 env={**os.environ, "LOG_FORMAT": "json"},
             )
         self._servers.append(server)
         until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
+        while time.monotonic() < until and server.poll() is None:
             with contextlib.suppress(httpx.HTTPError):
                 if httpx.get(f"http://127.0.0.1:{self._port}/readyz").status_code == 200:
                     break
@@ -180,6 +218,8 @@ class Crashes:
                 answer = client.put(f"/predictions/{name}", json=body, headers={"prefer": "respond-async"})
                 if answer.status_code == 202:
                     self.accepted.append(name)
+                    if self._random.random() < 0.1:
+                        client.post(f"/predictions/{name}/cancel")
 
     def _look(self, names: list[str]) -> None:
         """Ask how some stand; an end may be told once only."""
@@ -222,12 +262,12 @@ def main() -> None:
             url = stack.enter_context(running_postgres()).emptied()
         crashes = stack.enter_context(contextlib.closing(Crashes(url, Path(folder) / "model", seed=options.seed)))
         chosen = random.Random(options.seed)  # noqa: S311 - no secret
-        victims: tuple[Victims, ...] = ("server", "worker", "both")
         for _ in range(options.rounds):
-            crashes.round(chosen.choice(victims))
+            crashes.round(chosen.choice(VICTIMS))
         crashes.settle()
         faults = crashes.faults()
-    sys.stdout.write(f"{crashes.kills} kills, {len(crashes.accepted)} accepted, {len(faults)} faults\n")
+    sys.stdout.write(f"{crashes.kills} kills, {crashes.steps} of them at a line of the store, ")
+    sys.stdout.write(f"{len(crashes.accepted)} accepted, {len(faults)} faults\n")
     sys.stdout.writelines(f"{fault}\n" for fault in faults[:20])
     raise SystemExit(1 if faults else 0)
 
