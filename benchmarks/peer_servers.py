@@ -12,8 +12,14 @@ from report import output, peers_environment
 from servers import HERE, Server
 
 
-def triton(folder: pathlib.Path, *, model: str, settle: Callable[[str], str] = str) -> Server:
-    """The binary of the PyTriton package with its Python backend, and a model of `peers/triton`.
+def triton(
+    folder: pathlib.Path,
+    *,
+    model: str,
+    models: pathlib.Path = HERE / "peers/triton",
+    settle: Callable[[str], str] = str,
+) -> Server:
+    """The binary of the PyTriton package with its Python backend, and one of `models`.
 
     `settle` makes the text of its `config.pbtxt` of the one that is there. What has to be written goes into `folder`.
     """
@@ -24,7 +30,7 @@ def triton(folder: pathlib.Path, *, model: str, settle: Callable[[str], str] = s
     shutil.copytree(home / "backends/python", backend)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copy(home / "python_backend_stubs" / version / "triton_python_backend_stub", backend)
-    shutil.copytree(HERE / "peers/triton" / model, folder / "models" / model)
+    shutil.copytree(models / model, folder / "models" / model)
     config = folder / "models" / model / "config.pbtxt"
     config.write_text(settle(config.read_text()))
     python = output([sys.executable, "-c", "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"])
