@@ -1,4 +1,4 @@
-# What a developer does with geartrain; `make help` lists it. Needs Python 3.11 or newer (with venv) and a C compiler.
+# What a developer does with geartrain; `make help` lists it. Needs Python 3.11 or newer, with venv.
 
 PYTHON ?= python3
 PORT ?= 5000
@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINS := pyproject.toml constraints.txt
+BUILD_PACKAGES := hatchling hatch-fancy-pypi-readme editables
 PARALLEL := -n auto --dist loadfile
 # The tests of the protocols, which pass inside another server too, and with TLS and keys these and those of gRPC.
 CONFORMANCE := tests/conformance
@@ -87,7 +88,7 @@ compare: $(BIN)/python ## measure NEW (this work tree) against OLD (HEAD) in tur
 .PHONY: constraints
 constraints: ## write constraints.txt anew from an environment without pins
 	@rm -rf build/constraints && $(PYTHON) -m venv build/constraints
-	@build/constraints/bin/python -m pip install -q hatchling editables '.[dev,examples]'
+	@build/constraints/bin/python -m pip install -q $(BUILD_PACKAGES) '.[dev,examples]'
 	@{ sed -n '/^#/p' constraints.txt; build/constraints/bin/python -m pip freeze -q --exclude geartrain | sed 's/+cpu$$//'; } > build/constraints.txt
 	@mv build/constraints.txt constraints.txt && rm -rf build/constraints
 
@@ -113,7 +114,7 @@ $(BIN)/python:
 # The build backend is pinned and installed like everything else, so nothing is fetched behind the pins' back.
 $(RUNTIME): $(PINS) | $(BIN)/python
 	@echo "Installing geartrain and the examples' packages into $(VENV) …"
-	@$(PIP) install -q -c constraints.txt hatchling editables
+	@$(PIP) install -q -c constraints.txt $(BUILD_PACKAGES)
 	@$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[examples]'
 	@touch $@
 

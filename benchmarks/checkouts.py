@@ -118,7 +118,7 @@ def _install(checkout: Checkout) -> None:
     venv.create(checkout.home / "venv", with_pip=True, clear=True)
     pip = [str(checkout.binaries / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
     pins = ["-c", str(checkout.source / "constraints.txt")]
-    _run([*pip, *pins, "hatchling", "editables"])
+    _run([*pip, *pins, "hatchling", "hatch-fancy-pypi-readme", "editables"])
     _run([*pip, *pins, "--no-build-isolation", "-e", f"{checkout.source}[examples]", *PACKAGES])
     stamp.write_text(wanted)
 

@@ -1,4 +1,4 @@
-"""What README shows and examples/ holds does what it says."""
+"""What examples/ holds does what the pages say."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ import pytest
 from PIL import Image
 
 from geartrain.domain.predictions.events import Completed, Output
-from tests.support.servers import Serve, write_model
+from tests.support.servers import Serve
 from tests.support.waiting import event_of
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
 async def test_digits_reads_its_pictures(serve: Serve) -> None:
-    shown = json.loads(blocks("json")[0])["output"]
+    page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
+    found = re.search(r"image=@examples/digits/three.png\n.*\n(\{\n[^}]*\})", page)
+    assert found
+    shown = json.loads(found[1])
     async with serve(ROOT / "examples/digits") as server:
         for name, digit in (("three", 3), ("seven", 7)):
             picture = base64.b64encode((ROOT / f"examples/digits/{name}.png").read_bytes()).decode()
@@ -57,17 +55,6 @@ async def test_slow_counter_can_be_canceled(serve: Serve) -> None:
         await event_of(prediction, Completed)
         assert (prediction.status, prediction.chunks) == ("canceled", [b"1"])
         assert prediction.logs == "counting 1 of 10\ncanceled at 1\n"
-
-
-async def test_readme_model_answers_as_shown(serve: Serve, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "shout", blocks("python")[0])
-    async with serve(model) as server:
-        assert (await server.predict({"text": "hello", "times": 2}))["output"] == ["HELLO!", "HELLO!"]
-        wrong = re.search(r"-d '(\{.*\"sad\".*\})'", README)
-        assert wrong
-        response = await server.client.post("/predictions", json=json.loads(wrong[1]))
-        assert response.status_code == 422
-        assert response.json() == json.loads(blocks("json")[1])
 
 
 def test_thumbnails_are_shown_as_they_are() -> None:

@@ -12,7 +12,7 @@ class Runner(BaseRunner):
     # int, float, bool, list[...], dict, Literal["a", "b"], geartrain's Path for a file and its Secret for a password.
     def run(
         self,
-        name: str = Input(description="Whom to greet", min_length=1),
+        name: str = Input(description="Whom to greet", min_length=1, default="world"),
         times: int = Input(description="How often", ge=1, le=10, default=1),
     ) -> str:
         # What is printed becomes the prediction's log.

@@ -20,7 +20,7 @@ def test_greets_several_times() -> None:
         assert run.logs == "greeting Ada\n"
 
 
-def test_name_is_needed() -> None:
+def test_empty_name_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="is shorter than 1 character"):
         call(MODEL, name="")
 
