@@ -77,6 +77,11 @@ proto: $(TOOLS) ## make the Python code of the gRPC protocol from its descriptio
 manifests: $(TOOLS) ## write the objects for Kubernetes, KServe and Seldon in deploy/ anew: what `geartrain deploy` prints
 	@$(BIN)/python -m tools.make_deploy
 
+.PHONY: docs
+docs: $(TOOLS) ## build the site of the documentation, in build/site; strict: a warning fails it
+	@$(BIN)/python -m tools.site.build build/site
+	@echo "Open build/site/index.html in a browser."
+
 .PHONY: bench
 bench: $(TOOLS) ## measure against other servers, side by side (needs wrk; see benchmarks/README.md)
 	@$(BIN)/python benchmarks/predict.py $(BENCH_ARGS)
