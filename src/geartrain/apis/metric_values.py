@@ -83,6 +83,7 @@ class ServerMetrics(msgspec.Struct, frozen=True):
         max_descriptors: how many it may have, 0 if that is not known.
         gpus: those that there are.
         downloads: of the models of which something lies elsewhere.
+        labels: that every metric has besides its own, such as those that tell equal servers apart.
     """
 
     version: str
@@ -93,3 +94,4 @@ class ServerMetrics(msgspec.Struct, frozen=True):
     max_descriptors: int = 0
     gpus: tuple[GpuUse, ...] = ()
     downloads: tuple[DownloadMetrics, ...] = ()
+    labels: Mapping[str, str] = {}

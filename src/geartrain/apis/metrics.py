@@ -7,7 +7,7 @@ of Triton know (observed Triton, section 13), the names `process_…` those of P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import exposition
@@ -25,10 +25,14 @@ OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8
 
 
 class _Families(Collector):
-    """Gives families that are there already."""
+    """Gives families that are there already, with labels of the server beside their own."""
 
-    def __init__(self, found: Iterable[Metric]) -> None:
+    def __init__(self, found: Iterable[Metric], labels: Mapping[str, str]) -> None:
         self._found = tuple(found)
+        if not labels:
+            return
+        for family in self._found:
+            family.samples = [each._replace(labels={**each.labels, **labels}) for each in family.samples]
 
     def collect(self) -> Iterable[Metric]:
         """Give them."""
@@ -46,7 +50,7 @@ def wants_openmetrics(accept: str) -> bool:
 
 def encode_metrics(server: ServerMetrics, *, as_openmetrics: bool = False) -> bytes:
     """Return the text: each metric with its help, its type and its values."""
-    found = _Families(families(server))
+    found = _Families(families(server), server.labels)
     if as_openmetrics:
         generate: Callable[..., bytes] = openmetrics.generate_latest  # which has no types
         return generate(found, version="1.0.0")

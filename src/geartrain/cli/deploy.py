@@ -1,7 +1,9 @@
-"""`geartrain deploy`: what Kubernetes, KServe or Seldon needs to run models, as YAML on stdout."""
+"""`geartrain deploy`: what Kubernetes, KServe or Seldon needs to run models, as YAML on stdout; and Ray."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from typing import Annotated, Final, Literal
 
@@ -10,7 +12,7 @@ import typer
 from geartrain.cli.failure import fail
 from geartrain.platforms.kserve import DEFAULT_RUNTIME, kserve_objects
 from geartrain.platforms.kubernetes import kubernetes_objects
-from geartrain.platforms.manifest import Noted, write_yaml
+from geartrain.platforms.manifest import Noted, plain, write_yaml
 from geartrain.platforms.seldon import DEFAULT_SERVER, seldon_objects
 from geartrain.platforms.wanted import Wanted, read_wanted
 from geartrain.project.errors import ProjectError
@@ -20,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Write what a platform needs to run models: YAML, to be given to `kubectl apply -f -`.",
+    help="Write what a platform needs to run models: YAML, to be given to `kubectl apply -f -`; or give it to Ray.",
 )
 
 _PROMETHEUS: Final = "http://prometheus-server.monitoring.svc:80"
@@ -120,6 +122,111 @@ def seldon(
     """Write a Server of Seldon Core 2, and a Model for each model."""
     wanted = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
     _write(lambda: seldon_objects(wanted, server))
+
+
+@app.command()
+def ray(
+    models: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODELS",
+            help="A model or a folder of models, at its path on every node; or one elsewhere, by its URL.",
+        ),
+    ],
+    *,
+    address: Annotated[
+        str,
+        typer.Option(metavar="URL", envvar="RAY_DASHBOARD_ADDRESS", help="The dashboard of the cluster."),
+    ] = "http://127.0.0.1:8265",
+    replicas: Annotated[
+        str, typer.Option(metavar="MIN:MAX", help="How many replicas there are, by the queue; or one number.")
+    ] = "1",
+    upscale_delay: Annotated[
+        float, typer.Option(min=0.0, metavar="SECONDS", help="How long there is too much to do before there are more.")
+    ] = 30.0,
+    downscale_delay: Annotated[
+        float,
+        typer.Option(min=0.0, metavar="SECONDS", help="How long there is too little to do before there are fewer."),
+    ] = 600.0,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", show_default=False, help="The application; by default as the models' folder.")
+    ] = "",
+    route_prefix: Annotated[str, typer.Option(metavar="PATH", help="The path below which its routes are.")] = "/",
+    cpus: Annotated[float, typer.Option(min=0.0, metavar="N", help="How many processors each replica reserves.")] = 1.0,
+    gpus: Annotated[float, typer.Option(min=0.0, metavar="N", help="How many GPUs each replica has.")] = 0.0,
+    port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", help="Of HTTP, on every node.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", help="Of gRPC, on every node.")] = 9000,
+    revision: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT", show_default=False, help="Another one than before: the replicas load their models anew."
+        ),
+    ] = "",
+    load: Annotated[
+        str, typer.Option(metavar="NAMES", show_default=False, help="The models to have loaded; by default all.")
+    ] = "",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            show_default=False,
+            help="An option of geartrain.ray.app(), such as shutdown_grace=60; may be repeated.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.0, metavar="SECONDS", help="How long to wait until the application runs.")
+    ] = 600.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the config file of Serve, and change nothing.")
+    ] = False,
+) -> None:
+    """Serve models on a cluster of Ray, as one application.
+
+    Needs `pip install 'geartrain[ray]'`, here and on every node.
+    """
+    from geartrain.ray.config import Wanted as OnRay
+    from geartrain.ray.config import name_of, serve_config
+    from geartrain.ray.options import read_scale
+
+    try:
+        config = serve_config(
+            OnRay(
+                models=models,
+                name=name or name_of(models),
+                route_prefix=route_prefix,
+                scale=read_scale(replicas),
+                delays=(upscale_delay, downscale_delay),
+                num_cpus=cpus,
+                num_gpus=gpus,
+                ports=(port, grpc_port),
+                user_config={
+                    **({"load": load.split(",")} if load else {}),
+                    **({"revision": revision} if revision else {}),
+                },
+                options=dict(map(_read_option, option or [])),
+            )
+        )
+        if dry_run:
+            print(write_yaml([config]), end="")
+            return
+        try:
+            from geartrain.ray.deploying import deploy
+        except ModuleNotFoundError as error:
+            fail(f"{error.name} is not installed: pip install 'geartrain[ray]'; --dry-run needs nothing")
+        deploy(plain(config), address, time_limit=timeout, tell=lambda line: print(line, file=sys.stderr))
+    except ProjectError as error:
+        fail(error.message)
+
+
+def _read_option(text: str) -> tuple[str, object]:
+    """Return the name and the value of NAME=VALUE: what JSON has, or else a text. Ends the command without a value."""
+    name, found, value = text.partition("=")
+    if not found:
+        fail(f"--option: {text!r} has no value; write NAME=VALUE")
+    try:
+        return name.strip(), json.loads(value)
+    except ValueError:
+        return name.strip(), value
 
 
 def _read(models: str, image: str, name: str, *, namespace: str, scale: tuple[int, int, int], storage: str) -> Wanted:

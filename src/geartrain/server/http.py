@@ -29,6 +29,8 @@ from geartrain.transport.wire.exchange import Handler
 from geartrain.transport.wire.server import WireServer
 from geartrain.transport.wire.tls import TlsContext
 
+Mount = Callable[[Handler], Handler]
+
 QUIET: Final = CogOptions().quiet
 _ANSWER_GRACE: Final = 1.0  # seconds for canceled predictions to say so to their clients
 
@@ -41,7 +43,7 @@ def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies, *, counts: R
     if catalogue is not None:
         context = ServerContext(catalogue, app.regions, options.max_body_bytes, ArrayLoader(), bodies)
         routes += open_inference_routes(context, health_body=options.health_body)
-        routes.append(metrics_route(catalogue, COG, counts, machine=Machine()))
+        routes.append(metrics_route(catalogue, COG, counts, machine=Machine(), labels=options.metric_labels))
     return with_playground(routes, COG)
 
 
@@ -71,6 +73,11 @@ def _with_grpc(http: Handler, grpc: tuple[GrpcCalls, ...]) -> Handler:
     return ProtocolSwitch(http, *grpc) if grpc else http
 
 
+def at_root(handler: Handler) -> Handler:
+    """Put a handler at the root of its ports: it is asked about every request. See `HttpServer`."""
+    return handler
+
+
 def _guard(app: App, access: Access) -> AccessGuard:
     return access.guard(lambda: app.catalogue.default_model)
 
@@ -86,10 +93,12 @@ class HttpServer:
         observer: RequestObserver = NOBODY,
         quiet: float = QUIET,
         on_tick: Callable[[], None] = lambda: None,
+        mount: Mount = at_root,
     ) -> None:
         """`quiet`: the seconds after which a stream without events is kept alive. Needs a running loop.
 
-        `observer` hears of the requests that are over. `on_tick` is called about once a second.
+        `observer` hears of the requests that are over. `on_tick` is called about once a second. `mount` says where the
+        routes are on the port: it returns the handler that the wire asks, which may pass requests on to the given one.
         """
         options = app.options
         self._cancel_all = app.cancel_all
@@ -109,8 +118,10 @@ class HttpServer:
         routers = (Router(public, COG, guard), Router(admin, COG, guard))
         scheme, tracer = "http" if options.tls is None else "https", app.outbound.tracer
         records = [records_of(counts, tracer, router, scheme=scheme) for router in routers]
-        handler = _with_grpc(routers[0], self._grpc)
-        self._public = WireServer(handler, options.wire, records=records[0], on_tick=on_tick)
+        self.handler: Handler = routers[0]  # of HTTP alone, for whoever has other connections than the wire's
+        self._public = WireServer(
+            mount(_with_grpc(routers[0], self._grpc)), options.wire, records=records[0], on_tick=on_tick
+        )
         self._admin = WireServer(routers[1], options.wire, records=records[1])
         self._wires = (self._public, self._admin)
         access.on_change(self._forget_heads)

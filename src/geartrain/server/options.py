@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -200,6 +200,7 @@ class ServeOptions:
     shared_memory: bool = False  # whether clients may register regions of it
     wakeup: WakeupMode = "adaptive"  # how server and workers wait for each other
     mirror_prints: MirrorMode = "auto"  # which runs' prints are in the server's log as well
+    metric_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of every metric, beside its own
     health_body: bool = False  # whether health responses of the Open Inference Protocol have a body
     ready_file: pathlib.Path | None = None  # written when all models are ready that are loaded at the start
     debugging: DebugOptions = dataclasses.field(default_factory=DebugOptions)

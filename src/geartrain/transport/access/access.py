@@ -6,7 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from geartrain.transport.access.authorizer import Authorizer, BearerAuthorizer, Everybody, Source
+from geartrain.transport.access.authorizer import (
+    Authorizer,
+    BearerAuthorizer,
+    Everybody,
+    NoAdministration,
+    Source,
+)
 from geartrain.transport.access.errors import AccessError
 from geartrain.transport.access.guard import AccessGuard
 from geartrain.transport.access.hosts import HostPolicy
@@ -40,6 +46,8 @@ class Access:
         if options.jwt is not None:
             sources.append(self._make_verifier(options.jwt))
         self.authorizer: Authorizer = BearerAuthorizer(sources) if sources else Everybody()
+        if options.no_administration:
+            self.authorizer = NoAdministration(self.authorizer, options.no_administration)
         self._hosts = HostPolicy(host, options.allowed_hosts)
         self._origins = OriginPolicy(options.cors_origins)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import msgspec
+
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.transport.access.grants import EVERYTHING, Grant
 
@@ -63,3 +65,18 @@ class BearerAuthorizer:
             if grant is not None:
                 return grant
         raise GeartrainError(Code.UNAUTHENTICATED, "The key is not known to this server, or was revoked.")
+
+
+class NoAdministration:
+    """Lets nobody administer the server, whatever their key allows; asks another authorizer for the rest."""
+
+    is_open = False
+
+    def __init__(self, inner: Authorizer, reason: str) -> None:
+        """`reason`: a sentence for those who try, which says what to do instead."""
+        self._inner = inner
+        self._reason = reason
+
+    def authorize(self, values: Sequence[str]) -> Grant:
+        """Return what the other authorizer grants, but for administration."""
+        return msgspec.structs.replace(self._inner.authorize(values), no_administration=self._reason)

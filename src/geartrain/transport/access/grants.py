@@ -25,6 +25,7 @@ class Grant(msgspec.Struct, frozen=True):
         models: patterns as of a shell, in which case matters.
         is_lasting: whether it holds until its source says that it has changed; otherwise each request has to ask anew.
         name: of the key, or the subject of the token, for the log.
+        no_administration: why the scope `admin` is of no use on this server; empty where it is.
     """
 
     holder: str
@@ -32,9 +33,12 @@ class Grant(msgspec.Struct, frozen=True):
     models: tuple[str, ...] = (ANY_MODEL,)
     is_lasting: bool = True
     name: str = ""
+    no_administration: str = ""
 
     def check_scope(self, scope: Scope) -> None:
-        """Raise `FORBIDDEN` without this scope; `open` needs none."""
+        """Raise `FORBIDDEN` without this scope; `open` needs none. `UNSUPPORTED`: nobody may administer this server."""
+        if scope == "admin" and self.no_administration:
+            raise GeartrainError(Code.UNSUPPORTED, self.no_administration)
         if scope not in self.scopes and scope != "open":
             raise GeartrainError(Code.FORBIDDEN, f"The {self.holder} does not have the scope '{scope}'.")
 

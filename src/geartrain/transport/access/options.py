@@ -34,12 +34,14 @@ class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
         cors_origins: the origins whose pages may send requests, `*` for any.
         allowed_hosts: names that clients may call the server by. None of them: any, but on a loopback address, where
             the names of the loopback are always allowed.
+        no_administration: why nobody may administer this server; empty where those may who have the scope `admin`.
     """
 
     keys: Path | None = None
     jwt: JwtOptions | None = None
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    no_administration: str = ""
 
     @property
     def asks_for_keys(self) -> bool:

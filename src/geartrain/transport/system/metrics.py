@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -21,6 +22,7 @@ from geartrain.transport.routing import GET, Api, Route
 from geartrain.transport.tasks import Request, by_task
 from geartrain.transport.wire.exchange import Answer
 
+NO_LABELS: Final[Mapping[str, str]] = {}
 _MAX_BODY: Final = 65_536  # bytes of a body, which nobody reads
 
 
@@ -63,19 +65,38 @@ class NoMachine:
 NO_MACHINE: Final = NoMachine()
 
 
-def metrics_route(catalogue: Catalogue, api: Api, counts: RequestCounts, *, machine: MachinePort = NO_MACHINE) -> Route:
-    """Return the route of the metrics of a server, for Prometheus; `api` refuses what is wrong."""
-    endpoint = MetricsEndpoint(catalogue, counts, machine)
+def metrics_route(
+    catalogue: Catalogue,
+    api: Api,
+    counts: RequestCounts,
+    *,
+    machine: MachinePort = NO_MACHINE,
+    labels: Mapping[str, str] = NO_LABELS,
+) -> Route:
+    """Return the route of the metrics of a server, for Prometheus; `api` refuses what is wrong.
+
+    `labels`: that every metric has besides its own.
+    """
+    endpoint = MetricsEndpoint(catalogue, counts, machine, labels=labels)
     return Route(GET, "/metrics", by_task(endpoint.answer, api, _MAX_BODY), api, "read", subject="all")
 
 
 class MetricsEndpoint:
     """The metrics of every model that is served, and of the server."""
 
-    def __init__(self, catalogue: Catalogue, counts: RequestCounts, machine: MachinePort) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        counts: RequestCounts,
+        machine: MachinePort,
+        *,
+        labels: Mapping[str, str] = NO_LABELS,
+    ) -> None:
+        """`labels`: that every metric has besides its own."""
         self._catalogue = catalogue
         self._counts = counts
         self._machine = machine
+        self._labels = labels
 
     async def answer(self, request: Request) -> Answer:
         """Answer in the format that `Accept` asks for."""
@@ -88,6 +109,7 @@ class MetricsEndpoint:
             faults=information.faults(self._catalogue),
             requests=self._counts.all(),
             downloads=tuple(_download(name, each) for name, each in information.downloads(self._catalogue)),
+            labels=self._labels,
         )
         content_type, text = await asyncio.to_thread(self._encode, accept, seen, counted)
         return Answer(HTTPStatus.OK, (text,), ((b"content-type", content_type.encode()),))

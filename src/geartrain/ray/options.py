@@ -1,0 +1,101 @@
+"""What an operator decides of models on Ray. Nothing of ray is imported here."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from geartrain.project.errors import ProjectError
+from geartrain.server.asgi import AsgiOptions, read_options
+from geartrain.server.options import ServeOptions
+from geartrain.transport.access.options import AccessOptions
+from geartrain.transport.grpc.options import GrpcOptions
+from geartrain.transport.wire.limits import WireLimits
+
+_REMOTE: Final = re.compile(r"[a-z][a-z0-9+.-]*://")
+_RANGE: Final = re.compile(r"([0-9]{1,4})(?::([0-9]{1,4}))?", re.ASCII)
+NO_ADMINISTRATION: Final = (
+    "This server is one of several replicas on Ray Serve, and administration would reach this one only. "
+    "Deploy with another user_config instead: `load` in it names the models that all replicas have."
+)
+_IDLE: Final = 0.0  # seconds: no limit. The proxies of Ray keep connections, and may use one at any time
+
+
+class ReplicaOptions(AsgiOptions, total=False):
+    """The options of a replica: those of `geartrain.asgi`, and who may come in.
+
+    Attributes:
+        keys: the file of keys, on every node. Requests need one of them; see docs/security.md.
+        cors_origins: origins whose pages may send requests.
+        allowed_hosts: names that clients may call the server by; any by default.
+    """
+
+    keys: str | os.PathLike[str]
+    cors_origins: Iterable[str]
+    allowed_hosts: Iterable[str]
+
+
+_ACCESS: Final = frozenset({"keys", "cors_origins", "allowed_hosts"})
+_NOT_HERE: Final = frozenset({"shared_memory", "wait_ready"})  # a replica is one of several, and always waits
+
+
+class Scale(NamedTuple):
+    """How many replicas there are at least and at most."""
+
+    least: int
+    most: int
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether their number never changes."""
+        return self.least == self.most
+
+
+def read_scale(text: str | int) -> Scale:
+    """Return what `MIN:MAX`, or one number, says; raises `ProjectError`."""
+    match = _RANGE.fullmatch(str(text))
+    if match is not None:
+        least, most = int(match[1]), int(match[2] or match[1])
+        if 1 <= least <= most:
+            return Scale(least, most)
+    raise ProjectError(f"{text!r} is no number of replicas; write one from 1 on, or MIN:MAX such as 1:4")
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise `ProjectError` for an option that there is not, or that means nothing on Ray."""
+    known = sorted((AsgiOptions.__annotations__.keys() | _ACCESS) - _NOT_HERE)
+    for name in options:
+        if name not in known:
+            raise ProjectError(f"geartrain.ray.app() knows no option {name}; it has {', '.join(known)}")
+
+
+def absolute(models: str | os.PathLike[str]) -> str:
+    """Return a path that names the same in every process, or a reference to models elsewhere as it is."""
+    text = os.fspath(models)
+    target, colon, runner = text.partition(":")
+    if _REMOTE.match(text) or not Path(target).exists():
+        return text
+    return f"{Path(target).resolve()}{colon}{runner}"
+
+
+def serve_options(models: str, options: Mapping[str, Any], labels: Mapping[str, str]) -> ServeOptions:
+    """Return the options of the server that is a replica; raises `ProjectError` for models that are not there."""
+    check_options(options)
+    found = read_options(models, AsgiOptions(**{name: options[name] for name in options if name not in _ACCESS}))  # type: ignore[typeddict-item]
+    return dataclasses.replace(
+        found,
+        host="0.0.0.0",  # noqa: S104 - as Ray: its proxies come from all nodes
+        wire=WireLimits(max_buffered_size=found.wire.max_buffered_size, idle_timeout=_IDLE),
+        grpc=GrpcOptions(port=None),
+        access=AccessOptions(
+            keys=Path(options["keys"]) if "keys" in options else None,
+            cors_origins=tuple(options.get("cors_origins", ())),
+            allowed_hosts=tuple(options.get("allowed_hosts", ())),
+            no_administration=NO_ADMINISTRATION,
+        ),
+        metric_labels=labels,
+    )
