@@ -29,6 +29,11 @@ _LONGEST: Final = 50e-3
 _DENSE: Final = 3e-3
 _PART: Final = 0.1
 _LEAD: Final = 400e-6
+# Who waits awake on a processor that others want too loses it to them, for longer than the wait could save. Where a
+# wait took _LATE more than it should have, none follows for _REST.
+_LATE: Final = 500e-6
+_REST: Final = 1.0
+_SLICE: Final = 2e-3  # what others take at once, and more than a turn of a loop takes that has little to do
 
 
 class WakeupPolicy(Protocol):
@@ -67,25 +72,29 @@ class Blocking:
 
 
 class Adaptive:
-    """Stays awake for a short call of a alone client: see the module."""
+    """Stays awake for a short call of a single client: see the module."""
 
     def __init__(self) -> None:
         self._sent_at = 0.0  # as all moments here, on the performance counter, in seconds
+        self._rests_until = 0.0  # nothing is awaited on the spot before
         self._was_short = False
         self._awaits = False
 
     def before_send(self, *, alone: bool) -> None:
         """Note the beginning."""
         self._sent_at = time.perf_counter()
-        self._awaits = alone and self._was_short
+        self._awaits = alone and self._was_short and self._sent_at > self._rests_until
 
     def wait(self, poll: Callable[[], bool]) -> None:
-        """Poll for a moment, if the call before was short and no other client asks."""
+        """Poll for a moment, if the call before was short, no other client asks and the processor is free."""
         if not self._awaits:
             return
         until = self._sent_at + _BRIEFLY
         while not poll() and time.perf_counter() < until:
             os.sched_yield()  # let other threads of this core run first
+        now = time.perf_counter()
+        if now > until + _LATE:
+            self._rests_until = now + _REST
 
     def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Note the end."""
@@ -108,9 +117,12 @@ class AdaptiveOneByOne(Adaptive):
     def before_send(self, *, alone: bool) -> None:
         """Note the beginning, and plan to be awake at the expected end."""
         now = self._sent_at = time.perf_counter()
-        self._awaits = alone and self._was_short
+        self._awaits = alone and self._was_short and now > self._rests_until
         self._awake.sleep()
-        if self._is_foreseeable and now - self._ended_at < _DENSE:
+        if self._awake.has_lost:
+            self._awake.has_lost = False
+            self._rests_until = now + _REST
+        if self._is_foreseeable and now - self._ended_at < _DENSE and now > self._rests_until:
             took = self._took
             lead = max(_LEAD, _PART * took)
             self._awake.plan(took - lead, until=now + took + lead)
@@ -144,7 +156,9 @@ class _AwakeLoop:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.is_planned = False
+        self.has_lost = False  # whether others have taken the processor from it
         self._until = 0.0
+        self._ticked_at = 0.0
         self._is_ticking = False
         self._timer: asyncio.TimerHandle | None = None  # of the plan
 
@@ -175,13 +189,21 @@ class _AwakeLoop:
             self._timer = None
 
     def _keep(self, until: float) -> None:
+        if self.has_lost:
+            return
         self._until = until
         if not self._is_ticking:
             self._is_ticking = True
+            self._ticked_at = time.perf_counter()
             self._loop.call_soon(self._tick)
 
     def _tick(self) -> None:
-        if time.perf_counter() < self._until:
+        now = time.perf_counter()
+        if now - self._ticked_at > _SLICE:
+            self.has_lost = True
+            self._until = 0.0
+        self._ticked_at = now
+        if now < self._until:
             self._loop.call_soon(self._tick)
         else:
             self._is_ticking = False

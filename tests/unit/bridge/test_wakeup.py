@@ -119,6 +119,23 @@ def _after_dense_calls(clock: Clock) -> Adaptive:
     return policy
 
 
+def test_the_loop_sleeps_for_a_while_where_others_take_the_processor(clock: Clock) -> None:
+    policy = _after_dense_calls(clock)
+    assert clock.move(0.0048)[-1]
+    clock.now += 0.003
+    assert not any(clock.move(0.001))
+    policy.on_end(ends(0.005))
+    for _ in range(20):
+        policy.before_send(alone=False)
+        assert not any(clock.move(0.005))
+        policy.on_end(ends(0.005))
+    clock.move(1.0)
+    for awake in (False, True):
+        policy.before_send(alone=False)
+        assert any(clock.move(0.005)) == awake
+        policy.on_end(ends(0.005))
+
+
 def test_a_call_that_takes_longer_than_the_last_one_is_awaited_for_a_moment_only(clock: Clock) -> None:
     _after_dense_calls(clock)
     assert not any(clock.move(1.0)[60:])
@@ -172,6 +189,30 @@ def test_a_call_beside_others_is_not_awaited_on_the_spot(clock: Clock) -> None:
     policy.on_end(ends(0.0001))
     policy.before_send(alone=False)
     assert _polls(policy, clock, comes_after=1) == 0
+
+
+def test_nothing_is_awaited_on_the_spot_for_a_while_where_others_take_the_processor(clock: Clock) -> None:
+    policy = adaptive(clock)
+
+    def polls(*, lost: float) -> int:
+        """Return how often a short call is asked for whose first question takes so many seconds."""
+        count = 0
+
+        def poll() -> bool:
+            nonlocal count
+            count += 1
+            clock.now += lost
+            return True
+
+        policy.before_send(alone=True)
+        policy.wait(poll)
+        policy.on_end(ends(0.0001))
+        return count
+
+    assert [polls(lost=0.0), polls(lost=0.0), polls(lost=0.0008)] == [0, 1, 1]
+    assert [polls(lost=0.003), polls(lost=0.0)] == [1, 0], "it came back late"
+    clock.now += 2
+    assert polls(lost=0.0) == 1
 
 
 def test_blocking_never_waits_awake(clock: Clock) -> None:

@@ -20,6 +20,10 @@ _SPIN = 400e-6  # seconds
 _LONGEST_SPIN = 1.5e-3  # seconds
 _PART = 0.2  # of the time that the last call took, where that is more
 _CLOSE_BY = 2.5  # of the time that would have been waited awake
+# Who waits awake on a processor that others want too loses it to them, for longer than the wait could save. Where a
+# wait took _LATE more than it should have, none follows for _REST.
+_LATE = 500e-6  # seconds
+_REST = 1.0  # seconds
 _can_spin = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1
 
 
@@ -49,7 +53,7 @@ class Blocking:
 class Adaptive:
     """Waits awake for a moment where one call follows closely on the other, and sleeps otherwise."""
 
-    __slots__ = ("_asleep", "_came_at", "_is_close", "_poll", "_socket")
+    __slots__ = ("_asleep", "_came_at", "_is_close", "_poll", "_rests_until", "_socket")
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -58,6 +62,7 @@ class Adaptive:
         self._poll.register(sock, select.POLLIN)
         self._is_close = False  # whether the last call came soon after the one before it
         self._came_at = 0.0  # when something was read last
+        self._rests_until = 0.0  # it does not wait awake before
 
     def receive(self) -> bytes:
         """Wait until something comes and return it; empty when the parent has closed."""
@@ -68,7 +73,12 @@ class Adaptive:
             spin = _SPIN
         elif spin > _LONGEST_SPIN:
             spin = _LONGEST_SPIN
-        data = self.receive_awake(began + spin) if self._is_close else None
+        data = None
+        if self._is_close and began > self._rests_until:
+            data = self.receive_awake(began + spin)
+            now = time.perf_counter()
+            if now > began + spin + _LATE:
+                self._rests_until = now + _REST
         if data is None:
             data = self._asleep.receive()
         self._came_at = time.perf_counter()

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,6 +72,37 @@ def test_what_comes_while_it_waits_awake_is_read(pair: Pair) -> None:
     thread.start()
     assert Adaptive(pair[0]).receive_awake(time.perf_counter() + 10) == b"data"
     thread.join()
+
+
+def test_it_sleeps_for_a_while_where_others_take_the_processor(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Adaptive(pair[0])
+    awake: list[None] = []
+    now = [100.0]
+    lost = [0.0]  # seconds
+
+    def receive_awake(_self: Adaptive, _until: float) -> bytes:
+        awake.append(None)
+        now[0] += lost[0]
+        return b"awake"
+
+    monkeypatch.setattr(wakeup, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(Adaptive, "receive_awake", receive_awake)
+
+    def is_awake() -> bool:
+        before = len(awake)
+        pair[1].sendall(b"asleep")
+        received = waiting.receive()
+        if received == b"awake":
+            assert pair[0].recv(10) == b"asleep"
+        return len(awake) > before
+
+    assert [is_awake(), is_awake(), is_awake()] == [False, True, True]
+    lost[0] = 0.0012  # so long that the next call does not come closely after it, and longer than it should
+    assert is_awake()
+    lost[0] = 0.0
+    assert [is_awake(), is_awake()] == [False, False]
+    now[0] += 2 * wakeup._REST
+    assert is_awake()
 
 
 def test_it_does_not_wait_awake_for_longer_than_it_should(pair: Pair) -> None:
