@@ -74,8 +74,8 @@ def mlserver(folder: pathlib.Path, *, model: str, package: str = "mlserver") -> 
     )
 
 
-def mosec(folder: pathlib.Path, *, script: str, max_wait_ms: int) -> Server:
-    """A script of `peers/mosec`; its socket goes into `folder`."""
+def mosec(folder: pathlib.Path, *, script: str, max_wait_ms: int = 0) -> Server:
+    """A script of `peers/mosec`, which may gather requests for so long; its socket goes into `folder`."""
     binaries = peers_environment("mosec") / "bin"
     options = {"address": "127.0.0.1", "port": "{port}", "path": folder / "mosec", "log-level": "error"}
     return Server(

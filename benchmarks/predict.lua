@@ -39,7 +39,7 @@ function request()
 end
 
 function response(status, _, body)
-  if status == 200 and string.find(body, '"status":"succeeded"', 1, true) then
+  if status == 200 and string.find(body, '"status": ?"succeeded"') then
     good = good + 1
     if sent then
       times[good] = now() - sent

@@ -1,4 +1,4 @@
-"""How many predictions a second, how soon ready, how much memory: geartrain beside coglet and beside a floor.
+"""How many predictions a second, how soon ready, how much memory: geartrain beside coglet, mosec and a floor.
 
 `make bench`, or `python benchmarks/predict.py --help`. The servers of a case run side by side and take turns in rounds,
 so a change of the machine's mood hits all of them; what counts is the median of each round's ratios. Prints markdown.
@@ -20,10 +20,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 
 import load
+from peer_servers import mosec
 from report import conditions, output, peers_environment, table, version_of
 from servers import HERE, ROOT, Server, coglet, floor, geartrain, running
 
-SERVERS = ("geartrain", "coglet", "floor")
+SERVERS = ("geartrain", "coglet", "mosec", "floor")
 WARM_UP = 1  # seconds of load before the first round
 
 
@@ -43,10 +44,16 @@ class Case:
     slots: int
     connections: int
 
-    def servers(self, peers: pathlib.Path) -> list[Server]:
-        """Everything that is measured in this case."""
+    def servers(self, names: Sequence[str], folder: pathlib.Path) -> list[Server]:
+        """Those of these names; what they write goes into `folder`."""
         model = HERE / "models" / self.model
-        return [geartrain(model, slots=self.slots), coglet(model, peers, slots=self.slots), floor(slots=self.slots)]
+        known: dict[str, Callable[[], Server]] = {
+            "geartrain": lambda: geartrain(model, slots=self.slots),
+            "coglet": lambda: coglet(model, peers_environment("coglet"), slots=self.slots),
+            "mosec": lambda: mosec(folder, script="noop.py"),
+            "floor": lambda: floor(slots=self.slots),
+        }
+        return [known[name]() for name in SERVERS if name in names]
 
 
 CASES = (
@@ -68,10 +75,10 @@ def drive(port: int, *, connections: int, seconds: int) -> Load:
     return Load(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def throughput(case: Case, peers: pathlib.Path, *, names: Sequence[str], rounds: int, seconds: int) -> str:
+def throughput(case: Case, *, names: Sequence[str], rounds: int, seconds: int) -> str:
     """Measure one case; a markdown table."""
     with contextlib.ExitStack() as stack:
-        chosen = [server for server in case.servers(peers) if server.name in names]
+        chosen = case.servers(names, pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())))
         started = {server.name: stack.enter_context(running(server)) for server in chosen}
         loads: dict[str, list[Load]] = {name: [] for name in started}
         for server in started.values():
@@ -98,12 +105,12 @@ def _load_row(name: str, measured: Sequence[Load], ours: Sequence[Load]) -> list
     return [*row, f"{statistics.median(rates):.2f} ×", f"{statistics.median(waits):.2f} ×"]
 
 
-def start_up(peers: pathlib.Path, *, names: Sequence[str], rounds: int) -> str:
+def start_up(*, names: Sequence[str], rounds: int) -> str:
     """Measure `examples/hello` from the start of the process to READY, and its memory after one prediction."""
     with tempfile.TemporaryDirectory() as folder:
         text = (ROOT / "examples/hello/run.py").read_text()
         (pathlib.Path(folder) / "run.py").write_text(text.replace("from geartrain import", "from cog import"))
-        both = [geartrain(ROOT / "examples/hello"), coglet(pathlib.Path(folder), peers)]
+        both = [geartrain(ROOT / "examples/hello"), coglet(pathlib.Path(folder), peers_environment("coglet"))]
         servers = [server for server in both if server.name in names]
         seconds: dict[str, list[float]] = {server.name: [] for server in servers}
         memory: dict[str, list[int]] = {server.name: [] for server in servers}
@@ -140,16 +147,16 @@ def main() -> None:
     options = parser.parse_args()
     if shutil.which("wrk") is None:
         parser.exit(2, "wrk is not installed; on Debian and Ubuntu: apt install wrk\n")
-    peers = peers_environment("coglet")
     wrk = output(["wrk", "-v"]).partition(" [")[0].replace("debian/", "")
     floor_server = f"uvicorn {importlib.metadata.version('uvicorn')} (floor)"
-    print(conditions({"coglet": version_of("coglet", peers)}, floor_server, wrk))
+    versions = {
+        name: version_of(name, peers_environment(name)) for name in ("coglet", "mosec") if name in options.servers
+    }
+    print(conditions(versions, floor_server, wrk))
     print(f"{options.rounds} rounds, {options.seconds} s for each server in each; {options.starts} starts of each.\n")
     for case in CASES:
-        print(
-            throughput(case, peers, names=options.servers, rounds=options.rounds, seconds=options.seconds), flush=True
-        )
-    print(start_up(peers, names=options.servers, rounds=options.starts))
+        print(throughput(case, names=options.servers, rounds=options.rounds, seconds=options.seconds), flush=True)
+    print(start_up(names=options.servers, rounds=options.starts))
 
 
 if __name__ == "__main__":
