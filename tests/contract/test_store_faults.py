@@ -301,6 +301,9 @@ async def test_files_go_with_their_rows(tmp_path: Path) -> None:
     def count() -> int:
         return len(list(files.iterdir()))
 
+    async def has_three() -> bool:
+        return count() == 3
+
     async with opened(f"sqlite:///{tmp_path}/store.db", files_above=10) as store:
         mine = await accept(store, "x")
         await store.ledger.checkpoint(mine, Checkpoint(Status.PROCESSING, None, b"e" * 100))
@@ -316,7 +319,7 @@ async def test_files_go_with_their_rows(tmp_path: Path) -> None:
         for _ in range(2):
             again = await store.ledger.claim(claim("z", reuse=True))
             await store.ledger.finish(again.row.ownership, End(Status.FAILED, 1.0, events=b"z" * 100))
-        assert count() == 3
+        await until(has_three)
         next(path for path in files.iterdir() if path.read_bytes() == b"e" * 100).unlink()
         with pytest.raises(GeartrainError) as caught:
             await store.ledger.read_events(mine)
@@ -440,13 +443,13 @@ async def attempts(store: Store, engine: HeldUp, attempt: Callable[[str], Awaita
     """Try until the engine has done it without telling anybody; return the ids that were tried."""
     names: list[str] = []
     engine.may_go_on.clear()
-    store._groups._answer_within = 0.1
+    store._groups._deadlines.within = 0.1
     while not engine.is_held_up.is_set():  # on a busy machine, the time may be up before it has begun
         names.append(f"x{len(names)}")
         with pytest.raises(GeartrainError) as caught:
             await attempt(names[-1])
         assert caught.value.code is Code.STORE_UNAVAILABLE
-    store._groups._answer_within = LIMIT
+    store._groups._deadlines.within = LIMIT
     engine.may_go_on.set()
     return names
 

@@ -23,6 +23,7 @@ from geartrain.service.durable.history import restore
 from tests.support import modes
 from tests.support.crashes import VICTIMS, Crashes
 from tests.support.durable import ASYNC, EVENTS, MODEL, Servers, get, has_given, has_output, put, until
+from tests.support.memory_store import answered
 from tests.support.receiver import receiving
 from tests.support.servers import PATIENCE, LiveServer, Serve, ServerProcess, eventually, write_model
 
@@ -275,10 +276,10 @@ class Down:
         self._code = code
 
     def __getattr__(self, name: str) -> Any:
-        async def call(*_arguments: Any, **_options: Any) -> Any:
+        def fail() -> None:
             raise GeartrainError(self._code, "The store is away.")
 
-        return call
+        return lambda *_arguments, **_options: answered(fail)
 
 
 @pytest.mark.parametrize("code", [Code.STORE_UNAVAILABLE, Code.NO_STORAGE, Code.STORE_VERSION])

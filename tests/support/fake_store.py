@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from geartrain.domain.predictions.ledger import (
     TakenOver,
 )
 from geartrain.domain.predictions.lifecycle import Status
+from tests.support.memory_store import answered
 
 DOWN = GeartrainError(Code.STORE_UNAVAILABLE, "The store is away.")
 
@@ -53,14 +55,17 @@ class FakeLedger:
         if self.lost:
             raise self.lost.popleft()
 
-    async def claim(self, claim: Claim) -> ClaimResult:
-        return self._claim(claim, RowState.CLAIMED)
+    def claim(self, claim: Claim) -> asyncio.Future[ClaimResult]:
+        return answered(lambda: self._claim(claim, RowState.CLAIMED))
 
-    async def accept(self, claim: Claim, submission: Submission) -> ClaimResult:
-        result = self._claim(claim, RowState.ACCEPTED)
-        if result.is_granted:
-            self.submissions[claim.key] = submission
-        return result
+    def accept(self, claim: Claim, submission: Submission) -> asyncio.Future[ClaimResult]:
+        def accept() -> ClaimResult:
+            result = self._claim(claim, RowState.ACCEPTED)
+            if result.is_granted:
+                self.submissions[claim.key] = submission
+            return result
+
+        return answered(accept)
 
     def _claim(self, claim: Claim, state: RowState) -> ClaimResult:
         self._begin()
@@ -85,7 +90,10 @@ class FakeLedger:
         self._end()
         return Hold.CANCELING if ownership.key in self.canceling else Hold.HELD
 
-    async def finish(self, ownership: Ownership, end: End) -> Hold:
+    def finish(self, ownership: Ownership, end: End) -> asyncio.Future[Hold]:
+        return answered(lambda: self._finish(ownership, end))
+
+    def _finish(self, ownership: Ownership, end: End) -> Hold:
         self._begin()
         if ownership.key in self.fenced:
             return Hold.FENCED

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
@@ -36,6 +38,7 @@ from geartrain.domain.predictions.ledger import (
 from geartrain.domain.predictions.lifecycle import Status
 
 Clock = Callable[[], float]
+T = TypeVar("T")
 
 _NOTHING_SUBMITTED = Submission(b"")
 
@@ -78,6 +81,17 @@ class _Entry:
     attempts: int = 0
 
 
+def answered(call: Callable[[], T]) -> asyncio.Future[T]:
+    """Return a future that has what a call gives, or raises."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    try:
+        future.set_result(call())
+    except GeartrainError as error:
+        future.set_exception(error)
+        future.exception()
+    return future
+
+
 class MemoryStore:
     """Everything that one store holds. `fault` is raised by every call while it is set."""
 
@@ -117,13 +131,13 @@ class MemoryLedger:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
-    async def claim(self, claim: Claim) -> ClaimResult:
-        return self._claim(claim, RowStep.CLAIM, _NOTHING_SUBMITTED)
+    def claim(self, claim: Claim) -> asyncio.Future[ClaimResult]:
+        return answered(lambda: self._claim(claim, RowStep.CLAIM, _NOTHING_SUBMITTED))
 
-    async def accept(self, claim: Claim, submission: Submission) -> ClaimResult:
+    def accept(self, claim: Claim, submission: Submission) -> asyncio.Future[ClaimResult]:
         if submission.has_secret and not self._store.has_key:
             raise GeartrainError(Code.UNSUPPORTED, "There is no key.")
-        return self._claim(claim, RowStep.ACCEPT, submission)
+        return answered(lambda: self._claim(claim, RowStep.ACCEPT, submission))
 
     def _claim(self, claim: Claim, step: RowStep, submission: Submission) -> ClaimResult:
         self._store.reach()
@@ -208,7 +222,10 @@ class MemoryLedger:
         self._add(row, checkpoint)
         return Hold.CANCELING if row.is_cancel_requested else Hold.HELD
 
-    async def finish(self, ownership: Ownership, end: End) -> Hold:
+    def finish(self, ownership: Ownership, end: End) -> asyncio.Future[Hold]:
+        return answered(lambda: self._finish(ownership, end))
+
+    def _finish(self, ownership: Ownership, end: End) -> Hold:
         self._store.reach()
         row = self._mine(ownership)
         if row is None:

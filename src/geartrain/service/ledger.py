@@ -13,6 +13,7 @@ A call that its caller cancels counts like one that was not answered in time. No
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -38,9 +39,12 @@ from geartrain.domain.predictions.ledger import (
 
 
 class LedgerPort(Protocol):
-    """The rows of predictions. Their states and steps are the table `ROW_STEPS`."""
+    """The rows of predictions. Their states and steps are the table `ROW_STEPS`.
 
-    async def claim(self, claim: Claim) -> ClaimResult:
+    What every durable prediction needs gives a future, so that nobody has to make a task to wait for it.
+    """
+
+    def claim(self, claim: Claim) -> asyncio.Future[ClaimResult]:
         """Take an id for a prediction whose input is not stored. Of all replicas that claim an id, one gets it.
 
         It is granted if there is no row; if the row is `CLAIMED` and the lease of its owner has ended; or if the row
@@ -48,7 +52,7 @@ class LedgerPort(Protocol):
         if the lease of the claimant has ended and the id is free: it has to renew it first.
         """
 
-    async def accept(self, claim: Claim, submission: Submission) -> ClaimResult:
+    def accept(self, claim: Claim, submission: Submission) -> asyncio.Future[ClaimResult]:
         """As `claim`, with the input. It is safe on disk when this returns: only now may a 202 leave.
 
         A row that the claimant holds by a claim of its own becomes `ACCEPTED` in its epoch, and counts as granted.
@@ -84,7 +88,7 @@ class LedgerPort(Protocol):
     async def checkpoint(self, ownership: Ownership, checkpoint: Checkpoint) -> Hold:
         """Add to what is known of a run. Nothing is written unless the row has this owner and epoch."""
 
-    async def finish(self, ownership: Ownership, end: End) -> Hold:
+    def finish(self, ownership: Ownership, end: End) -> asyncio.Future[Hold]:
         """Write a terminal state and, in the same transaction, its webhooks into the outbox.
 
         `FENCED`, and nothing is written, unless the row has this owner and epoch: the run has neither result nor

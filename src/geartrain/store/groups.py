@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -41,19 +42,55 @@ class _Stop:
     """Put into the queue last."""
 
 
+class Deadlines:
+    """See that each future is answered in time. All have the same time, so the oldest is always the next one due."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, within: float) -> None:
+        """`within`: seconds, from now on."""
+        self.within = within
+        self._loop = loop
+        self._watched: deque[tuple[float, asyncio.Future[Any]]] = deque()
+        self._looks_at = math.inf  # when a timer goes off
+
+    def watch(self, future: asyncio.Future[Any]) -> None:
+        """Let a future fail when its time is up."""
+        until = self._loop.time() + self.within
+        self._watched.append((until, future))
+        if until < self._looks_at:
+            self._looks_at = until
+            self._loop.call_later(self.within, self._look)
+
+    def forget_done(self) -> None:
+        """Some have been answered."""
+        watched = self._watched
+        while watched and watched[0][1].done():
+            watched.popleft()
+
+    def _look(self) -> None:
+        now, watched = self._loop.time(), self._watched
+        self.forget_done()
+        while watched and watched[0][0] <= now:
+            reason = f"it has not answered within {self.within:g} s"
+            _fail(watched.popleft()[1], unavailable(reason, may_be_done=True))
+            self.forget_done()
+        self._looks_at = watched[0][0] if watched else math.inf
+        if watched:
+            self._loop.call_later(self._looks_at - now, self._look)
+
+
 class Groups:
     """Runs operations in the thread that an engine belongs to."""
 
     def __init__(self, engine: Engine, *, answer_within: float) -> None:
         """`answer_within`: seconds after which a caller is told that the store gives no answer."""
         self._engine = engine
-        self._answer_within = answer_within
         self._gathered: list[_Job[Any]] = []  # on the loop, until it has called all who are ready to ask
         self._waiting = 0  # jobs that have not been told of, those included of which nobody wants to hear any more
         self._queue: SimpleQueue[list[_Job[Any]] | _Stop] = SimpleQueue()
         self._undone: deque[Operation[None]] = deque(maxlen=MAX_UNDONE)  # of the thread
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self._loop, answer_within)
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._work, name="geartrain-store", daemon=True)
@@ -72,25 +109,33 @@ class Groups:
         if self._thread.is_alive():
             await asyncio.shield(self._ended)
 
+    def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
+        """Run an operation. The future has its result, or `GeartrainError` as `run` raises it.
+
+        If the future is canceled before that, and the operation is done all the same, what undoes it is run too. It
+        needs no task to wait for it, which would cost more than all else here.
+        """
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._is_closed:
+            _fail(future, unavailable("it has been closed"))
+        elif self._waiting >= MAX_WAITING:
+            _fail(future, unavailable("too much waits for it already"))
+        else:
+            self._gather(_Job(operation, future))
+            self._deadlines.watch(future)
+        return future
+
     async def run(self, operation: Operation[T]) -> T:
         """Run an operation; raise `GeartrainError` if it was not done, or nobody knows whether it was.
 
         If the caller hears nothing of an operation that was done, what undoes it is run too.
         """
-        if self._is_closed:
-            raise unavailable("it has been closed")
-        if self._waiting >= MAX_WAITING:
-            raise unavailable("too much waits for it already")
-        job: _Job[T] = _Job(operation, self._loop.create_future())
-        self._gather(job)
+        future = self.submit(operation)
         try:
-            async with asyncio.timeout(self._answer_within):
-                return await job.future
-        except TimeoutError:
-            self._disregard(job)
-            raise unavailable(f"it has not answered within {self._answer_within:g} s", may_be_done=True) from None
+            return await future
         except asyncio.CancelledError:
-            self._disregard(job)
+            if not future.cancelled() and future.exception() is None:  # it was done a moment before
+                self._undo(operation)
             raise
 
     def _gather(self, job: _Job[Any]) -> None:
@@ -104,11 +149,6 @@ class Groups:
         if self._gathered:
             self._queue.put(self._gathered)
             self._gathered = []
-
-    def _disregard(self, job: _Job[Any]) -> None:
-        """Nobody heard of a job that may be done already; if it is not yet, `_tell` sees that its future is over."""
-        if job.future.done() and not job.future.cancelled() and job.future.exception() is None:
-            self._undo(job.operation)
 
     def _undo(self, operation: Operation[Any]) -> None:
         if operation.undo is not None:
@@ -130,8 +170,8 @@ class Groups:
             if isinstance(outcome.error, StoreFaultError) and outcome.error.may_be_done:
                 self._undo(job.operation)
             if not future.done():
-                future.set_exception(outcome.error)
-                future.exception()  # nobody need be there to hear it
+                _fail(future, outcome.error)
+        self._deadlines.forget_done()
 
     # in the thread
 
@@ -167,7 +207,7 @@ class Groups:
                 goes_on = False
                 break
             group += following
-        wanted = [job for job in group if not job.future.cancelled()]
+        wanted = [job for job in group if not job.future.done()]
         self._run_group(wanted, left_out=len(group) - len(wanted))
         return goes_on
 
@@ -198,6 +238,11 @@ class Groups:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the loop has been closed: nobody waits
             return
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    future.set_exception(error)
+    future.exception()  # nobody need be there to hear it
 
 
 def _explained(outcome: Outcome) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any, Final
 
@@ -57,24 +58,25 @@ class Ledger:
 
     # ids
 
-    async def claim(self, claim: Claim) -> ClaimResult:
-        return await self._claim(claim, RowState.CLAIMED, _NO_SUBMISSION)
+    def claim(self, claim: Claim) -> asyncio.Future[ClaimResult]:
+        return self._claim(claim, RowState.CLAIMED, _NO_SUBMISSION)
 
-    async def accept(self, claim: Claim, submission: Submission) -> ClaimResult:
+    def accept(self, claim: Claim, submission: Submission) -> asyncio.Future[ClaimResult]:
         if submission.has_secret and not self._sealer.has_key:
             msg = (
                 "The input has a secret, and this server has no key to store it with: wait for the answer, without "
                 "`Prefer: respond-async`, or start the server with --store-key-file."
             )
             raise GeartrainError(Code.UNSUPPORTED, msg)
-        return await self._claim(claim, RowState.ACCEPTED, submission)
+        return self._claim(claim, RowState.ACCEPTED, submission)
 
-    async def _claim(self, claim: Claim, state: RowState, submission: Submission) -> ClaimResult:
+    def _claim(self, claim: Claim, state: RowState, submission: Submission) -> asyncio.Future[ClaimResult]:
         check_key(claim.key)
         nonce = random.getrandbits(62)  # of no use to whoever guesses it
         name = {"model": claim.key.model, "id": claim.key.id}
+        earlier: list[str] = []  # files of the prediction that had the id before
 
-        def steps() -> Steps[tuple[ClaimResult, list[str]]]:
+        def steps() -> Steps[ClaimResult]:
             request, key_id = submission.request, ""
             if state is RowState.ACCEPTED:
                 request, key_id = self._sealer.seal(submission.request, context_of(claim.key))
@@ -100,11 +102,13 @@ class Ledger:
                 [granted] = yield [insert]
                 if granted:
                     row = read_row(granted[0])
-                    files = yield from _remove_earlier(row.ownership)
-                    return ClaimResult(row, is_granted=True), files
+                    if row.ownership.epoch > 1:
+                        [parts] = yield [_remove_parts(claim.key, below=row.ownership.epoch)]
+                        earlier[:] = [file for (file,) in parts]
+                    return ClaimResult(row, is_granted=True)
                 found, alive = yield [Statement(sql.FIND, {**name}), Statement(sql.IS_ALIVE, {"owner": claim.owner})]
                 if found:
-                    return ClaimResult(read_row(found[0]), is_granted=False), []
+                    return ClaimResult(read_row(found[0]), is_granted=False)
                 if not alive:
                     raise unavailable("the lease of this server has ended")
             raise unavailable("others claim and release the same id all the time")
@@ -112,10 +116,9 @@ class Ledger:
         def undo() -> Steps[None]:
             yield [Statement(each, {**name, "nonce": nonce}) for each in (sql.DISOWN, sql.UNCLAIM)]
 
-        result, files = await self._groups.run(Operation(steps, undo=Operation(undo, is_undo=True)))
-        if files:
-            await self._parts.remove(files)
-        return result
+        asked = self._groups.submit(Operation(steps, undo=Operation(undo, is_undo=True)))
+        asked.add_done_callback(lambda _asked: self._parts.remove_soon(earlier))
+        return asked
 
     async def release(self, ownership: Ownership) -> None:
         def steps() -> Steps[list[str]]:
@@ -188,7 +191,7 @@ class Ledger:
 
         return await self._parts.write(checkpoint.events, steps)
 
-    async def finish(self, ownership: Ownership, end: End) -> Hold:
+    def finish(self, ownership: Ownership, end: End) -> asyncio.Future[Hold]:
         parameters = {
             **_mine(ownership),
             "status": end.status.value,
@@ -210,7 +213,7 @@ class Ledger:
                 yield added
             return Hold.HELD
 
-        return await self._parts.write(end.events, steps)
+        return self._parts.write(end.events, steps)
 
     async def cancel(self, key: Key) -> Row | None:
         if not is_storable(key):
@@ -306,14 +309,6 @@ def _taken(columns: tuple[Any, ...], sealer: Sealer) -> TakenOver:
 
 def _remove_parts(key: Key, *, below: int) -> Statement:
     return Statement(sql.REMOVE_PARTS, {"model": key.model, "id": key.id, "epoch": below})
-
-
-def _remove_earlier(ownership: Ownership) -> Steps[list[str]]:
-    """Remove the parts of earlier epochs, and return the names of their files."""
-    if ownership.epoch == 1:
-        return []
-    [parts] = yield [_remove_parts(ownership.key, below=ownership.epoch)]
-    return [file for (file,) in parts]
 
 
 def _place(cursor: str) -> int:

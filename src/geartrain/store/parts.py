@@ -21,10 +21,13 @@ class Parts:
         self._groups = groups
         self._files = files
 
-    async def write(self, events: bytes, steps: Callable[[str], Steps[Hold]]) -> Hold:
+    def write(self, events: bytes, steps: Callable[[str], Steps[Hold]]) -> asyncio.Future[Hold]:
         """Run an operation that adds events; `steps` is told the file that they are in, or `IN_ROW`."""
-        if not self._files.is_large(len(events)):
-            return await self._groups.run(Operation(lambda: steps(IN_ROW)))
+        if self._files.is_large(len(events)):
+            return asyncio.ensure_future(self._write_file(events, steps))
+        return self._groups.submit(Operation(lambda: steps(IN_ROW)))
+
+    async def _write_file(self, events: bytes, steps: Callable[[str], Steps[Hold]]) -> Hold:
         file = await asyncio.to_thread(self._files.write, events)
         hold = await self._groups.run(Operation(lambda: steps(file)))
         if hold is Hold.FENCED:
@@ -53,6 +56,12 @@ class Parts:
 
     def _read_files(self, parts: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
         return tuple(events if file == IN_ROW else self._files.read(file) for events, file in parts)
+
+    def remove_soon(self, names: Sequence[str]) -> None:
+        """Have a thread do as `remove`."""
+        files = [name for name in names if name != IN_ROW]
+        if files:
+            _ = asyncio.get_running_loop().run_in_executor(None, self._files.remove, files)
 
     async def remove(self, names: Sequence[str]) -> None:
         """Remove the files among the names of files that parts had."""

@@ -109,7 +109,11 @@ class RunExchange(RunSteps):
         except ModelAsleepError as asleep:
             start(self._receive_late(body, asleep))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
-            self._responder.respond(self._refusal(error))
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Answer for a prediction that could not be admitted."""
+        self._responder.respond(self._refusal(error))
 
     def abandon(self) -> None:
         """Forsake the prediction, if it has begun."""
@@ -140,7 +144,7 @@ class RunExchange(RunSteps):
             del body
             await when_loaded(lambda: self._admit(prepared), self.wait_limit(prepared))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
-            self._responder.respond(self._refusal(error))
+            self.fail(error)
 
     async def _prepare_when_awake(self, body: Body) -> Any:
         while True:
@@ -157,7 +161,7 @@ class RunExchange(RunSteps):
             await asleep.wait(limit)
             await when_loaded(lambda: self._admit(self.read(body)), limit)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
-            self._responder.respond(self._refusal(error))
+            self.fail(error)
 
     def _admit(self, prepared: Any) -> None:
         if not self._has_left:

@@ -65,7 +65,6 @@ class Durability:
         self.telling: dict[Key, asyncio.Future[None]] = {}  # the webhooks before the last one of a prediction
         self.on_run_over: Callable[[DurableRun], None] = lambda _run: None
         self.on_delivery: Callable[[], None] = lambda: None
-        self._ends: set[asyncio.Future[None]] = set()
 
     # for the runs
 
@@ -86,12 +85,6 @@ class Durability:
         if self.runs.get(run.key) is run:
             del self.runs[run.key]
         self.on_run_over(run)
-
-    def ends(self, writing: Coroutine[Any, Any, None]) -> None:
-        """Write an end, in a task of its own."""
-        task = asyncio.ensure_future(writing)
-        self._ends.add(task)
-        task.add_done_callback(self._ends.discard)
 
     def follow(self, key: Key, telling: asyncio.Future[None]) -> None:
         """Let the webhook that tells of an end wait for those that come before it."""
@@ -149,10 +142,15 @@ class Durability:
 
     async def drain(self, seconds: float) -> None:
         """Wait until every end is written, at most so many seconds; what is not is left to the next server."""
-        if self._ends:
-            await asyncio.wait(tuple(self._ends), timeout=seconds)
-        late = tuple(self._ends)
-        for task in late:
-            task.cancel()
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
+        while (writing := self._writing()) and clock() < until:
+            await asyncio.wait(writing, timeout=until - clock())
+        late = self._writing()
+        for each in late:
+            each.cancel()
         if late:
             await asyncio.wait(late)
+
+    def _writing(self) -> list[asyncio.Future[Any]]:
+        return [each for run in self._by_prediction.values() for each in run.writing]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Final
 
@@ -25,6 +26,8 @@ Note = Callable[[GeartrainError | None], None]
 
 class HistoryWriter:
     """The events of one run, in parts. A part that could not be written is written again, as the same part."""
+
+    finishing: asyncio.Future[Hold]  # once the end is being written
 
     def __init__(self, store: StorePort, ownership: Ownership, prediction: Prediction, *, note: Note) -> None:
         """`note` hears whether the store has answered."""
@@ -90,15 +93,19 @@ class HistoryWriter:
 
     # at its end
 
-    async def finish(self, draft: Prediction, deliveries: tuple[Delivery, ...], *, for_ever: bool) -> Hold:
+    def finish(
+        self,
+        draft: Prediction,
+        deliveries: tuple[Delivery, ...],
+        *,
+        for_ever: bool,
+        then: Callable[[asyncio.Future[Hold]], None],
+    ) -> None:
         """Write the end that a draft of the prediction has reached, trying until it is written.
 
-        Unless `for_ever`, it raises what the store raises when a client has waited too long.
+        `then` gets the future that has come of it. Unless `for_ever`, it raises what the store raises when a client has
+        waited too long.
         """
-        if self._writing is not None:
-            await asyncio.wait((self._writing,))
-        clock, pause = asyncio.get_running_loop().time, _PAUSE
-        limit = clock() + _PATIENCE
         end = End(
             status=draft.status,
             completed_at=draft.created_at if draft.completed_at is None else draft.completed_at,
@@ -106,17 +113,45 @@ class HistoryWriter:
             error=draft.error or "",
             events=encode_end(self._events, self._prediction, draft),
             deliveries=deliveries,
+            part=self._parts,
         )
+        keep_trying = functools.partial(self._keep_trying, end, for_ever=for_ever, then=then)
+        if self._writing is None and not self._part:
+            # Nearly always that is all. It needs no task.
+            self.finishing = self._store.ledger.finish(self._ownership, end)
+            self.finishing.add_done_callback(functools.partial(self._on_tried, keep_trying, then))
+        else:
+            keep_trying()
+
+    def _on_tried(
+        self,
+        keep_trying: Callable[[], None],
+        then: Callable[[asyncio.Future[Hold]], None],
+        tried: asyncio.Future[Hold],
+    ) -> None:
+        error = None if tried.cancelled() else tried.exception()
+        if isinstance(error, GeartrainError):
+            self._note(error)
+            keep_trying()
+        else:
+            then(tried)
+
+    def _keep_trying(self, end: End, *, for_ever: bool, then: Callable[[asyncio.Future[Hold]], None]) -> None:
+        self.finishing = asyncio.ensure_future(self._until_written(end, for_ever=for_ever))
+        self.finishing.add_done_callback(then)
+
+    async def _until_written(self, end: End, *, for_ever: bool) -> Hold:
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
+        clock, pause = asyncio.get_running_loop().time, _PAUSE
+        limit = clock() + _PATIENCE
         while True:
             try:
-                hold = await self._try(end)
+                return await self._try(end)
             except GeartrainError as error:
                 self._note(error)
                 if not for_ever and clock() > limit:
                     raise
-            else:
-                self._note(None)
-                return hold
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -70,9 +71,6 @@ class Runs(Protocol):
     def on_over(self, run: DurableRun) -> None:
         """A run is over: its readers have been told."""
 
-    def ends(self, writing: Coroutine[Any, Any, None]) -> None:
-        """Have an end written; the server waits for it when it ends."""
-
     def on_delivery(self) -> None:
         """There is a webhook to be delivered."""
 
@@ -95,6 +93,7 @@ class DurableRun:
     prediction: Prediction
     execution: DurableExecution
     ownership: Ownership  # once the row is held
+    _asked: asyncio.Future[ClaimResult]  # once the row has been asked for
 
     def __init__(self, runs: Runs, *, is_accepted: bool, webhook: tuple[Webhook, ...]) -> None:
         """`webhook`: the receivers that are told of the end. Nothing is written before `live`."""
@@ -116,6 +115,13 @@ class DurableRun:
         return self.state in _KNOWN
 
     @property
+    def writing(self) -> tuple[asyncio.Future[Any], ...]:
+        """What the store is asked for, the row or its end: the server waits for that when it ends."""
+        if self.state is _S.CLAIMING:
+            return (self._asked,)
+        return (self._history.finishing,) if self.state is _S.ENDING else ()
+
+    @property
     def is_leaving(self) -> bool:
         """See `RunPort.is_leaving`."""
         return self._runs.is_leaving and self.is_accepted
@@ -127,29 +133,37 @@ class DurableRun:
         self.key, self.execution, self.prediction = key, execution, execution.prediction
         execution.claim()
 
-    async def claim(self, ask: Awaitable[ClaimResult], then: Callable[[], None]) -> None:
-        """Have the row written by `ask`; call `then` when it is this server's."""
+    def claim(self, asked: asyncio.Future[ClaimResult], then: Callable[[], None]) -> None:
+        """Wait for the row, which has been `asked` for; call `then` when it is this server's."""
+        self._asked = asked
+        asked.add_done_callback(functools.partial(self._on_claimed, then))
+
+    def _on_claimed(self, then: Callable[[], None], asked: asyncio.Future[ClaimResult]) -> None:
         try:
-            result = await ask
+            result = asked.result()
+        except asyncio.CancelledError:
+            self.refuse(GeartrainError(Code.SHUTTING_DOWN, "The server is shutting down."))
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             if isinstance(error, GeartrainError):
                 self._runs.note(error)
-            self._refuse()
-            self.made.set_exception(as_unavailable(error))
-            self.made.exception()  # its client may have left
-            return
-        self._runs.note(None)
-        if result.is_granted:
-            self.hold(result.row.ownership)
-            then()
-            self.made.set_result(None)
+            self.refuse(as_unavailable(error))
         else:
-            self._refuse()
-            self.made.set_result(result.row)
+            self._runs.note(None)
+            if result.is_granted:
+                self.hold(result.row.ownership)
+                then()
+                self.made.set_result(None)
+            else:
+                self._close(_S.REFUSED)
+                self.execution.drop()
+                self.made.set_result(result.row)
 
-    def _refuse(self) -> None:
+    def refuse(self, error: Exception) -> None:
+        """There is no row."""
         self._close(_S.REFUSED)
         self.execution.drop()
+        self.made.set_exception(error)
+        self.made.exception()  # its client may have left
 
     def hold(self, ownership: Ownership) -> None:
         """The row is this server's."""
@@ -176,35 +190,37 @@ class DurableRun:
         """See `RunPort.end`."""
         self._history.stop_checkpoints()
         self._state.step(_S.ENDING)
-        self._runs.ends(self._end(draft))
-
-    async def _end(self, draft: Prediction) -> None:
         deliveries = tuple([Delivery(webhook, self._runs.encode_end(draft)) for webhook in self._webhook])
-        fields = {"model": self.key.model, "prediction_id": self.key.id}
+        then = functools.partial(self._on_written, draft)
+        self._history.finish(draft, deliveries, for_ever=self.is_accepted, then=then)
+
+    def _on_written(self, draft: Prediction, written: asyncio.Future[Hold]) -> None:
+        prediction, fields = self.prediction, {"model": self.key.model, "prediction_id": self.key.id}
         try:
-            hold = await self._history.finish(draft, deliveries, for_ever=self.is_accepted)
-        except asyncio.CancelledError:
+            hold = written.result()
+        except asyncio.CancelledError:  # the server ends: the next one runs it again
             self._close(_S.LEFT)
-            self.prediction.release()
-            raise
+            prediction.release()
+            return
         except GeartrainError as error:
             logger.warning("the end of a prediction could not be written", extra={**fields, "reason": error.message})
             self._close(_S.LOST)
-            self.prediction.end_as(draft)  # its client waits for it
+            prediction.end_as(draft)  # its client waits for it
             return
-        if hold is Hold.FENCED:
-            logger.warning("a prediction has ended that another server has taken over", extra=fields)
-            self._close(_S.LOST)
-            if self.is_accepted:
-                self.prediction.release()
-            else:
-                at = draft.completed_at or draft.created_at
-                self.prediction.fail(FENCED, at=at, code=Code.STORE_UNAVAILABLE)
+        self._runs.note(None)
+        if hold is Hold.HELD:
+            self._close(_S.ENDED)
+            prediction.end_as(draft)
+            if self._webhook:
+                self._runs.on_delivery()
             return
-        self._close(_S.ENDED)
-        self.prediction.end_as(draft)
-        if deliveries:
-            self._runs.on_delivery()
+        logger.warning("a prediction has ended that another server has taken over", extra=fields)
+        self._close(_S.LOST)
+        if self.is_accepted:
+            prediction.release()
+        else:
+            at = draft.completed_at or draft.created_at
+            prediction.fail(FENCED, at=at, code=Code.STORE_UNAVAILABLE)
 
     def _close(self, state: RunState) -> None:
         self._state.step(state)

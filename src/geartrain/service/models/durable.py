@@ -133,8 +133,12 @@ def create_durable(
     if new.accepted:
         _check_secrets(deployment, durability, new)
     run = _admit(deployment, durability, new)
-    ask = _ask(deployment, durability, new, run=run)
-    durability.ends(run.claim(ask, lambda: _begin(deployment, durability, new, run=run, values=values)))
+    begin = functools.partial(_begin, deployment, durability, new, run=run, values=values)
+    try:
+        run.claim(_ask(deployment, durability, new, run=run), begin)
+    except GeartrainError as error:
+        run.refuse(error)
+        raise
     return run.prediction
 
 
@@ -173,7 +177,8 @@ def _admit(deployment: DeploymentPort, durability: Durability, new: NewPredictio
     webhook = () if new.webhook is None or "completed" not in new.webhook.events else (new.webhook,)
     run = DurableRun(durability, is_accepted=new.accepted, webhook=webhook)
     make = functools.partial(DurableExecution, run=run)
-    execution = deployment.admit(new, deployment.admission.echo(new), make)
+    admission = deployment.admission
+    execution = deployment.admit(new, admission.echo(new) if admission.secrets else new.input, make)
     run.live(key_of(deployment, execution.prediction.id), execution)
     durability.add(run)
     return run
@@ -195,15 +200,35 @@ def _begin(
     run.execution.go_on(values, new.attachments)
 
 
-async def _ask(
+def _ask(
     deployment: DeploymentPort, durability: Durability, new: NewPrediction, *, run: DurableRun
-) -> ClaimResult:
-    """Write the row; what is stored of an accepted prediction has the content of the files that came with it."""
+) -> asyncio.Future[ClaimResult]:
+    """Ask for the row. Raises `GeartrainError` as the store does of what it never takes."""
     prediction = run.prediction
     claim = Claim(run.key, durability.owner, deployment.version, prediction.created_at, prediction.input)
     if not new.accepted:
-        return await durability.store.ledger.claim(claim)
-    files = await asyncio.to_thread(_read_files, new.attachments.files) if new.attachments.files else ()
+        return durability.store.ledger.claim(claim)
+    if new.attachments.files:
+        return asyncio.ensure_future(_ask_with_files(deployment, durability, new, claim=claim))
+    return _accept(deployment, durability, new, claim=claim)
+
+
+async def _ask_with_files(
+    deployment: DeploymentPort, durability: Durability, new: NewPrediction, *, claim: Claim
+) -> ClaimResult:
+    """Have what is stored have the content of the files that came with the request."""
+    files = await asyncio.to_thread(_read_files, new.attachments.files)
+    return await _accept(deployment, durability, new, claim=claim, files=files)
+
+
+def _accept(
+    deployment: DeploymentPort,
+    durability: Durability,
+    new: NewPrediction,
+    *,
+    claim: Claim,
+    files: tuple[_StoredFile, ...] = (),
+) -> asyncio.Future[ClaimResult]:
     request = StoredRequest(new.input, new.context, new.webhook, new.output_prefix, new.version, new.request, files)
     submission = Submission(
         _encode(request),
@@ -211,7 +236,7 @@ async def _ask(
         retry=deployment.settings.retry,
         attempts=durability.settings.attempts,
     )
-    return await durability.store.ledger.accept(claim, submission)
+    return durability.store.ledger.accept(claim, submission)
 
 
 def _secrets(deployment: DeploymentPort, new: NewPrediction) -> list[str]:

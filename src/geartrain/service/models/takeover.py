@@ -53,6 +53,7 @@ class Takeover:
         self._held: dict[Key, asyncio.Future[None]] = {}  # what is taken up, and the tasks that bring it to its model
         self._runs: set[DurableRun] = set()  # that have come so far, and are not over
         self._has_more = False
+        self._looking: set[asyncio.Future[None]] = set()
         durability.on_run_over = self._on_over
 
     async def look(self) -> None:
@@ -72,7 +73,7 @@ class Takeover:
 
     async def stop(self) -> None:
         """Take up nothing more; what has not come to its model is left to the next server."""
-        tasks = tuple(self._held.values())
+        tasks = (*self._looking, *self._held.values())
         for task in tasks:
             task.cancel()
         if tasks:
@@ -87,7 +88,9 @@ class Takeover:
             return
         self._runs.discard(run)
         if self._has_more and not self._runs and not self._durability.is_leaving:
-            self._durability.ends(self._look_again())
+            looking = asyncio.ensure_future(self._look_again())
+            self._looking.add(looking)
+            looking.add_done_callback(self._looking.discard)
 
     async def _look_again(self) -> None:
         try:

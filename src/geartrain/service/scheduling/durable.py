@@ -86,11 +86,17 @@ class DurableExecution(Execution):
             prediction = self.prediction
             self.prediction = prediction.draft()
             super()._finish(CANCELED, at)
-            self._run.leave()
+            self._let_go().leave()
             return
         draft = self.prediction = self.prediction.draft()
         super()._finish(outcome, at)
-        self._run.end(draft)
+        self._let_go().end(draft)
+
+    def _let_go(self) -> RunPort:
+        """Return the run, which has nothing more to hear: they would keep each other alive."""
+        run = self._run
+        del self._run
+        return run
 
     def refuse(self, reason: GeartrainError) -> None:
         """As `Execution.refuse`; one whose row is being written has nothing to refuse yet."""

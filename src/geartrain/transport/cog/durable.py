@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
@@ -19,6 +20,7 @@ from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.runs import DurableRun
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.durable import table_of
+from geartrain.service.models.waking import ModelAsleepError
 from geartrain.transport.cog.api import COG, CogOptions, json_answer
 from geartrain.transport.cog.forms import Form
 from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints, PredictionExchange, PredictionWish
@@ -143,20 +145,38 @@ class _DurableSteps(PredictionExchange):
         self._is_named = False  # so that a client can ask for the prediction
 
     def receive(self, body: Body) -> None:
-        """As for every prediction, unless its id is known."""
-        if self._wish.url_id:
-            start(self._receive_named(body))
+        """As for every prediction. One that lives here is found before its input is looked at."""
+        receive = super().receive
+        if self._wish.url_id and self._key() in self._durable.durability.runs:
+            start(self._unless_known(lambda: receive(body)))
         else:
-            super().receive(body)
+            receive(body)
 
-    async def _receive_named(self, body: Body) -> None:
+    async def _receive_late(self, body: Body, asleep: ModelAsleepError) -> None:
+        """As for every prediction. No model is loaded for one that is known."""
+        receive = super()._receive_late
+        if self._wish.url_id:
+            await self._unless_known(lambda: start(receive(body, asleep)))
+        else:
+            await receive(body, asleep)
+
+    def fail(self, error: Exception) -> None:
+        """As for every prediction, unless its id is known: then its input does not matter, nor who runs it."""
+        fail = super().fail
+        if self._wish.url_id:
+            start(self._unless_known(lambda: fail(error)))
+        else:
+            fail(error)
+
+    async def _unless_known(self, then: Callable[[], None]) -> None:
+        """Answer for the prediction that has the id in the path; if there is none, go on with `then`."""
         try:
             is_answered = await self._answer_known()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
-            self._responder.respond(self._refusal(error))
-            return
-        if not (is_answered or self._has_left):
-            super().receive(body)
+            super().fail(error)
+        else:
+            if not (is_answered or self._has_left):
+                then()
 
     def admit(self, body: NewPrediction) -> Prediction:
         """As every prediction; one that has an id is the store's as well."""
@@ -185,27 +205,35 @@ class _DurableSteps(PredictionExchange):
         if run is None or run.is_known:
             super().follow(prediction)
         else:
-            start(self._follow_when_made(run))
+            run.made.add_done_callback(partial(self._on_made, run))
 
-    async def _follow_when_made(self, run: DurableRun) -> None:
+    def _on_made(self, run: DurableRun, made: asyncio.Future[Row | None]) -> None:
         try:
-            await asyncio.wait((run.made,))
-            row = run.made.result()
+            row = made.result()
             if row is not None:
-                await self._answer_row(row)
+                start(self._tell_row(row))
             elif self._has_left and not run.is_accepted:
                 self.forsake(run.prediction)
             else:
                 super().follow(run.prediction)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
-            self._responder.respond(self._refusal(error))
+            super().fail(error)
+
+    async def _tell_row(self, row: Row) -> None:
+        try:
+            await self._answer_row(row)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            super().fail(error)
+
+    def _key(self) -> Key:
+        """Return what the row of the prediction is found by that the path names."""
+        return Key(table_of(self._wish.model.entry.name, self._durable.noun), self._wish.url_id)
 
     # what the store knows already
 
     async def _answer_known(self) -> bool:
         """Answer for the prediction that has the id in the path; return whether there is one."""
-        model, durability = self._wish.model, self._durable.durability
-        key = Key(table_of(model.entry.name, self._durable.noun), self._wish.url_id)
+        durability, key = self._durable.durability, self._key()
         run = durability.runs.get(key)
         if run is not None:
             await asyncio.wait((run.made,))
