@@ -14,6 +14,7 @@ from geartrain.ray.options import serve_options
 from geartrain.ray.ports import Ports
 from geartrain.ray.scaling import LOAD
 from geartrain.ray.server import ReplicaServer
+from geartrain.server.tuning import tune_collector, tune_memory
 from geartrain.transport.asgi import AsgiApplication
 
 logger = logging.getLogger("geartrain.ray")
@@ -32,6 +33,8 @@ class Replica:
         self._server = ReplicaServer(serve_options(models, options, _labels()))
         self._config: Mapping[str, Any] | None = None  # the latest of Ray's `user_config`
         await self._server.start()
+        tune_collector()
+        tune_memory()
 
     async def __serve_build_asgi_app__(self) -> AsgiApplication:
         """Return what Ray's own proxy calls; take the ports of the replica, if it has any."""

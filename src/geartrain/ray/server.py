@@ -91,14 +91,15 @@ class ReplicaServer:
 
     def application(self) -> AsgiApplication:
         """Return the same models for requests that come by Ray's own proxy. Its host starts and ends nothing."""
+        inside = self._http.inside
 
         async def start() -> Handler:
-            return self._http.handler
+            return inside.handler
 
         async def stop() -> None:
             pass
 
-        return AsgiApplication(start, stop)
+        return AsgiApplication(start, stop, inside.records)
 
     # what Ray asks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from geartrain.server.app import App
 from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
@@ -25,7 +25,7 @@ from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.routing import Route, Router
 from geartrain.transport.system.metrics import metrics_route
 from geartrain.transport.system.probes import probe_routes
-from geartrain.transport.wire.exchange import Handler
+from geartrain.transport.wire.exchange import Handler, Records
 from geartrain.transport.wire.server import WireServer
 from geartrain.transport.wire.tls import TlsContext
 
@@ -82,6 +82,13 @@ def _guard(app: App, access: Access) -> AccessGuard:
     return access.guard(lambda: app.catalogue.default_model)
 
 
+class Inside(NamedTuple):
+    """What a server has for requests that another one has read: their handler, without gRPC, and their records."""
+
+    handler: Handler
+    records: Records
+
+
 class HttpServer:
     """Serves an app until it is told to stop, and lets no client keep it from ending."""
 
@@ -118,7 +125,7 @@ class HttpServer:
         routers = (Router(public, COG, guard), Router(admin, COG, guard))
         scheme, tracer = "http" if options.tls is None else "https", app.outbound.tracer
         records = [records_of(counts, tracer, router, scheme=scheme) for router in routers]
-        self.handler: Handler = routers[0]  # of HTTP alone, for whoever has other connections than the wire's
+        self.inside = Inside(routers[0], records[0])
         self._public = WireServer(
             mount(_with_grpc(routers[0], self._grpc)), options.wire, records=records[0], on_tick=on_tick
         )

@@ -1,0 +1,112 @@
+"""Ray Serve for tests: a cluster of one node in a process of its own, and `geartrain deploy ray`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.support.servers import PATIENCE
+
+REPLICA: Final = re.compile(r'serve_replica="(\w+)"')
+_START: Final = 120.0  # seconds for which a cluster, or an application, may start on a busy machine
+_FAST: Final = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+}
+
+
+def need_ray() -> None:
+    """Skip without Ray."""
+    if importlib.util.find_spec("ray") is None or importlib.util.find_spec("ray.serve") is None:
+        pytest.skip("Ray is not installed: pip install -c constraints.txt 'geartrain[ray]'")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in found]
+
+
+class RayCluster:
+    """A cluster, and what is deployed on it."""
+
+    def __init__(self) -> None:
+        dashboard, metrics, stats, self.port, self.grpc_port = free_ports(5)
+        self.address = f"http://127.0.0.1:{dashboard}"
+        self.url = f"http://127.0.0.1:{self.port}"
+        ports = {"RAY_SERVE_HAPROXY_METRICS_PORT": metrics, "RAY_SERVE_HAPROXY_STATS_PORT": stats}
+        self._env = {
+            **os.environ,
+            **_FAST,
+            **{name: str(port) for name, port in ports.items()},
+            "DASHBOARD_PORT": str(dashboard),
+        }
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.ray_cluster"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self._env,
+            text=True,
+        )
+        assert self._popen.stdout is not None
+        line = self._popen.stdout.readline()
+        assert json.loads(line)["dashboard"] == self.address
+
+    def deploy(self, *arguments: str) -> None:
+        """Run `geartrain deploy ray`; it returns when the application runs."""
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "geartrain", "deploy", "ray", *arguments),
+                *("--address", self.address, "--port", str(self.port), "--grpc-port", str(self.grpc_port)),
+                *("--timeout", str(_START)),
+            ],
+            env=self._env,
+            check=True,
+            timeout=2 * _START,
+        )
+
+    async def replicas(self) -> set[str]:
+        """Return the replica that answers a request, if one does."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE) as client:
+            with contextlib.suppress(httpx.TransportError):
+                return set(REPLICA.findall((await client.get("/metrics")).text))
+        return set()
+
+    async def until_replicas(self, wanted: int, besides: frozenset[str] = frozenset()) -> frozenset[str]:
+        """Ask until so many replicas have answered that are not those; return them."""
+        seen: set[str] = set()
+        async with asyncio.timeout(_START):
+            while len(seen) < wanted:
+                for found in await asyncio.gather(*(self.replicas() for _ in range(2 * wanted))):
+                    seen |= found - besides
+        return frozenset(seen)
+
+    def end(self) -> None:
+        """End it, with what is deployed."""
+        self._popen.communicate(timeout=_START)
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[RayCluster]:
+    """A cluster for the time of the block."""
+    found = RayCluster()
+    try:
+        yield found
+    finally:
+        found.end()
