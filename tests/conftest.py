@@ -17,6 +17,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how servers are served to tests: plain, with TLS and keys, or inside uvicorn",
     )
     parser.addoption(
+        "--write-snippets", action="store_true", help="write what the commands of the docs print into their pages"
+    )
+    parser.addoption(
         "--write-screenshots", action="store_true", help="write the pictures of the playground into docs/images"
     )
 

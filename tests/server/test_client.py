@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import re
 import subprocess
 import sys
 import textwrap
@@ -336,28 +335,6 @@ async def test_webhook_is_told_of_the_end(server: Server) -> None:
         handle = await model.submit({"to": 1}, webhook=receiver.url("/hook"), webhook_events=["completed"])
         (call,) = await receiver.wait(1)
         assert (call.prediction["id"], call.prediction["output"]) == (handle.id, [1])
-
-
-def test_page_has_examples_that_run() -> None:
-    page = (Path(__file__).parents[2] / "docs/client.md").read_text()
-    blocking, awaiting, typed, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    examples = Path(__file__).parents[2] / "examples"
-    with serve(examples / "hello") as server:
-        for block in (blocking, awaiting):
-            done = subprocess.run(
-                [sys.executable, "-c", block.replace("http://127.0.0.1:5000", server.url)],
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-            assert done.stdout == "Hello, Ada!\n"
-    folder = examples / "digits"
-    with serve(folder) as server:
-        block = typed.replace("http://127.0.0.1:5000", server.url).replace("three.png", str(folder / "three.png"))
-        done = subprocess.run(
-            [sys.executable, "-c", f"{block}\nprint(answer.digit)"], check=True, capture_output=True, text=True
-        )
-        assert done.stdout == "3\n"
 
 
 async def test_thousand_calls_at_once(server: Server) -> None:

@@ -57,11 +57,6 @@ async def test_slow_counter_can_be_canceled(serve: Serve) -> None:
         assert prediction.logs == "counting 1 of 10\ncanceled at 1\n"
 
 
-def test_thumbnails_are_shown_as_they_are() -> None:
-    shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs/files.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert (ROOT / "examples/thumbnails/run.py").read_text(encoding="utf-8").endswith(shown[0])
-
-
 async def test_thumbnails_are_as_wide_as_they_shall_be(serve: Serve) -> None:
     picture = base64.b64encode((ROOT / "examples/digits/three.png").read_bytes()).decode()
     async with serve(ROOT / "examples/thumbnails") as server:
@@ -70,11 +65,6 @@ async def test_thumbnails_are_as_wide_as_they_shall_be(serve: Serve) -> None:
         for url, width in zip(body["output"], (8, 300), strict=True):
             with Image.open(io.BytesIO(base64.b64decode(url.removeprefix("data:image/png;base64,")))) as thumbnail:
                 assert thumbnail.width == width
-
-
-def test_training_is_shown_as_it_is() -> None:
-    shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert (ROOT / "examples/centroid/train.py").read_text(encoding="utf-8").endswith(shown[0])
 
 
 async def test_centroid_learns_what_it_then_knows(
