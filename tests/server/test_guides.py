@@ -11,14 +11,17 @@ import httpx
 import pytest
 
 from geartrain.testing import serve
+from tests.support.servers import PATIENCE
 from tools import guides
+
+pytestmark = pytest.mark.timeout(240)  # as in test_testing.py
 
 
 def asked(url: str, guide: str, heading: str = "After") -> None:
     shown = guides.requests(guide, heading)
     assert shown
     for each in shown:
-        response = httpx.post(url + each.path, json=each.body)
+        response = httpx.post(url + each.path, json=each.body, timeout=PATIENCE)
         assert response.status_code == 200, response.text
         assert guides.comparable(response.json()) == guides.comparable(each.answer)
 
@@ -41,14 +44,14 @@ def test_both_servers_are_asked_for_the_same(guide: str) -> None:
 
 @pytest.mark.parametrize("guide", ["cog", "triton", "mlserver"])
 def test_after_answers_as_shown(guide: str) -> None:
-    with serve(guides.MODELS / guide) as server:
+    with serve(guides.MODELS / guide, ready_within=120) as server:
         asked(server.url, guide)
 
 
 def test_after_of_those_with_a_path_of_their_own_answers_as_shown() -> None:
     names = ("litserve", "bentoml", "fastapi")
     assert len({(guides.MODELS / name / "run.py").read_text() for name in names}) == 1  # so one server answers for all
-    with serve(guides.MODELS / "litserve") as server:
+    with serve(guides.MODELS / "litserve", ready_within=120) as server:
         for name in names:
             asked(server.url, name)
 
