@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from tools.try_wheel import MODULES
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -34,6 +36,10 @@ def test_every_extra_is_named() -> None:
     table = README.partition("| Extra |")[2].partition("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", row.split("|")[1])}
     assert named == set(PROJECT["project"]["optional-dependencies"]) - {"dev"}
+
+
+def test_every_extra_is_tried_before_a_release() -> None:
+    assert set(MODULES) == set(PROJECT["project"]["optional-dependencies"]) - {"dev"}
 
 
 def test_what_a_package_index_shows_has_no_link_into_the_repository() -> None:
