@@ -20,6 +20,7 @@ _COMMANDS = (
     "dev",
     "run",
     "call",
+    "bench",
     "train",
     "schema",
     "init",

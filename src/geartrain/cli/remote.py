@@ -40,7 +40,7 @@ def predict(plan: Plan) -> int:
             try:
                 return _answer(client.model(plan.model), plan.request, observer)
             except NotFoundError as error:
-                raise ClientError(f"{error}{_offer(client, plan.model)}") from error
+                raise ClientError(f"{error}{offer(client, plan.model)}") from error
     except InvalidInputError as error:
         observer.end()
         for sentence in values.describe(map(_fault, error.detail)):
@@ -87,7 +87,7 @@ def _answer(model: Model[Any], request: Request, observer: RunObserver) -> int:
     return _EXIT_CODES[prediction.status]
 
 
-def _offer(client: Client, model: str | None) -> str:
+def offer(client: Client, model: str | None) -> str:
     """Say which model may have been meant."""
     names = client.models()
     close = difflib.get_close_matches(model or "", names, n=1)

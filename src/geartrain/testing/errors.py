@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from geartrain.client.errors import InvalidInputError
+from geartrain.launch.server import ServerError
 from geartrain.worker.values.faults import OutputError
 
 __all__ = ["CanceledError", "InvalidInputError", "OutputError", "RequestFailedError", "ServerError"]
@@ -14,7 +15,3 @@ class RequestFailedError(Exception):
 
 class CanceledError(Exception):
     """The run was canceled."""
-
-
-class ServerError(Exception):
-    """A server has not become ready; the message ends with its log."""

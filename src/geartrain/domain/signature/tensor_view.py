@@ -48,6 +48,8 @@ _URLS: Final = ("data:", "http:", "https:")
 _NO_INPUT: Final = b"{}"
 _MOST_SIZES: Final = 256
 
+_UNFIT: Final = (struct.error, AttributeError, TypeError, ValueError, OverflowError)  # of a value of another type
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -80,12 +82,14 @@ class _Port(msgspec.Struct, frozen=True):
 
     def tensor(self, value: Any) -> Tensor:
         values = value if self.is_list else (value,)
+        return Tensor(self.spec.name, self.spec.datatype, (len(values),), self.element.write(values))
+
+    def output(self, value: Any) -> Tensor:
         try:
-            data = self.element.write(values)
-        except (struct.error, AttributeError, TypeError, ValueError, OverflowError):
+            return self.tensor(value)
+        except _UNFIT:
             what = f"output '{self.spec.name}' is declared as {self.spec.datatype}, and the model gave something else"
             raise GeartrainError(Code.RUN_FAILED, what) from None
-        return Tensor(self.spec.name, self.spec.datatype, (len(values),), data)
 
 
 class TensorView:
@@ -141,6 +145,14 @@ class TensorView:
     def is_converted(self, name: str) -> bool:
         """Whether an input of this name is no tensor to the model."""
         return name in self._ports
+
+    def from_json(self, name: str, value: Any) -> Tensor:
+        """Return the tensor of an input that is none to the model, by its value in JSON. Raises `INVALID_TENSOR`."""
+        port = self._ports[name]
+        try:
+            return port.tensor(value)
+        except _UNFIT:
+            raise tensor_error(f"input '{name}' cannot be sent as a tensor of {port.spec.datatype}") from None
 
     def _check_required(self, seen: set[str]) -> None:
         missing = [name for name in self._required if name not in seen]
@@ -335,7 +347,7 @@ class _Outputs:
     def _plain(self, value: Any) -> list[Tensor]:
         values = (value or {}) if self._is_record or self.has_tensors else {OUTPUT: value}
         # What is None is not given: the protocol has no tensor for it.
-        return [port.tensor(values[name]) for name, port in self._ports.items() if values.get(name) is not None]
+        return [port.output(values[name]) for name, port in self._ports.items() if values.get(name) is not None]
 
 
 def _outputs(output: OutputSpec) -> _Outputs:

@@ -1,0 +1,101 @@
+"""The connections to a server, which are used again from level to level."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from geartrain.bench.connection import Connection, Listener, Target
+
+_ARRIVE: Final = 10.0  # seconds for a connection
+_AFTER_FAILURE: Final = 0.2  # seconds until another is tried
+
+
+class User(Listener, Protocol):
+    """Who sends over the connections."""
+
+    def connected(self, connection: Connection) -> None:
+        """Hear of a connection that was opened."""
+
+    def unconnected(self, reason: str) -> None:
+        """Hear of one that could not be opened."""
+
+    def may_try_again(self) -> None:
+        """Hear, a moment after that, that another may be opened."""
+
+
+class Pool:
+    """The connections. One level at a time has them."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._all: set[Connection] = set()
+        self._free: list[Connection] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._most = 0
+
+    async def begin(self, user: User, count: int, *, most: int) -> None:
+        """Have `count` connections for a user, who may open up to `most`. Raises `OSError`."""
+        self._most = most
+        for connection in self._all:
+            connection.listener = user
+        missing = count - len(self._all)
+        made = await asyncio.gather(*[self._target.connect(user, timeout=_ARRIVE) for _ in range(missing)])
+        self._all.update(made)
+        self._free += made
+
+    def take(self) -> Connection | None:
+        """Return one that is free, if there is one."""
+        while self._free:
+            connection = self._free.pop()
+            if connection.is_open:
+                return connection
+            self._all.discard(connection)
+        return None
+
+    def give(self, connection: Connection) -> None:
+        """Take one back."""
+        if connection.is_open:
+            self._free.append(connection)
+        else:
+            self._all.discard(connection)
+
+    def open_another(self, user: User) -> None:
+        """Open one more, if there may be more."""
+        if len(self._all) + len(self._opening) < self._most:
+            task = asyncio.get_running_loop().create_task(self._open(user))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    def fail_older(self, due: float, reason: str) -> None:
+        """Give requests up that were due before a moment."""
+        for connection in list(self._all):
+            if connection.is_busy and connection.due < due:
+                connection.fail(reason)
+
+    def end(self) -> None:
+        """Close what is of no use to the next level."""
+        for task in self._opening:
+            task.cancel()
+        for connection in list(self._all):
+            if connection.is_busy or not connection.is_open:
+                connection.close()
+                self._all.discard(connection)
+        self._free = list(self._all)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._all:
+            connection.close()
+
+    async def _open(self, user: User) -> None:
+        try:
+            connection = await self._target.connect(user, timeout=_ARRIVE)
+        except OSError as error:
+            user.unconnected(str(error) or "the server does not answer")
+            await asyncio.sleep(_AFTER_FAILURE)
+            self._opening.discard(asyncio.current_task())  # it makes room for another
+            user.may_try_again()
+        else:
+            self._all.add(connection)
+            user.connected(connection)

@@ -1,0 +1,219 @@
+"""A measurement at the terminal: what is sent is found out, the load is put on, and the results are written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import platform
+import signal
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import uvloop
+
+from geartrain.authoring import __version__
+from geartrain.bench.advice import advise
+from geartrain.bench.connection import Target, target_of
+from geartrain.bench.inputs import default_input, read_many
+from geartrain.bench.page import to_html
+from geartrain.bench.results import Report, to_csv, to_json
+from geartrain.bench.server_figures import ask
+from geartrain.bench.sweep import Plan, Sweep
+from geartrain.bench.work import InputsError, ModelPath, ProtocolName, Work, make_work
+from geartrain.cli import values
+from geartrain.cli.bench_view import BenchView, print_report
+from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain, fail, silence_stdout
+from geartrain.cli.remote import offer
+from geartrain.cli.request import Request
+from geartrain.client import Client, ClientError, NotFoundError
+from geartrain.client.schema import signature_of
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a measurement; what was measured until then is shown."""
+
+_STDOUT = pathlib.Path("-")
+_REFUSED = range(400, 500)
+_BUSY = frozenset({409, 429})
+
+
+class Asked(NamedTuple):
+    """What the command line says of the requests. `model` None: the server's only one; `verify`: as of `Client`."""
+
+    request: Request
+    many: pathlib.Path | None
+    model: str | None
+    protocol: ProtocolName
+    key: str | None
+    verify: bool | str
+
+
+class Outputs(NamedTuple):
+    """The files that are written in the end; `-` is stdout."""
+
+    html: pathlib.Path | None
+    csv: pathlib.Path | None
+    results: pathlib.Path | None
+
+    def check(self) -> None:
+        """End the command if one of them cannot be written."""
+        for path in self:
+            if path is not None and not path.parent.is_dir():
+                fail(f"cannot write {path}: there is no folder {path.parent}")
+        if self.csv == self.results == _STDOUT:
+            fail("--csv and --results cannot both go to stdout")
+
+    @property
+    def takes_stdout(self) -> bool:
+        """Whether one of them is what stdout is for."""
+        return _STDOUT in self
+
+    def write(self, report: Report) -> None:
+        """Write them. Raises `OSError`."""
+        forms: tuple[Callable[[Report], bytes], ...] = (to_html, to_csv, to_json)
+        for path, form in zip(self, forms, strict=True):
+            if path == _STDOUT:
+                sys.stdout.write(form(report).decode())
+                sys.stdout.flush()
+            elif path is not None:
+                path.write_bytes(form(report))
+
+
+class Prepared(NamedTuple):
+    """What is needed to put a server under load."""
+
+    target: Target
+    model: str
+    work: Work
+
+
+def measure(url: str, asked: Asked, plan: Plan, *, outputs: Outputs) -> int:
+    """Measure, show and write what was found, and return the exit code; what is wrong has been said on stderr."""
+    try:
+        prepared = _prepare(url, asked)
+    except (ClientError, InputsError, values.InputError, OSError, ValueError) as error:
+        complain(str(error))
+        return FAILURE
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    sweep = Sweep(prepared.target, prepared.model, work=prepared.work, plan=plan)
+    view = BenchView(plan)
+    trouble = ""
+    with view, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            is_interrupted = runner.run(_run(sweep, prepared, view))
+        except (_RefusedError, OSError) as error:
+            is_interrupted, trouble = False, str(error) or "the server does not answer"
+    report = Report(
+        geartrain=__version__,
+        url=url,
+        model=prepared.model,
+        protocol=asked.protocol,
+        inputs=len(prepared.work.requests),
+        began=began,
+        machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+        seconds=plan.limits.seconds,
+        requests=plan.limits.requests,
+        warmup=plan.warmup,
+        slots=sweep.slots,
+        silence=sweep.silence,
+        levels=tuple(sweep.results),
+    )
+    report = msgspec.structs.replace(report, advice=advise(report))
+    if trouble:
+        complain(trouble)
+    code = _show(report, outputs) if report.levels else 0
+    if is_interrupted:
+        return INTERRUPTED
+    return code or (FAILURE if trouble or report.failed else 0)
+
+
+def _show(report: Report, outputs: Outputs) -> int:
+    """Print and write it; return an exit code, 0 if that went well."""
+    try:
+        print_report(report, to_stderr=outputs.takes_stdout)
+        outputs.write(report)
+    except BrokenPipeError:
+        silence_stdout()
+        return NO_READER
+    except OSError as error:
+        complain(f"cannot write {error.filename}: {error.strerror}")
+        return FAILURE
+    return 0
+
+
+def _prepare(url: str, asked: Asked) -> Prepared:
+    """Ask the server what its model takes, and make the requests."""
+    target = target_of(url, key=asked.key, verify=asked.verify)
+    with Client(url, key=asked.key, verify=asked.verify) as client:
+        try:
+            document = client.model(asked.model).openapi()
+            name = asked.model or _only(client)
+        except NotFoundError as error:
+            raise ClientError(f"{error}{offer(client, asked.model)}") from error
+    signature = signature_of(document)
+    if signature is None:
+        raise ClientError(f"the model {name} has not been loaded yet")
+    request = asked.request
+    inputs: list[dict[str, Any]]
+    if asked.many is not None:
+        inputs = read_many(asked.many.read_bytes(), str(asked.many))
+    elif request.document is not None:
+        inputs = [request.document]
+    elif request.texts:
+        inputs = [values.build_input(signature, request.texts)]
+    else:
+        inputs = [default_input(document)]
+    work = make_work(target, ModelPath(name, asked.model is None), inputs, protocol=asked.protocol, signature=signature)
+    return Prepared(target, name, work)
+
+
+def _only(client: Client) -> str:
+    names = client.models()
+    if len(names) != 1:
+        raise ClientError(f"the server has several models; name one with --model: {', '.join(names)}")
+    return names[0]
+
+
+class _RefusedError(Exception):
+    """The server does not take such requests."""
+
+
+async def _run(sweep: Sweep, prepared: Prepared, view: BenchView) -> bool:
+    """Measure; return whether it was interrupted. Raises `OSError`, and `_RefusedError` if requests are refused."""
+    loop = asyncio.get_running_loop()
+    is_interrupted = False
+    task = asyncio.current_task()
+
+    def interrupt() -> None:
+        nonlocal is_interrupted
+        if is_interrupted and task is not None:
+            task.cancel()  # the second time: whatever it is waiting for
+        is_interrupted = True
+        sweep.stop()
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        loop.add_signal_handler(number, interrupt)
+    try:
+        await _try_once(prepared)
+        if not is_interrupted:
+            await sweep.run(view)
+    except asyncio.CancelledError:
+        if not is_interrupted:
+            raise
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+    return is_interrupted
+
+
+async def _try_once(prepared: Prepared) -> None:
+    """Send one request. Raises `_RefusedError` if all others would be refused as well."""
+    status, content = await ask(prepared.target, prepared.work.requests[0])
+    fault = prepared.work.judge(status, content)
+    if fault is not None and status in _REFUSED and status not in _BUSY:
+        raise _RefusedError(f"the server refuses the requests with {fault.kind}: {fault.example}")
