@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,8 +13,12 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from geartrain.transport.wire.limits import WireLimits
+from geartrain.transport.wire.server import WireServer
 from geartrain.transport.wire.tls import TlsContext, TlsFiles
 from tests.support.certificates import Party, make_party
+from tests.support.servers import PATIENCE
+from tests.unit.transport.wire.parts import NotingHandler, get
 
 LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
@@ -106,3 +111,28 @@ def test_client_that_speaks_no_tls_is_dropped_without_a_line_in_the_log(
 
     run(new_loop, main)
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+@LOOPS
+def test_end_does_not_wait_for_an_idle_client(new_loop: NewLoop, files: TlsFiles, ca: Party) -> None:
+    def ask(port: int) -> ssl.SSLSocket:
+        context = ssl.create_default_context(cadata=ca.cert.decode())
+        plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        client = context.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
+        client.sendall(get("/"))
+        assert client.recv(12) == b"HTTP/1.1 200"
+        return client
+
+    async def main() -> None:
+        server = WireServer(NotingHandler(), WireLimits(head_timeout=3600))  # which TLS gives clients to say goodbye
+        listener = socket.create_server(("127.0.0.1", 0))
+        server.listen(listener, TlsContext(files).context)
+        client = await asyncio.to_thread(ask, listener.getsockname()[1])
+        server.close()
+        await server.drained()
+        server.stop()
+        with client:
+            while client.recv(1024):  # up to the alert that tells of the end; without it this raises an error
+                pass
+
+    run(new_loop, main)

@@ -16,6 +16,11 @@ def unsent(transport: asyncio.Transport) -> int:
     return waiting and waiting + _queued(transport.get_extra_info("socket").fileno())
 
 
+def has_sent_all(transport: asyncio.Transport) -> bool:
+    """Tell whether nothing waits for the client any more, neither here nor in the system."""
+    return not transport.get_write_buffer_size() and not _queued(transport.get_extra_info("socket").fileno())
+
+
 class Progress(NamedTuple):
     """How many bytes wait for a client, and since when it has taken none of them; the present if there are none."""
 

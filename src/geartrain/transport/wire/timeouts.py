@@ -7,10 +7,10 @@ from typing import Final
 
 from geartrain.transport.wire.connection import Connection
 from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.limits import WireLimits
+from geartrain.transport.wire.limits import LAST_TIMEOUT, WireLimits
 from geartrain.transport.wire.pace import LINGER, check_body, slow_head_error
 from geartrain.transport.wire.registry import Served
-from geartrain.transport.wire.sockets import progress, reset
+from geartrain.transport.wire.sockets import has_sent_all, progress, reset
 from geartrain.transport.wire.states import ConnectionState
 
 _SHORTEST: Final = 0.02  # seconds between two looks
@@ -80,6 +80,9 @@ def _check(connection: Connection, context: WireContext, now: float, *, pause: f
         check_body(connection, connection.reader.intake, limits, now=now)
     elif state is ConnectionState.LINGER and age > LINGER:
         connection.close()
+    elif state is ConnectionState.CLOSING and age > LAST_TIMEOUT and has_sent_all(connection.transport):
+        # Under TLS the client has been told of the end. It need not answer that, and one that is idle does not.
+        connection.transport.abort()
     _check_sending(connection, limits, now)
 
 
