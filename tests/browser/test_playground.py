@@ -489,6 +489,23 @@ def test_reference_of_all_models(page: Page) -> None:
 # the status
 
 
+def lines(page: Page) -> set[str]:
+    """The colors of the series of all charts: those of their keys that canvases have, too."""
+    found = page.script("""
+        return [...document.querySelectorAll(".plot-box")].map((box) => {
+            const canvas = box.querySelector("canvas");
+            const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            const drawn = new Set();
+            for (let at = 0; at < pixels.length; at += 4) {
+                if (pixels[at + 3] === 255) drawn.add(`rgb(${pixels[at]}, ${pixels[at + 1]}, ${pixels[at + 2]})`);
+            }
+            const keys = [...box.querySelectorAll(".swatch")].map((key) => getComputedStyle(key).backgroundColor);
+            return keys.filter((color) => drawn.has(color));
+        }).flat()
+    """)
+    return set(found)
+
+
 def test_status(page: Page, picture: Picture, workshop: Workshop) -> None:
     page.open_model("echo")
     page.run()
@@ -502,6 +519,10 @@ def test_status(page: Page, picture: Picture, workshop: Workshop) -> None:
 
         page.until(has_latency, "a latency")
     assert len(page.all(".plots canvas")) == 6
+    light = page.until(lambda: lines(page), "lines")
+    page.resize(DESKTOP, "dark")
+    page.until(lambda: (dark := lines(page)) and not dark & light, "lines of other colors")
+    page.resize(DESKTOP)
     assert page.text(".status-view tbody").count("Ready") == 10
     page.choose_shown("#status-model", "echo")
     assert page.text(".status-view tbody").count("Ready") == 2

@@ -6,9 +6,14 @@ const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300];
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000];
 const BINARY = Array.from({ length: 45 }, (_, power) => 2 ** power);
 
-/** The colors of the page as it is shown now. */
+/** A color of the page as it is shown now: what the variable comes to, which has one for each scheme. */
 function color(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const probe = h("span", {});
+  probe.style.color = `var(${name})`;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
 }
 
 /**
