@@ -385,15 +385,19 @@ async def test_docs_page_needs_nothing_from_elsewhere(server: LiveServer) -> Non
     page = await server.client.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "//" not in re.sub(r"<!--.*?-->", "", page.text)
+    assert re.findall(r"<script[^>]*>(?!</script>)|<style| on\w+=", page.text) == []
+    policy = page.headers["content-security-policy"]
+    assert "script-src 'self';" in policy
+    assert "unsafe" not in policy
     parts = re.findall(r'(?:src|href)="([^"]*)"', page.text)
-    assert len(parts) == 2
+    assert len(parts) == 3
     for part in parts:
         response = await server.client.get(part)
         assert response.status_code == 200
         kind = "text/css" if part.endswith(".css") else "text/javascript"
         assert response.headers["content-type"].startswith(kind)
-        assert len(response.content) > 10_000
-    found = re.findall(r'url: "([^"]*)"', page.text)
+        assert len(response.content) > (100 if part.endswith("/docs.js") else 10_000)
+    found = re.findall(r'data-document="([^"]*)"', page.text)
     document = (await server.client.get(found[0])).json()
     assert {"/predictions", "/v2", "/metrics"} <= set(document["paths"])
 

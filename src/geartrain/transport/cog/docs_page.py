@@ -16,6 +16,12 @@ from geartrain.transport.wire.exchange import Answer
 REFERENCE: Final = "/docs/openapi.json"
 """The path of the document of the whole server, which the page at its root shows."""
 
+_SCRIPT: Final = Path(__file__).parent / "docs.js"
+_POLICY: Final = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
 _PAGE: Final = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -24,22 +30,9 @@ _PAGE: Final = """<!DOCTYPE html>
 <link rel="stylesheet" href="{prefix}/docs/static/swagger-ui.css">
 </head>
 <body>
-<div id="swagger-ui"></div>
+<div id="swagger-ui" data-document="{document}"></div>
 <script src="{prefix}/docs/static/swagger-ui-bundle.js"></script>
-<script>
-const key = sessionStorage.getItem("geartrain-key")  /* of the playground, where the server asks for keys */
-SwaggerUIBundle({{
-  url: "{document}",
-  dom_id: "#swagger-ui",
-  deepLinking: true,
-  docExpansion: "list",
-  validatorUrl: null,
-  requestInterceptor: (request) => {{
-    if (key) request.headers.Authorization = `Bearer ${{key}}`
-    return request
-  }}
-}})
-</script>
+<script src="{prefix}/docs/static/docs.js"></script>
 </body>
 </html>
 """
@@ -54,15 +47,19 @@ def docs_page(name: str, prefix: str, document: str = "") -> Answer:
     body = _PAGE.format(
         title=title, prefix=html.escape(prefix), document=html.escape(document or prefix + REFERENCE)
     ).encode()
-    return Answer(HTTPStatus.OK, (body,), ((b"content-type", b"text/html; charset=utf-8"),))
+    headers = ((b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", _POLICY))
+    return Answer(HTTPStatus.OK, (body,), headers)
 
 
 async def docs_file(request: Request) -> Answer:
-    """Return a file of Swagger UI, which a client may keep as long as its `ETag` holds."""
+    """Return a file of the page, or of Swagger UI, which a client may keep as long as its `ETag` holds."""
     import swagger_ui_bundle  # late: few look at the page
 
-    path = Path(swagger_ui_bundle.swagger_ui_path) / request.params["file"]
-    if path.parent != Path(swagger_ui_bundle.swagger_ui_path) or not path.is_file():
+    folder = Path(swagger_ui_bundle.swagger_ui_path)
+    path = folder / request.params["file"]
+    if path == folder / _SCRIPT.name:
+        path = _SCRIPT
+    elif path.parent != folder or not path.is_file():
         return COG.not_found()
     state = path.stat()
     tag = b'"%x-%x"' % (state.st_mtime_ns, state.st_size)
