@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 import typer
 
 from geartrain.cli import logs
 from geartrain.cli.failure import INTERRUPTED
 from geartrain.cli.options import MODELS
-from geartrain.domain.remote.reference import is_remote
 from geartrain.project.errors import ProjectError
+from geartrain.project.fetched import find_fetched, local_target
 from geartrain.project.precheck import precheck
-from geartrain.project.served import remote_model, remote_name
-from geartrain.project.settings import read_settings
-from geartrain.project.source import Mode, ModelSource, find_model, model_folder
+from geartrain.project.source import Mode, ModelSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, TypeVar
 
     from geartrain.domain.remote.progress import Download
+    from geartrain.domain.remote.reference import RemoteReference
+    from geartrain.project.weight_settings import Weights
     from geartrain.server import Progress
     from geartrain.server.fetching import Fetcher
 
@@ -61,28 +59,21 @@ class LocalModels:
 
     def target(self, target: str | None) -> str | None:
         """Return what a target is on this machine: itself, or where it has been fetched to; raises ProjectError."""
-        if target is None or not is_remote(target):
-            return target
-        reference = remote_model(target)
-        return str(self._fetch(lambda fetcher, download: fetcher.fetch(reference, download)))
+        return local_target(target, self)
 
     def find(self, target: str | None, mode: Mode = "predict", *, no_pickle: bool = False) -> ModelSource:
         """Find a model as `find_model` does, with the weights that its settings name; raises ProjectError."""
-        local = self.target(target)
-        root, _ = model_folder(local)
-        weights = read_settings(root).weights
-        found: tuple[Path, ...] = ()
-        if weights:
-            found = self._fetch(lambda fetcher, download: fetcher.fetch_weights(weights, root, download))
-        source = find_model(local, mode=mode, no_pickle=no_pickle)
-        if target is not None and local != target:
-            source = msgspec.structs.replace(source, name=remote_name(remote_model(target)))
-        for path in found:
-            if source.variables.weights is None:
-                variables = dataclasses.replace(source.variables, weights=str(path))
-                source = msgspec.structs.replace(source, variables=variables)
+        source = find_fetched(target, self, mode=mode, no_pickle=no_pickle)
         precheck(source)
-        return msgspec.structs.replace(source, weights=())
+        return source
+
+    def model(self, reference: RemoteReference) -> Path:
+        """Return where a model lies now; raises ProjectError."""
+        return self._fetch(lambda fetcher, download: fetcher.fetch(reference, download))
+
+    def weights(self, weights: Sequence[Weights], folder: Path) -> Sequence[Path]:
+        """Put weights into the folder of their model; return the one without a place there; raises ProjectError."""
+        return self._fetch(lambda fetcher, download: fetcher.fetch_weights(weights, folder, download))
 
     def _fetch(self, work: Callable[[Fetcher, Download], Coroutine[Any, Any, T]]) -> T:
         from geartrain.outbound.remote.errors import RemoteError  # late: most models are here

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from geartrain.ipc.messages import BackendChoice
-from geartrain.project.source import ModelSource, find_model
+from geartrain.project.fetched import find_fetched
+from geartrain.project.source import ModelSource
+from geartrain.testing.downloads import Downloads
 from geartrain.worker.loading.finding import Mode
 from geartrain.worker.loading.loader import LoadedRunner, load, load_object
 
@@ -40,11 +42,12 @@ def loaded(model: str | os.PathLike[str] | Callable[..., Any], mode: Mode) -> It
         with _imports_of(root):
             yield LoadedModel(load_object(model, str(source_file(model)), root, mode=mode), root)
         return
-    source = find_model(os.fspath(model), mode=mode)
-    with _environment(source.environment), _imports_of(source.root):
-        with chdir(source.root):
-            runner = _load(source, mode)
-        yield LoadedModel(runner, source.root, source.variables.weights)
+    with Downloads() as downloads:
+        source = find_fetched(os.fspath(model), downloads, mode=mode)
+        with _environment(source.environment), _imports_of(source.root):
+            with chdir(source.root):
+                runner = _load(source, mode)
+            yield LoadedModel(runner, source.root, source.variables.weights)
 
 
 def source_file(model: Callable[..., Any]) -> Path:
