@@ -10,16 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from uuid import uuid4
-
-import pytest
 
 from tests.support.servers import PATIENCE, ServerProcess, write_model
+from tests.support.supervisor import Supervisor
 
 Start = Callable[..., ServerProcess]
 
@@ -58,35 +56,6 @@ for number in range(count):
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(count), LISTEN_FDNAMES=names)
 os.execv(sys.executable, [sys.executable, "-m", "geartrain", "serve", *sys.argv[2:]])
 """
-
-
-class Supervisor:
-    """The socket that a supervisor listens on."""
-
-    def __init__(self) -> None:
-        self.address = f"@geartrain-{uuid4()}"
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind("\0" + self.address[1:])
-        self._socket.settimeout(PATIENCE)
-        self.heard: set[str] = set()
-
-    def wait_for(self, line: str) -> list[str]:
-        """Wait for the message that has this line, and return its lines."""
-        while True:
-            lines = self._socket.recv(65536).decode().split("\n")
-            self.heard.update(lines)
-            if line in lines:
-                return lines
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-@pytest.fixture
-def supervisor() -> Iterator[Supervisor]:
-    made = Supervisor()
-    yield made
-    made.close()
 
 
 def write(folder: Path, version: str) -> Path:
@@ -129,7 +98,7 @@ def test_a_supervisor_hears_of_the_start_the_reload_and_the_end(
     url = process.wait_for("listening")["url"]
     assert supervisor.wait_for("READY=1") == ["STATUS=Ready.", "READY=1"]
     assert ask(url, "GET", "/readyz") == {"ready": True}
-    if "WATCHDOG=1" not in supervisor.heard:
+    if "WATCHDOG=1" not in supervisor.lines:
         supervisor.wait_for("WATCHDOG=1")
     assert output(url) == "1"
     write(folder, "2")

@@ -6,49 +6,15 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from geartrain.server.notify import Notifier, ServiceState, Supervision
 from geartrain.service.models.readiness import Readiness
-from tests.support.servers import PATIENCE
+from tests.support.supervisor import Supervisor, supervisor
 
-
-class Supervisor:
-    """The socket that a supervisor listens on."""
-
-    def __init__(self) -> None:
-        self.address = f"@geartrain-{uuid4()}"
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind("\0" + self.address[1:])
-        self._socket.setblocking(False)
-
-    def heard(self) -> list[list[str]]:
-        """The lines of each message that has come."""
-        messages = []
-        while True:
-            try:
-                messages.append(self._socket.recv(65536).decode().split("\n"))
-            except BlockingIOError:
-                return messages
-
-    async def next(self) -> list[str]:
-        """The lines of the next message."""
-        async with asyncio.timeout(PATIENCE):
-            return (await asyncio.get_running_loop().sock_recv(self._socket, 65536)).decode().split("\n")
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-@pytest.fixture
-def supervisor() -> Iterator[Supervisor]:
-    made = Supervisor()
-    yield made
-    made.close()
+__all__ = ["supervisor"]
 
 
 class FakeReadiness(Readiness):
