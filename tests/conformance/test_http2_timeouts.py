@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import select
 
-import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
@@ -16,6 +15,7 @@ from geartrain.transport.wire.limits import WireLimits
 from tests.support.attacks import ECHO, MANY, STREAMING, body, runs
 from tests.support.http2 import PREFACE, Http2Client, headers, http2, raw_connection, settings
 from tests.support.servers import PATIENCE, LiveServer, Serve, eventually
+from tests.support.waiting import for_each
 
 SHORT = 0.4  # seconds
 LARGE = 32 * 1024**2  # bytes: more than the buffers of the kernel hold
@@ -44,35 +44,40 @@ async def passes(server: LiveServer, seconds: float) -> None:
 # the beginning
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [PREFACE[:5], PREFACE[:-1], PREFACE, PREFACE + settings()[:5]],
-    ids=["method", "preface", "no settings", "settings"],
-)
-async def test_a_connection_that_does_not_begin(serve: Serve, sent: bytes) -> None:
-    async with serve(ECHO, wire=limits(head_timeout=SHORT)) as server, raw_connection(server.url) as (reader, writer):
-        writer.write(sent)
-        async with asyncio.timeout(PATIENCE):
-            while await reader.read(65_536):
-                pass
+async def test_a_connection_that_does_not_begin(serve: Serve) -> None:
+    """It ends within its method, within the preface, before the settings, or within them."""
+    async with serve(ECHO, wire=limits(head_timeout=SHORT)) as server:
+
+        async def check(sent: bytes) -> None:
+            async with raw_connection(server.url) as (reader, writer):
+                writer.write(sent)
+                async with asyncio.timeout(PATIENCE):
+                    while await reader.read(65_536):
+                        pass
+
+        await for_each(check, PREFACE[:5], PREFACE[:-1], PREFACE, PREFACE + settings()[:5])
 
 
-@pytest.mark.parametrize("cut", ["block", "frame", "head of a frame"])
-async def test_a_head_that_does_not_end(serve: Serve, cut: str) -> None:
-    async with serve(ECHO, wire=limits(head_timeout=SHORT)) as server, http2(server.url) as client:
-        await healthy(client)
-        stream = client.open()
-        block = client.block("GET", "/health-check")
-        whole = headers(stream, block)
-        await client.send(
-            {
-                "block": headers(stream, block[:3], end_headers=False),
-                "frame": whole[:-1],
-                "head of a frame": whole[:8],
-            }[cut]
-        )
-        await client.to_end()
-        assert client.answers[stream].status in {0, 408}
+async def test_a_head_that_does_not_end(serve: Serve) -> None:
+    async with serve(ECHO, wire=limits(head_timeout=SHORT)) as server:
+
+        async def check(cut: str) -> None:
+            async with http2(server.url) as client:
+                await healthy(client)
+                stream = client.open()
+                block = client.block("GET", "/health-check")
+                whole = headers(stream, block)
+                await client.send(
+                    {
+                        "block": headers(stream, block[:3], end_headers=False),
+                        "frame": whole[:-1],
+                        "head of a frame": whole[:8],
+                    }[cut]
+                )
+                await client.to_end()
+                assert client.answers[stream].status in {0, 408}, cut
+
+        await for_each(check, "block", "frame", "head of a frame")
 
 
 async def test_what_is_awaited_is_no_late_head(serve: Serve) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from geartrain.transport.wire.limits import LEAST_BODY, WireLimits
 from tests.support.attacks import (
     ECHO,
@@ -28,6 +26,7 @@ from tests.support.attacks import (
     runs,
 )
 from tests.support.servers import LiveServer, Serve, eventually
+from tests.support.waiting import for_each
 
 SHORT = 0.4  # seconds
 LARGE = 32 * 1024**2  # bytes: more than the buffers of the kernel hold
@@ -60,14 +59,18 @@ async def passes(server: LiveServer, seconds: float) -> None:
 # heads
 
 
-@pytest.mark.parametrize("sent", [b"G", HEALTH[:-1], HEALTH[:20], HEALTH[:-2] + b"X: y", b"\r\nGET"])
-async def test_a8_half_a_head(serve: Serve, sent: bytes) -> None:
-    async with serve(ECHO, wire=limits(head_timeout=SHORT)) as server, peer(server.url) as client:
-        await client.send(sent)
-        [answer] = await client.answers()
-        assert answer.status == 408
-        assert "--head-timeout" in error_of(answer)
-        assert answer.headers["connection"] == "close"
+async def test_a8_half_a_head(serve: Serve) -> None:
+    async with serve(ECHO, wire=limits(head_timeout=SHORT)) as server:
+
+        async def check(sent: bytes) -> None:
+            async with peer(server.url) as client:
+                await client.send(sent)
+                [answer] = await client.answers()
+                assert answer.status == 408, sent
+                assert "--head-timeout" in error_of(answer), sent
+                assert answer.headers["connection"] == "close", sent
+
+        await for_each(check, b"G", HEALTH[:-1], HEALTH[:20], HEALTH[:-2] + b"X: y", b"\r\nGET")
 
 
 async def test_a8_a_head_that_trickles(serve: Serve) -> None:
@@ -117,18 +120,23 @@ async def test_a_slow_answer_does_not_count_as_a_slow_head(serve: Serve) -> None
 # bodies
 
 
-@pytest.mark.parametrize("framing", ["length", "chunks", "expect"])
-async def test_a8_a_body_that_does_not_come(serve: Serve, framing: str) -> None:
-    data = {
-        "length": framed(b"Content-Length: 100\r\n", b'{"input"'),
-        "chunks": in_chunks(b'8\r\n{"input"'),
-        "expect": framed(b"Content-Length: 100\r\nExpect: 100-continue\r\n"),
-    }[framing]
-    async with serve(ECHO, wire=limits(body_timeout=SHORT)) as server, peer(server.url) as client:
-        await client.send(data)
-        *_, answer = await client.answers()
-        assert answer.status == 408
-        assert "--body-timeout" in error_of(answer)
+async def test_a8_a_body_that_does_not_come(serve: Serve) -> None:
+    """In its length, in chunks, or after `100 Continue`."""
+    async with serve(ECHO, wire=limits(body_timeout=SHORT)) as server:
+
+        async def check(data: bytes) -> None:
+            async with peer(server.url) as client:
+                await client.send(data)
+                *_, answer = await client.answers()
+                assert answer.status == 408, data
+                assert "--body-timeout" in error_of(answer), data
+
+        await for_each(
+            check,
+            framed(b"Content-Length: 100\r\n", b'{"input"'),
+            in_chunks(b'8\r\n{"input"'),
+            framed(b"Content-Length: 100\r\nExpect: 100-continue\r\n"),
+        )
         assert runs(server) == []
 
 

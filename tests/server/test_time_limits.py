@@ -20,6 +20,7 @@ from geartrain.service.models.deployment import Limits
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from tests.support.receiver import receiving
 from tests.support.servers import Serve, ServerProcess, write_model
+from tests.support.waiting import for_each
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -179,22 +180,26 @@ async def test_events_and_webhooks_tell_it(live: Live) -> None:
         assert (call.prediction["status"], call.prediction["error"]) == ("failed", TIMED_OUT)
 
 
-@pytest.mark.parametrize("model", ["plain", "equal", "batched", "stream"])
-async def test_inferences_have_the_operators_limit(live: Live, model: str) -> None:
-    response = await live.infer(model, 60)
-    assert (response.status_code, response.json()) == (504, {"error": TIMED_OUT})
-    assert await live.ask(model, 60) is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert await live.ask(model, 60, timeout_s=60) is grpc.StatusCode.DEADLINE_EXCEEDED, "nobody can lengthen it"
+async def test_inferences_have_the_operators_limit(live: Live) -> None:
+    async def check(model: str) -> None:
+        response = await live.infer(model, 60)
+        assert (response.status_code, response.json()) == (504, {"error": TIMED_OUT}), model
+        assert await live.ask(model, 60) is grpc.StatusCode.DEADLINE_EXCEEDED, model
+        assert await live.ask(model, 60, timeout_s=60) is grpc.StatusCode.DEADLINE_EXCEEDED, "nobody can lengthen it"
+
+    await for_each(check, "plain", "equal", "batched", "stream")
 
 
-@pytest.mark.parametrize("model", ["plain", "equal", "batched", "patient"])
-async def test_inferences_have_the_clients_limit(live: Live, model: str) -> None:
-    response = await live.infer(model, 60, timeout_s=0.25)
-    assert (response.status_code, response.json()) == (504, {"error": "timed out after 0.25 s"})
-    assert await live.ask(model, 60, timeout_s=0.25) is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert await live.ask(model, 60, deadline=0.25) is grpc.StatusCode.DEADLINE_EXCEEDED
-    response = await live.infer(model, 0, timeout_s=20)
-    assert response.status_code == 200, response.text
+async def test_inferences_have_the_clients_limit(live: Live) -> None:
+    async def check(model: str) -> None:
+        response = await live.infer(model, 60, timeout_s=0.25)
+        assert (response.status_code, response.json()) == (504, {"error": "timed out after 0.25 s"}), model
+        assert await live.ask(model, 60, timeout_s=0.25) is grpc.StatusCode.DEADLINE_EXCEEDED, model
+        assert await live.ask(model, 60, deadline=0.25) is grpc.StatusCode.DEADLINE_EXCEEDED, model
+        response = await live.infer(model, 0, timeout_s=20)
+        assert response.status_code == 200, (model, response.text)
+
+    await for_each(check, "plain", "equal", "batched", "patient")
 
 
 async def test_generate_has_the_limit(live: Live) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from geartrain.domain.predictions.events import Event
 from geartrain.domain.predictions.prediction import Prediction
+
+Case = TypeVar("Case")
 
 LIMIT = 20.0  # seconds
 
@@ -23,3 +27,10 @@ async def event_of(prediction: Prediction, kind: type[Event]) -> None:
         listen(event)
     async with asyncio.timeout(LIMIT):
         await happened.wait()
+
+
+async def for_each(check: Callable[[Case], Coroutine[Any, Any, None]], *cases: Case) -> None:
+    """Check all cases at the same time, where each of them mostly waits."""
+    async with asyncio.TaskGroup() as group:
+        for case in cases:
+            group.create_task(check(case))
