@@ -21,6 +21,9 @@ TOOLS := $(VENV)/.stamp-tools
 JS := tests/js
 JS_CLIENT := $(JS)/node_modules/.stamp
 
+# Some containers forbid Python to keep what it has compiled. The tests start it hundreds of times.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
