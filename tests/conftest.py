@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 
 pytest.register_assert_rewrite("tests.support")
@@ -22,6 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-screenshots", action="store_true", help="write the pictures of the playground into docs/images"
     )
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
+    """Return one more than there are cores: tests that wait for a server or a limit of time leave theirs idle."""
+    return (yield) + 1
 
 
 def pytest_configure(config: pytest.Config) -> None:
