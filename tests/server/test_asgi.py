@@ -172,6 +172,20 @@ async def test_host_alone_decides_when_the_server_ends(client: httpx.AsyncClient
     assert response.json()["status"] == "succeeded"
 
 
+async def test_predictions_of_a_store_outlive_the_application(models: Path, tmp_path: Path) -> None:
+    served = geartrain.asgi(models, wait_ready=True, store=f"sqlite:///{tmp_path}/store.db")
+    app = fastapi.FastAPI(lifespan=served.lifespan)
+    app.mount("/ml", served)
+    answers = []
+    for _ in range(2):
+        async with hosts.hosted("uvicorn", app) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+            answers.append(await client.put("/ml/models/hello/predictions/a", json={"input": {"name": "Ada"}}))
+            listed = await client.get("/ml/models/hello/predictions")
+            assert [entry["id"] for entry in listed.json()["results"]] == ["a"]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json() == answers[1].json()
+
+
 @pytest.mark.parametrize("name", hosts.NAMES)
 async def test_example_serves_its_model_and_its_own_route(name: str) -> None:
     spec = importlib.util.spec_from_file_location("fastapi_app", ROOT / "examples/fastapi_app/app.py")

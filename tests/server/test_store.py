@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openapi_spec_validator
 import pytest
 from typer.testing import CliRunner
 
@@ -20,6 +21,9 @@ from geartrain.domain.predictions.ledger import LOST_ERROR, Key, RowState
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.history import restore
+from geartrain.store.errors import StoreOptionError
+from geartrain.store.operations import Operation, Statement, Steps
+from geartrain.store.store import Store
 from tests.support import modes
 from tests.support.crashes import VICTIMS, Crashes
 from tests.support.durable import ASYNC, EVENTS, MODEL, Servers, get, has_given, has_output, put, until
@@ -308,6 +312,65 @@ async def test_without_the_store_only_what_has_no_id_goes_on(
         assert (await put(server, "a")).status_code == 200
         assert (await server.health())["store"] == {"status": "available"}
     assert servers.runs() == ["b", "a"]
+
+
+async def test_a_full_disk_refuses_what_has_an_id_until_there_is_room(servers: Servers) -> None:
+    servers.open_gate()
+    async with servers.serve() as server:
+        durability = server.app.outbound.durability
+        assert isinstance(durability, Durability)
+        store = durability.store
+        assert isinstance(store, Store)
+        assert (await put(server, "a")).status_code == 200
+        large = {"input": {"name": "b" * 300_000}}
+        [[(pages,)]] = await ask(store, "PRAGMA page_count")
+        await ask(store, f"PRAGMA max_page_count = {pages}")
+        refused = await server.client.put("/predictions/b", json=large, headers=ASYNC)
+        assert (refused.status_code, "full" in refused.json()["error"]) == (503, True)
+        assert (await server.health())["store"]["status"] == "unavailable"
+        assert (await get(server, "a"))["status"] == "succeeded"  # what is there can be read
+        assert (await server.predict({"name": "c"}))["status"] == "succeeded"
+        await ask(store, "PRAGMA max_page_count = 1000000")
+        assert (await server.client.put("/predictions/b", json=large, headers=ASYNC)).status_code == 202
+        assert (await until(server, "b"))["status"] == "succeeded"
+
+
+async def ask(store: Store, statement: str) -> Any:
+    """Run a statement in the store's own thread."""
+
+    def steps() -> Steps[Any]:
+        return (yield [Statement(statement, {})])
+
+    return await store._groups.run(Operation(steps))
+
+
+@pytest.mark.parametrize("bounds", [{"keep": 0.0}, {"max_bytes": 0}], ids=["age", "size"])
+async def test_what_is_too_old_or_too_large_goes(servers: Servers, bounds: dict[str, Any]) -> None:
+    servers.open_gate()
+    async with servers.serve() as server:
+        assert (await put(server, "a")).status_code == 200
+    async with servers.serve(**bounds) as server, asyncio.timeout(PATIENCE):
+        while (await server.client.get("/predictions/a")).status_code != 404:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+        assert (await server.client.get("/predictions")).json() == {"results": [], "next": None}
+
+
+async def test_the_store_of_another_version_is_not_opened(servers: Servers) -> None:
+    async with servers.store() as store:
+        await ask(store, "UPDATE geartrain_schema SET version = version + 1")
+    with pytest.raises(StoreOptionError, match="newer geartrain"):
+        async with servers.serve():
+            pytest.fail("it serves")
+
+
+async def test_the_document_has_the_list(servers: Servers) -> None:
+    async with servers.serve() as server:
+        document = (await server.client.get("/openapi.json")).json()
+        whole = (await server.client.get("/docs/openapi.json")).json()
+    openapi_spec_validator.validate(document)
+    openapi_spec_validator.validate(whole)
+    assert "get" in document["paths"]["/predictions"]
+    assert "get" in whole["paths"]["/predictions"]
 
 
 async def test_an_end_waits_for_the_store(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:

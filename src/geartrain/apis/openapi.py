@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
     from geartrain.domain.signature.types import InputField, Signature
 
+MOST_LISTED: Final = 100
+"""Predictions of a page of a list, at most."""
+
+LISTED: Final = 20
+"""Predictions of a page, where the client does not say how many it wants."""
+
 _TEXT: Final = {"type": "string"}
 _BINARY: Final = {"type": "string", "format": "binary"}
 _FAILURES: Final = {
@@ -52,13 +58,25 @@ _PREDICTION: Final = _Job("prediction", "predict", "")
 _TRAINING: Final = _Job("training", "train", "Training")
 
 
-def document(signature: Signature | None, *, title: str, version: str, training: Signature | None = None) -> JsonObject:
-    """The document of a model that runs `signature`, and `training` if it can be trained; either may be missing."""
+def document(
+    signature: Signature | None,
+    *,
+    title: str,
+    version: str,
+    training: Signature | None = None,
+    is_listed: bool = False,
+) -> JsonObject:
+    """The document of a model that runs `signature`, and `training` if it can be trained; either may be missing.
+
+    `is_listed`: whether the server has a store, and so a list of predictions.
+    """
     schemas, paths = _shared_schemas(), _server_paths()
     jobs = [(job, given) for job, given in ((_PREDICTION, signature), (_TRAINING, training)) if given is not None]
     for job, model in jobs:
-        schemas |= _job_schemas(job)
+        schemas |= _job_schemas(job) | (_list_schemas(job) if is_listed else {})
         paths |= _job_paths(job, streaming=model.streaming and job is _PREDICTION)  # trainings have no event stream
+        if is_listed:
+            paths[job.path]["get"] = _list_operation(job)
     reserved = {*schemas, *(f"{job.prefix}{name}" for job, _ in jobs for name in ("Input", "Output"))}
     for job, model in jobs:
         inputs = input_schema(model.inputs, title=f"{job.prefix}Input", reserved=reserved)
@@ -123,6 +141,22 @@ def _show_operation(job: _Job, operation_id: str, by_id: JsonObject) -> JsonObje
     operation = _operation("Show", operation_id, {"200": _json(f"{job.envelope}Response"), "404": unknown})
     described = f"Tell how a {job.noun} stands that is running, or has ended not long ago. Not in Cog"
     return {**operation, "description": described, "parameters": [by_id]}
+
+
+def _list_operation(job: _Job) -> JsonObject:
+    parameters = (
+        ("status", {"type": "array", "items": _ref("Status")}, "Only those in one of these states"),
+        ("limit", {"type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": LISTED}, "How many at most"),
+        ("cursor", _TEXT, "`next` of the page before"),
+    )
+    failures = {**_failures("503"), "422": _invalid()}
+    operation = _operation("List", f"list_{job.noun}s_get", {"200": _json(f"{job.envelope}List"), **failures})
+    described = f"The {job.noun}s that the store of the server knows, the newest first. Not in Cog"
+    shown = [
+        {"name": name, "in": "query", "description": text, "schema": _titled(name, schema)}
+        for name, schema, text in parameters
+    ]
+    return {**operation, "description": described, "parameters": shown}
 
 
 def _create_operation(job: _Job, operation_id: str, *, streaming: bool) -> JsonObject:
@@ -203,6 +237,27 @@ def _job_schemas(job: _Job) -> dict[str, JsonObject]:
     }
     names = (f"{job.envelope}Request", request), (f"{job.envelope}Response", response)
     return {name: _object(name, properties) for name, properties in names}
+
+
+def _list_schemas(job: _Job) -> dict[str, JsonObject]:
+    """A page of a list, and what it says of each."""
+    moment = {"type": "string", "format": "date-time"}
+    summary = {
+        "id": _titled("id", _TEXT),
+        "status": _ref("Status"),
+        "version": _titled("version", _TEXT),
+        **{name: _titled(name, moment) for name in ("created_at", "started_at", "completed_at")},
+        "error": _titled("error", _TEXT),
+        "attempts": _titled("attempts", {"type": "integer"}),
+        "cancel_requested": _titled("cancel_requested", {"type": "boolean"}),
+    }
+    one, many = f"{job.envelope}Summary", f"{job.envelope}List"
+    page = {
+        "results": _titled("results", {"type": "array", "items": _ref(one)}),
+        "next": _titled("next", {"type": "string", "nullable": True}),
+    }
+    shown = {**_object(one, summary), "required": ["id", "status", "version", "created_at"]}
+    return {one: shown, many: {**_object(many, page), "required": [*page]}}
 
 
 def _shared_schemas() -> dict[str, JsonObject]:

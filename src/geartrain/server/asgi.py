@@ -18,7 +18,7 @@ from geartrain.project.repository import Repository
 from geartrain.project.served import check_watchable, find_served
 from geartrain.project.source import ModelSource
 from geartrain.server.app import App, build
-from geartrain.server.options import NO_LIMIT, CacheOptions, ServeOptions
+from geartrain.server.options import NO_LIMIT, CacheOptions, ServeOptions, StoreOptions
 from geartrain.server.reloading import watching
 from geartrain.server.tracing import records_of
 from geartrain.service.mirror import MirrorMode
@@ -69,6 +69,12 @@ class AsgiOptions(TypedDict, total=False):
     size_buckets: Iterable[float]
     cache_dir: str | os.PathLike[str]
     verify_cache: bool
+    store: str
+    store_key_file: str | os.PathLike[str]
+    store_keep: float
+    store_size: int
+    lease: float
+    attempts: int
     wakeup: WakeupMode
     mirror_prints: MirrorMode
     access_log: str
@@ -77,6 +83,7 @@ class AsgiOptions(TypedDict, total=False):
 _READ_HERE: Final = frozenset(
     {"cache_dir", "devices", "load", "no_pickle", "restart", "restart_limit", "wait_ready"}
     | {"latency_buckets", "size_buckets", "verify_cache"}
+    | {"store", "store_key_file", "store_keep", "store_size", "lease", "attempts"}
 )
 _RENAMED: Final = {"max_body_size": "max_body_bytes", "max_download_size": "max_download_bytes"}
 _ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout")  # as `geartrain serve` reads them
@@ -121,6 +128,7 @@ def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> 
         devices=_devices(options.get("devices", "auto")),
         buckets=_read_buckets(options),
         cache=_read_cache(options),
+        store=_read_store(options),
         **fields,
     )
 
@@ -128,6 +136,21 @@ def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> 
 def _read_cache(options: AsgiOptions) -> CacheOptions:
     folder = Path(options["cache_dir"]) if "cache_dir" in options else None
     return CacheOptions(folder, options.get("verify_cache", False))
+
+
+def _read_store(options: AsgiOptions) -> StoreOptions:
+    """Return where predictions are kept. The variables of `geartrain serve` mean nothing here."""
+    if options.get("lease") == 0:
+        raise ValueError("`lease` is 0; write a number of seconds such as 15")
+    usual = StoreOptions()
+    return StoreOptions(
+        url=options.get("store", ""),
+        key_file=Path(options["store_key_file"]) if "store_key_file" in options else None,
+        keep=options.get("store_keep", usual.keep),
+        max_bytes=options.get("store_size", usual.max_bytes),
+        lease=options.get("lease", usual.lease),
+        attempts=options.get("attempts", usual.attempts),
+    )
 
 
 def _devices(text: str) -> Devices:

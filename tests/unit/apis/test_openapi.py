@@ -71,6 +71,18 @@ def test_prediction_response() -> None:
     assert response["status"] == {"$ref": "#/components/schemas/Status"}
 
 
+def test_list_of_a_server_with_a_store() -> None:
+    listed = document(PLAIN, title="hello", version="1.2.3", training=PLAIN, is_listed=True)
+    OpenAPIV30SpecValidator(listed).validate()
+    for path in ("/predictions", "/trainings"):
+        assert "get" not in made(training=PLAIN)["paths"][path]
+        operation = listed["paths"][path]["get"]
+        assert [parameter["name"] for parameter in operation["parameters"]] == ["status", "limit", "cursor"]
+    page = schemas(listed)["PredictionList"]
+    assert page["required"] == ["results", "next"]
+    assert page["properties"]["results"]["items"] == {"$ref": "#/components/schemas/PredictionSummary"}
+
+
 def test_status() -> None:
     status = schemas(made())["Status"]
     assert status["enum"] == ["starting", "processing", "succeeded", "failed", "canceled"]

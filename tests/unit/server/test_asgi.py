@@ -19,7 +19,7 @@ from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
 from geartrain.server import App, ServeOptions
 from geartrain.server.asgi import AsgiOptions, read_options
-from geartrain.server.options import CacheOptions
+from geartrain.server.options import CacheOptions, StoreOptions
 from geartrain.server.placement import Placement
 from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.restarts import RestartPolicy
@@ -75,6 +75,12 @@ def test_every_option_arrives(model: Path) -> None:
         "verify_cache": True,
         "latency_buckets": [0.5, 1],
         "size_buckets": (10,),
+        "store": "sqlite:///store.db",
+        "store_key_file": "keys",
+        "store_keep": 14.0,
+        "store_size": 15,
+        "lease": 16.0,
+        "attempts": 17,
         "wakeup": "blocking",
         "mirror_prints": "on",
         "access_log": "sampled:13",
@@ -97,6 +103,9 @@ def test_every_option_arrives(model: Path) -> None:
     assert (options.max_body_bytes, options.max_download_bytes) == (11, 12)
     assert (options.upload_url, options.allow_private_urls) == ("https://files.example/", True)
     assert options.buckets == Buckets((0.5, 1), (10,))
+    assert options.store == StoreOptions(
+        url="sqlite:///store.db", key_file=Path("keys"), keep=14.0, max_bytes=15, lease=16.0, attempts=17
+    )
     assert (options.shared_memory, options.health_body, options.wakeup) == (True, True, "blocking")
     assert options.mirror_prints == "on"
     assert options.cache == CacheOptions(model.parent / "cache", verify=True)

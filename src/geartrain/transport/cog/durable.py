@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from geartrain.apis import cog, cog_lists
+from geartrain.apis.openapi import LISTED, MOST_LISTED
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY
 from geartrain.domain.predictions.ledger import Key, Row, RowFilter, RowState
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from geartrain.service.models.trainings import Trainings
 
 _OK: Final = HTTPStatus.OK
-_MOST_ROWS: Final = 100  # of a page
-_ROWS: Final = 20  # of a page, where the client does not say it
 _MOST_QUERY: Final = 4096  # bytes
 _UNKNOWN_ID: Final = b'{"error":"No such %b: it never was, or it was removed because it is old (--store-keep)."}'
 _NOT_RUNNING: Final = "It is not running now: it was accepted, and a server takes it up soon. Its state is at GET."
@@ -307,9 +306,9 @@ def _read_query(query: bytes) -> _Query:
     wrong = [word for word in statuses if word not in set(Status)]
     if wrong:
         raise _wrong("status", f"{wrong[0][:100]!r} is no status; there are {', '.join(Status)}")
-    limit = fields.get("limit", [str(_ROWS)])[-1]
-    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= _MOST_ROWS):
-        raise _wrong("limit", f"write a number from 1 to {_MOST_ROWS}")
+    limit = fields.get("limit", [str(LISTED)])[-1]
+    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MOST_LISTED):
+        raise _wrong("limit", f"write a number from 1 to {MOST_LISTED}")
     return _Query(frozenset(map(Status, statuses)), int(limit), fields.get("cursor", [""])[-1])
 
 

@@ -11,6 +11,7 @@ from geartrain.apis import openapi
 from geartrain.apis.reference import ModelPart, reference
 from geartrain.authoring import __version__
 from geartrain.domain.errors import GeartrainError
+from geartrain.domain.signature.json_schema import JsonObject
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.interface import Interface
 from geartrain.transport.cog.api import json_answer
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 class ReferenceEndpoint:
     """The document of the whole server. A model whose signature is not known is left out, and named as missing."""
 
-    def __init__(self, catalogue: Catalogue | None, trainings: Trainings | None) -> None:
+    def __init__(self, catalogue: Catalogue | None, trainings: Trainings | None, *, is_listed: bool) -> None:
+        """`is_listed`: see `openapi.document`."""
+        self._is_listed = is_listed
         self._catalogue = catalogue
         self._trainings = trainings
 
@@ -65,18 +68,19 @@ class ReferenceEndpoint:
             ModelPart(
                 name,
                 "" if is_alone else path_prefix(name, ""),
-                openapi.document(
-                    interface.signature, training=training if is_alone else None, title=name, version=__version__
-                ),
+                self._document(name, interface.signature, training if is_alone else None),
                 interface.view,
             )
             for name, interface in found.items()
         ]
         if training is not None and not parts:
             name = "training" if self._trainings is None else self._trainings.ref.entry.name
-            document = openapi.document(None, training=training, title=name, version=__version__)
-            parts.append(ModelPart(name, "", document, None))
+            parts.append(ModelPart(name, "", self._document(name, None, training), None))
         document = reference(parts, version=__version__, missing=missing)
         if root:
             document["servers"] = [{"url": root}]
         return msgspec.json.encode(document)
+
+    def _document(self, name: str, signature: Signature | None, training: Signature | None) -> JsonObject:
+        is_listed = self._is_listed
+        return openapi.document(signature, training=training, title=name, version=__version__, is_listed=is_listed)

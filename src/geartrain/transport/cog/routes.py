@@ -56,11 +56,11 @@ def cog_routes(
     if catalogue is not None:
         routes += _models(catalogue, options, runs)
         if name is None:
-            return routes + _overview(catalogue, options, durability) + _reference(catalogue, trainings, options)
+            return routes + _overview(catalogue, options, durability) + runs.reference(catalogue, trainings)
     model = None if catalogue is None else catalogue.refer_default()
     title = name or ("" if trainings is None else trainings.ref.entry.name)
     system = SystemEndpoints(title, model, trainings, has_shutdown=options.has_shutdown, durability=durability)
-    routes += _system("", lambda _params: system, options) + _reference(catalogue, trainings, options)
+    routes += _system("", lambda _params: system, options) + runs.reference(catalogue, trainings)
     if trainings is not None:
         routes += runs.of_trainings(trainings)
     if model is not None:
@@ -73,7 +73,7 @@ def _route(methods: tuple[str, ...], path: str, begin: Begin, *, scope: Scope) -
 
 
 class _Runs:
-    """Makes the routes of predictions and trainings, with a store or without."""
+    """Makes the routes of predictions and trainings, and of their document, with a store or without."""
 
     def __init__(self, options: CogOptions, bodies: LargeBodies, durability: Durability | NotDurable) -> None:
         self._options = options
@@ -87,6 +87,13 @@ class _Runs:
             return _runs(path, PredictionEndpoints(find, self._options, self._bodies))
         endpoints = DurablePredictionEndpoints(find, self._options, self._bodies, durability=durability)
         return [*_runs(path, endpoints), _route(GET, path, endpoints.list, scope="read")]
+
+    def reference(self, catalogue: Catalogue | None, trainings: Trainings | None) -> list[Route]:
+        """Return the document of the whole server. Where there are several models it concerns all of them."""
+        endpoint = ReferenceEndpoint(catalogue, trainings, is_listed=isinstance(self.durability, Durability))
+        begin = by_task(endpoint.answer, COG, self._options.max_body)
+        is_of_all = catalogue is not None and len(catalogue.names()) > 1
+        return [Route(GET, REFERENCE, begin, COG, "read", subject="all" if is_of_all else "model")]
 
     def of_trainings(self, trainings: Trainings) -> list[Route]:
         """Return the routes of trainings."""
@@ -130,13 +137,6 @@ def _system(prefix: str, find: FindSystem, options: CogOptions) -> list[Route]:
 
 def _docs_files(prefix: str, options: CogOptions) -> list[Route]:
     return [_route(GET, prefix + "/docs/static/{file*}", by_task(docs_file, COG, options.max_body), scope="open")]
-
-
-def _reference(catalogue: Catalogue | None, trainings: Trainings | None, options: CogOptions) -> list[Route]:
-    """Return the document of the whole server. Where there are several models it concerns all of them."""
-    begin = by_task(ReferenceEndpoint(catalogue, trainings).answer, COG, options.max_body)
-    is_of_all = catalogue is not None and len(catalogue.names()) > 1
-    return [Route(GET, REFERENCE, begin, COG, "read", subject="all" if is_of_all else "model")]
 
 
 def _models(catalogue: Catalogue, options: CogOptions, runs: _Runs) -> list[Route]:

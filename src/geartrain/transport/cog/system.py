@@ -92,7 +92,13 @@ class SystemEndpoints:
 
     def _document(self, interface: Interface | None, training: Signature | None, prefix: str) -> bytes:
         signature = None if interface is None else interface.signature
-        document = openapi.document(signature, training=training, title=self._name, version=__version__)
+        document = openapi.document(
+            signature,
+            training=training,
+            title=self._name,
+            version=__version__,
+            is_listed=isinstance(self._durability, Durability),
+        )
         if prefix:
             document["servers"] = [{"url": prefix}]
         return msgspec.json.encode(document, order="sorted")
