@@ -44,6 +44,11 @@ suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with 
 	@$(BIN)/python -m pytest $(PARALLEL) $(SECURED_TESTS) --wire secured
 	@$(BIN)/python -m pytest $(PARALLEL) $(ASGI_TESTS) --wire asgi
 
+.PHONY: test-ray
+test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for them: a minute, and 1.5 GB of memory
+	@$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[ray]'
+	@$(BIN)/python -m pytest tests/server/test_ray.py
+
 .PHONY: clients
 clients: ## what npm has for the tests; without npm, or without a network, those that need it are skipped
 	@command -v npm >/dev/null || { echo "No npm here: the tests with gRPC for Node.js and those of accessibility will be skipped."; exit 0; }; \
@@ -96,7 +101,7 @@ compare: $(BIN)/python ## measure NEW (this work tree) against OLD (HEAD) in tur
 .PHONY: constraints
 constraints: ## write constraints.txt anew from an environment without pins
 	@rm -rf build/constraints && $(PYTHON) -m venv build/constraints
-	@build/constraints/bin/python -m pip install -q $(BUILD_PACKAGES) '.[dev,examples]'
+	@build/constraints/bin/python -m pip install -q $(BUILD_PACKAGES) '.[dev,examples,ray]'
 	@{ sed -n '/^#/p' constraints.txt; build/constraints/bin/python -m pip freeze -q --exclude geartrain | sed 's/+cpu$$//'; } > build/constraints.txt
 	@mv build/constraints.txt constraints.txt && rm -rf build/constraints
 

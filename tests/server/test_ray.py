@@ -211,12 +211,12 @@ async def test_administration_is_refused_with_a_sentence(ray: RayCluster) -> Non
 async def outputs_of(client: httpx.AsyncClient) -> dict[int, dict[str, Any]]:
     """What each replica's worker says of itself."""
 
-    async def ask() -> dict[int, Any]:
+    async def ask() -> Answers:
         answer = await client.post("/models/echo/predictions", json={"input": {"text": ""}})
-        output = json.loads(answer.json()["output"])
-        return {output["pid"]: output}
+        output: str = answer.json()["output"]
+        return {json.loads(output)["pid"]: output}
 
-    return await of_each_replica(ask)
+    return {pid: json.loads(output) for pid, output in (await of_each_replica(ask)).items()}
 
 
 async def test_each_replica_has_a_gpu_of_its_own(ray: RayCluster) -> None:

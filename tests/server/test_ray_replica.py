@@ -19,8 +19,9 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from geartrain.ray.handler import Probe
+from geartrain.ray.models import ReplicaLostError
 from geartrain.ray.options import serve_options
-from geartrain.ray.server import ReplicaLostError, ReplicaServer
+from geartrain.ray.server import ReplicaServer
 from geartrain.service.models.replicas import ModelSetupError
 from geartrain.transport.wire.exchange import Answer, Head
 from tests.support.receiver import receiving
@@ -92,19 +93,19 @@ class Platform:
 async def test_a_replica_is_unhealthy_when_a_model_is_lost_and_not_before(models: Path) -> None:
     write_model(models / "broken", "raise ImportError('no')")
     async with serving(models) as (server, client):
-        server.check_health()
+        server.models.check_health()
         pid, _, _ = await ask(client)
         os.kill(int(pid), signal.SIGKILL)
 
         def is_lost() -> bool:
             with contextlib.suppress(ReplicaLostError):
-                server.check_health()
+                server.models.check_health()
                 return False
             return True
 
         await eventually(is_lost)
         with pytest.raises(ReplicaLostError, match="'pid'"):
-            server.check_health()
+            server.models.check_health()
 
 
 async def test_a_model_alone_that_cannot_be_set_up_fails_the_start(tmp_path: Path) -> None:
@@ -118,34 +119,34 @@ async def test_a_model_alone_that_cannot_be_set_up_fails_the_start(tmp_path: Pat
 async def test_the_load_counts_what_runs_and_what_waits(models: Path, tmp_path: Path) -> None:
     gate = tmp_path / "go"
     async with serving(models, queue=10) as (server, client):
-        assert server.load() == 0
+        assert server.models.load() == 0
         for _ in range(5):
             body = {"input": {"gate": str(gate)}}
             answer = await client.post("/models/gate/predictions", json=body, headers={"prefer": "respond-async"})
             assert answer.status_code == 202
-        assert server.load() == 2.5  # five, and two slots
+        assert server.models.load() == 2.5  # five, and two slots
         gate.touch()
-        await eventually(lambda: server.load() == 0)
+        await eventually(lambda: server.models.load() == 0)
 
 
 async def test_a_reload_loads_every_model_anew(models: Path) -> None:
     async with serving(models) as (server, client):
         before = await ask(client)
         write_model(models / "pid", PID.format(version=2))
-        await server.reload()
+        await server.models.reload()
         after = await ask(client)
         assert [before[1], after[1]] == ["1", "2"]
         write_model(models / "pid", "raise ImportError('no')")
-        await server.reload()
+        await server.models.reload()
         assert await ask(client) == after
 
 
 async def test_the_models_that_are_named_are_had_and_no_others(models: Path) -> None:
     async with serving(models) as (server, client):
-        await server.have({"gate"})
+        await server.models.have({"gate"})
         answer = await client.post("/models/pid/predictions", json={"input": {"text": "x"}})
         assert answer.status_code == 503
-        await server.have({"gate", "pid", "unknown"})
+        await server.models.have({"gate", "pid", "unknown"})
         await ask(client)
 
 
@@ -204,6 +205,15 @@ async def test_every_metric_tells_its_replica(models: Path) -> None:
             lines = [line for line in text.splitlines() if not line.startswith("#")]
             assert lines
             assert all('serve_replica="one"' in line for line in lines)
+
+
+async def test_a_replica_has_a_store_where_it_is_given_one(models: Path, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/predictions.db"
+    async with serving(models, store=store, store_keep=60.0) as (_, client):
+        answer = await client.put("/models/pid/predictions/known", json={"input": {"text": "x"}})
+        assert answer.status_code == 200
+    async with serving(models, store=store) as (_, client):
+        assert (await client.get("/models/pid/predictions/known")).json()["output"] == answer.json()["output"]
 
 
 async def test_rays_own_proxy_is_answered_by_the_same_models(models: Path) -> None:

@@ -165,6 +165,14 @@ def ray(
     load: Annotated[
         str, typer.Option(metavar="NAMES", show_default=False, help="The models to have loaded; by default all.")
     ] = "",
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            show_default=False,
+            help="Where all replicas keep predictions that outlive them: postgres://USER@HOST/DATABASE.",
+        ),
+    ] = "",
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -203,7 +211,7 @@ def ray(
                     **({"load": load.split(",")} if load else {}),
                     **({"revision": revision} if revision else {}),
                 },
-                options=dict(map(_read_option, option or [])),
+                options={**({"store": store} if store else {}), **dict(map(_read_option, option or []))},
             )
         )
         if dry_run:

@@ -39,7 +39,7 @@ def app(
     One application has one repository. Raises `ProjectError` for options that are wrong.
     """
     scale = read_scale(num_replicas)
-    check_options(options)
+    check_options(options, scale)
     grace = float(options.get("shutdown_grace", 30.0))
     deployment = serve.deployment(serve.ingress()(Replica), name=DEPLOYMENT).options(
         num_replicas=scale.least if scale.is_fixed else None,

@@ -14,7 +14,7 @@ import msgspec
 from geartrain.platforms.manifest import Noted, noted
 from geartrain.project.errors import ProjectError
 from geartrain.ray.names import DEPLOYMENT
-from geartrain.ray.options import Scale, absolute, check_options
+from geartrain.ray.options import ONE, Scale, absolute, check_options
 
 SERVICES: Final = "geartrain.ray.services:add_to_server"
 POLICY: Final = "geartrain.ray.scaling:by_queue"
@@ -41,7 +41,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     models: str
     name: str
     route_prefix: str = "/"
-    scale: Scale = Scale(1, 1)
+    scale: Scale = ONE
     delays: tuple[float, float] = (30.0, 600.0)
     num_cpus: float = 1.0
     num_gpus: float = 0.0
@@ -59,7 +59,7 @@ def name_of(models: str) -> str:
 
 def serve_config(wanted: Wanted) -> Noted:
     """Return the config file, with comments; raises `ProjectError` for what Serve would not take."""
-    check_options(wanted.options)
+    check_options(wanted.options, wanted.scale)
     if not _NAME.fullmatch(wanted.name):
         raise ProjectError(f"{wanted.name!r} is no name of an application; write letters, digits, `-` and `_`")
     if not wanted.route_prefix.startswith("/") or (wanted.route_prefix != "/" and wanted.route_prefix.endswith("/")):

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from geartrain.project.errors import ProjectError
 from geartrain.server.asgi import AsgiOptions, read_options
-from geartrain.server.options import ServeOptions
+from geartrain.server.options import ServeOptions, StoreOptions
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.grpc.options import GrpcOptions
 from geartrain.transport.wire.limits import WireLimits
@@ -32,14 +32,36 @@ class ReplicaOptions(AsgiOptions, total=False):
         keys: the file of keys, on every node. Requests need one of them; see docs/security.md.
         cors_origins: origins whose pages may send requests.
         allowed_hosts: names that clients may call the server by; any by default.
+        store: where predictions are kept that have an id or are answered with 202; see docs/store.md. Replicas share a
+            database of Postgres; a file of SQLite is one server's own.
+        store_key_file: keys that stored inputs are encrypted with, on every node.
+        store_keep: seconds for which a finished prediction stays in the store.
+        store_size: bytes that finished predictions may have together.
+        lease: seconds without a sign of life, after which another replica takes up what one had accepted.
+        attempts: how often an accepted prediction is run at most.
     """
 
     keys: str | os.PathLike[str]
     cors_origins: Iterable[str]
     allowed_hosts: Iterable[str]
+    store: str
+    store_key_file: str | os.PathLike[str]
+    store_keep: float
+    store_size: int
+    lease: float
+    attempts: int
 
 
-_ACCESS: Final = frozenset({"keys", "cors_origins", "allowed_hosts"})
+_STORE: Final = {  # the fields of `StoreOptions`, by the names of the options
+    "store": "url",
+    "store_key_file": "key_file",
+    "store_keep": "keep",
+    "store_size": "max_bytes",
+    "lease": "lease",
+    "attempts": "attempts",
+}
+_OWN: Final = ReplicaOptions.__annotations__.keys() - AsgiOptions.__annotations__.keys()
+_SQLITE: Final = "sqlite:"
 _NOT_HERE: Final = frozenset({"shared_memory", "wait_ready"})  # a replica is one of several, and always waits
 
 
@@ -55,6 +77,9 @@ class Scale(NamedTuple):
         return self.least == self.most
 
 
+ONE: Final = Scale(1, 1)
+
+
 def read_scale(text: str | int) -> Scale:
     """Return what `MIN:MAX`, or one number, says; raises `ProjectError`."""
     match = _RANGE.fullmatch(str(text))
@@ -65,9 +90,14 @@ def read_scale(text: str | int) -> Scale:
     raise ProjectError(f"{text!r} is no number of replicas; write one from 1 on, or MIN:MAX such as 1:4")
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise `ProjectError` for an option that there is not, or that means nothing on Ray."""
-    known = sorted((AsgiOptions.__annotations__.keys() | _ACCESS) - _NOT_HERE)
+def check_options(options: Mapping[str, Any], scale: Scale = ONE) -> None:
+    """Raise `ProjectError` for an option that there is not, or that means nothing on Ray or for so many replicas."""
+    if str(options.get("store", "")).startswith(_SQLITE) and scale.most > 1:
+        raise ProjectError(
+            f"a store in SQLite is one server's own, and there are up to {scale.most} replicas; "
+            "write postgres://USER@HOST/DATABASE"
+        )
+    known = sorted((AsgiOptions.__annotations__.keys() | _OWN) - _NOT_HERE)
     for name in options:
         if name not in known:
             raise ProjectError(f"geartrain.ray.app() knows no option {name}; it has {', '.join(known)}")
@@ -85,7 +115,7 @@ def absolute(models: str | os.PathLike[str]) -> str:
 def serve_options(models: str, options: Mapping[str, Any], labels: Mapping[str, str]) -> ServeOptions:
     """Return the options of the server that is a replica; raises `ProjectError` for models that are not there."""
     check_options(options)
-    found = read_options(models, AsgiOptions(**{name: options[name] for name in options if name not in _ACCESS}))  # type: ignore[typeddict-item]
+    found = read_options(models, AsgiOptions(**{name: options[name] for name in options if name not in _OWN}))  # type: ignore[typeddict-item]
     return dataclasses.replace(
         found,
         host="0.0.0.0",  # noqa: S104 - as Ray: its proxies come from all nodes
@@ -97,5 +127,14 @@ def serve_options(models: str, options: Mapping[str, Any], labels: Mapping[str, 
             allowed_hosts=tuple(options.get("allowed_hosts", ())),
             no_administration=NO_ADMINISTRATION,
         ),
+        store=_store(options),
         metric_labels=labels,
     )
+
+
+def _store(options: Mapping[str, Any]) -> StoreOptions:
+    """Return where the predictions of all replicas are kept."""
+    found = {_STORE[name]: value for name, value in options.items() if name in _STORE}
+    if "key_file" in found:
+        found["key_file"] = Path(found["key_file"])
+    return StoreOptions(**found)

@@ -46,11 +46,11 @@ class Replica:
 
     async def check_health(self) -> None:
         """Raise `ReplicaLostError` if the replica should be replaced."""
-        self._server.check_health()
+        self._server.models.check_health()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Tell the autoscaler how much there is to do."""
-        return {LOAD: self._server.load()}
+        return {LOAD: self._server.models.load()}
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """Have the models loaded that `load` names, and load all anew if anything else in it has changed.
@@ -59,9 +59,9 @@ class Replica:
         """
         before, self._config = self._config, dict(user_config)
         if "load" in user_config:
-            await self._server.have(frozenset(user_config["load"]))
+            await self._server.models.have(frozenset(user_config["load"]))
         if before is not None and _without_load(before) != _without_load(self._config):
-            await self._server.reload()
+            await self._server.models.reload()
 
     async def __del__(self) -> None:
         """Let what was accepted finish, within `shutdown_grace`."""

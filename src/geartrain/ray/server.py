@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
-from collections.abc import Collection
 
-from geartrain.domain.errors import GeartrainError
-from geartrain.domain.predictions.lifecycle import Health
 from geartrain.project.repository import Repository
 from geartrain.ray.handler import ReplicaHandler
+from geartrain.ray.models import ReplicaModels
 from geartrain.server.app import build
 from geartrain.server.http import HttpServer
 from geartrain.server.options import ServeOptions
 from geartrain.server.reloading import watching
 from geartrain.service.models.deployment import STOP_GRACE
-from geartrain.service.models.entry import ModelEntry
 from geartrain.transport.access.access import Access
 from geartrain.transport.access_log import open_access_log
 from geartrain.transport.asgi import AsgiApplication
 from geartrain.transport.wire.exchange import Handler
-
-logger = logging.getLogger("geartrain.ray")
-
-
-class ReplicaLostError(Exception):
-    """A model that was served is gone, such as by a crash; Ray starts another replica."""
 
 
 class ReplicaServer:
@@ -42,27 +32,32 @@ class ReplicaServer:
         self.handler: ReplicaHandler
         self._access = Access(options.access, options.host)
         self._access_log = open_access_log(options.access_log)
+        self._open = contextlib.AsyncExitStack()
+        self._http: HttpServer
+        self._serving: asyncio.Task[None]
         self.app = build(options)
         self.app.spawn()
-        self._http = HttpServer(
-            self.app, self._access, observer=self._access_log, on_tick=self._access.refresh, mount=self._mount
-        )
-        self._serving = asyncio.ensure_future(self._http.serve())
-        self._open = contextlib.AsyncExitStack()
+        self.models = ReplicaModels(self.app.catalogue)
 
     async def start(self) -> None:
         """Go on with the workers; return when no model is being loaded.
 
-        Raises `ModelSetupError` for a model that is served alone and cannot become ready. Of several models one that
-        fails is unavailable, and the others are served.
+        Raises `ModelSetupError` for a model that is served alone and cannot become ready, `StoreOptionError` for a
+        store that cannot be opened. Of several models one that fails is unavailable, and the others are served.
         """
-        app = self.app
+        app, access = self.app, self._access
+        try:
+            await app.start()
+        except BaseException:
+            await self._give_up()
+            raise
+        self._http = HttpServer(app, access, observer=self._access_log, on_tick=access.refresh, mount=self._mount)
+        self._serving = asyncio.ensure_future(self._http.serve())
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._end)
-            await app.start()
             stack.enter_context(self._access_log)
-            self._access.start()
-            stack.push_async_callback(self._access.close)
+            access.start()
+            stack.push_async_callback(access.close)
             stack.push_async_callback(self._drain)
             await stack.enter_async_context(watching(app))
             if isinstance(app.options.source, Repository):
@@ -101,52 +96,6 @@ class ReplicaServer:
 
         return AsgiApplication(start, stop, inside.records)
 
-    # what Ray asks
-
-    def check_health(self) -> None:
-        """Raise `ReplicaLostError` for a model that was served until its worker crashed, with no other to follow it.
-
-        A model whose setup has failed is none of these: another replica would meet the same.
-        """
-        entries = (self.app.catalogue.entry(name) for name in self.app.catalogue.names())
-        lost = [entry.describe_state() for entry in entries if _is_lost(entry)]
-        if lost:
-            raise ReplicaLostError(" ".join(lost))
-
-    def load(self) -> float:
-        """Return how many replicas the work of this one would keep busy: 1 if its slots are in use and nobody waits.
-
-        It is that of the model with most to do for its slots.
-        """
-        return max(
-            (
-                len(deployment.executions.live) / deployment.workers.permits.size
-                for deployment in self.app.catalogue.deployments()
-                if deployment.workers.permits.size
-            ),
-            default=0.0,
-        )
-
-    async def reload(self) -> None:
-        """Load every model anew, one after the other. One that cannot be loaded goes on as it is; the log says why."""
-        for name in self.app.catalogue.names():
-            if self.app.catalogue.entry(name).is_wanted:
-                await self._change(name, is_wanted=True, anew=True)
-
-    async def have(self, names: Collection[str]) -> None:
-        """Have these models loaded, and no others."""
-        catalogue = self.app.catalogue
-        loaded = {name for name in catalogue.names() if catalogue.entry(name).is_wanted}
-        for name in sorted(loaded ^ set(names)):
-            await self._change(name, is_wanted=name in names)
-
-    async def _change(self, name: str, *, is_wanted: bool, anew: bool = False) -> None:
-        catalogue = self.app.catalogue
-        try:
-            await (catalogue.load(name, anew=anew) if is_wanted else catalogue.unload(name))
-        except GeartrainError as error:
-            logger.error("the model %r: %s", name, error.message)  # noqa: TRY400 - the sentence says all
-
     # its end
 
     def _mount(self, handler: Handler) -> Handler:
@@ -165,12 +114,9 @@ class ReplicaServer:
                 webhook_grace=lambda: STOP_GRACE if http.is_forced else app.options.webhooks.grace,
             )
         except BaseException:
-            await app.kill()
-            await app.outbound.close()
+            await self._give_up()
             raise
-        finally:
-            http.stop()
 
-
-def _is_lost(entry: ModelEntry) -> bool:
-    return any(deployment.workers.health is Health.DEFUNCT for deployment in entry.available.values())
+    async def _give_up(self) -> None:
+        await self.app.kill()
+        await self.app.outbound.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -54,8 +55,15 @@ def test_options_that_mean_nothing_on_ray_are_refused(option: str) -> None:
         check_options({option: True})
 
 
+def test_replicas_do_not_share_a_file_of_sqlite() -> None:
+    options = {"store": "sqlite:////srv/predictions.db"}
+    check_options(options)
+    with pytest.raises(ProjectError, match="up to 2 replicas; write postgres://"):
+        check_options(options, Scale(1, 2))
+
+
 @pytest.mark.parametrize("wrong", [{"name": "a b"}, {"name": ""}, {"route_prefix": "x"}, {"route_prefix": "/x/"}])
-def test_what_serve_would_refuse_is_refused_before(wrong: dict[str, str]) -> None:
+def test_what_serve_would_refuse_is_refused_before(wrong: dict[str, Any]) -> None:
     with pytest.raises(ProjectError):
         serve_config(Wanted(**{"models": "m", "name": "m", **wrong}))
 
@@ -85,7 +93,7 @@ def test_paths_are_made_absolute_and_references_are_not(tmp_path: Path, monkeypa
 
 def test_other_applications_stay() -> None:
     config = {"applications": [{"name": "mine", "args": 2}], "proxy_location": "EveryNode"}
-    deployed = [{"name": "other"}, {"name": "mine", "args": 1}]
+    deployed: list[dict[str, Any]] = [{"name": "other"}, {"name": "mine", "args": 1}]
     found = merged(config, deployed)
     assert found["applications"] == [{"name": "other"}, {"name": "mine", "args": 2}]
 
