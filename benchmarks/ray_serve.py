@@ -98,7 +98,7 @@ def main() -> None:
     import ray
     from ray import serve
 
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         serve.start(proxy_location="HeadOnly", http_options={"port": PORT})
         made = {"bare": bare(), "geartrain": geartrain_app(), "behind-asgi": behind_asgi()}

@@ -17,6 +17,7 @@ from ray import serve
 def main() -> None:
     """Run it."""
     context = ray.init(
+        "local",
         num_cpus=8,
         num_gpus=4,  # Ray believes what it is told
         include_dashboard=True,
