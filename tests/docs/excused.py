@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
+from tools.guides import GUIDES
+
 _DOCKER: Final = "it needs Docker; tools/try_image.sh builds and runs an image"
 _CLUSTER: Final = "it needs a cluster of Kubernetes; tests/server/test_platforms.py reads the objects"
 _PRIVILEGED: Final = "it needs an address and certificates of the reader's own"
 _SYSTEM: Final = "it changes the system, as root; tests/server/test_systemd_units.py runs the units"
 _ELSEWHERE: Final = "it asks a service elsewhere; tests/server/test_remote_models.py asks one on this machine"
 _NOT_INSTALLED: Final = "its library is too large to be installed for the tests"
+_GUIDES: Final = "tests/server/test_guides.py compares its files, sends its requests, and looks at the answers"
 _TIMING: Final = "how far the prediction is when it is asked depends on how busy the machine is"
 
 NOT_RUN: Final[dict[tuple[str, str], str]] = {
+    **{(f"docs/migrate-{guide}.md", ""): _GUIDES for guide in GUIDES},
+    ("docs/store.md", "geartrain serve"): "its file is in a folder of the system; the next commands have one here",
     ("docs/batching.md", "from "): "tests/unit/test_batching_page.py runs every model of the page",
     ("docs/batching.md", "import "): "tests/unit/test_batching_page.py runs every model of the page",
     (

@@ -276,6 +276,17 @@ PLAYS: Final[Mapping[str, Play]] = {
     "docs/playground.md": Play(prepare=examples),
     "docs/predictions.md": Play(prepare=examples, python={0: Shown("examples/slow_counter/run.py")}),
     "docs/security.md": Play(),
+    "docs/store.md": Play(
+        prepare=examples,
+        before={
+            "curl -s 'http://127.0.0.1:5000/predictions?status": (
+                "geartrain serve examples/slow_counter --store sqlite:///predictions.db",
+                "curl -s -X PUT localhost:5000/predictions/c1 -H 'Prefer: respond-async' --json '{\"input\": {}}'",
+                "until curl -s localhost:5000/predictions/c1 | grep -q counting; do sleep 0.05; done",
+                "curl -s -X POST localhost:5000/predictions/c1/cancel",
+            )
+        },
+    ),
     "docs/tensors.md": Play(python={0: "doc/run.py", 1: Script(_IN_A_RUN)}, before={"curl": ("geartrain serve doc",)}),
     "docs/tracing.md": Play(prepare=examples, python={0: Script(_CONTEXT)}),
     "docs/training.md": Play(prepare=examples, python={0: Shown("examples/centroid/train.py")}),

@@ -65,7 +65,7 @@ class Reader:
             self._write_files()
             found = blocks(self.page)
             python = 0
-            for block, after in zip(found, (*found[1:], Block("none", "", 0)), strict=True):
+            for block, after in zip(found, (*found, Block("none", "", 0))[1:], strict=True):
                 if block.language == "python":
                     self._read_python(block, self.play.python.get(python), after)
                     python += 1
