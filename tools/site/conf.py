@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pygments.lexers.special import TextLexer  # type: ignore[import-untyped]  # no stubs
-
 from geartrain import __version__
-
-if TYPE_CHECKING:
-    from sphinx.application import Sphinx
 
 project = "geartrain"
 copyright = "the authors of geartrain"  # noqa: A001 - Sphinx calls it so
@@ -48,8 +41,3 @@ html_theme_options = {
     "show_prev_next": True,
     "search_bar_text": "Search",
 }
-
-
-def setup(app: Sphinx) -> None:
-    """Show what Pygments does not know as it is."""
-    app.add_lexer("mermaid", TextLexer)
