@@ -274,7 +274,15 @@ PLAYS: Final[Mapping[str, Play]] = {
         },
     ),
     "docs/playground.md": Play(prepare=examples),
-    "docs/predictions.md": Play(prepare=examples, python={0: Shown("examples/slow_counter/run.py")}),
+    "docs/predictions.md": Play(
+        prepare=examples,
+        python={0: Shown("examples/slow_counter/run.py")},
+        before={
+            "sleep 1.2; curl -si -X POST http://127.0.0.1:5077/predictions/c1/cancel": (
+                "until curl -s http://127.0.0.1:5077/predictions/c1 | grep -q counting; do sleep 0.05; done",
+            )
+        },
+    ),
     "docs/security.md": Play(),
     "docs/store.md": Play(
         prepare=examples,
@@ -289,7 +297,15 @@ PLAYS: Final[Mapping[str, Play]] = {
     ),
     "docs/tensors.md": Play(python={0: "doc/run.py", 1: Script(_IN_A_RUN)}, before={"curl": ("geartrain serve doc",)}),
     "docs/tracing.md": Play(prepare=examples, python={0: Script(_CONTEXT)}),
-    "docs/training.md": Play(prepare=examples, python={0: Shown("examples/centroid/train.py")}),
+    "docs/training.md": Play(
+        prepare=examples,
+        python={0: Shown("examples/centroid/train.py")},
+        before={
+            "curl -si http://127.0.0.1:5077/trainings": (
+                "until curl -s http://127.0.0.1:5077/trainings/t1 | grep -q completed_at; do sleep 0.05; done",
+            )
+        },
+    ),
     "docs/tutorial.md": Play(
         python={0: "draw.py", 1: "sketch/run.py", 2: "sketch/test_sketch.py", 3: "watch.py"},
         files={("text", 0): "sketch/requirements.txt"},

@@ -32,6 +32,8 @@ def is_shell(block: Block) -> bool:
 
 def asks(command: str) -> bool:
     """Whether a command only asks how things are. What goes on meanwhile may take its time, so it is given again."""
+    if "repository/index" in command:
+        return True
     return "curl" in command and not re.search(r" (-X|-d|-F|--json|--data\S*|-o|-m) ", command)
 
 
