@@ -15,7 +15,7 @@ from tests.docs.plays import PLAYS, Play, Script, Shown
 from tests.docs.terminal import PATIENCE, Terminal
 from tests.support.pages import ROOT, Block, Command, blocks, commands
 
-SHELL: Final = ("console", "sh")
+SHELL: Final = ("bash", "console", "sh", "shell")
 OUTPUT: Final = ("", "json", "text")
 
 _STOPS: Final = re.compile(r'^Stopping\.$|"message":"stopping"')  # what a server says when Ctrl-C ends it
