@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -25,10 +26,11 @@ PAGES: Final = [*sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_page_does_what_it_shows(page: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    folder = tmp_path / "ada"
-    folder.mkdir()
-    Reader(page, folder, writes=pytestconfig.getoption("--write-snippets")).read()
+def test_page_does_what_it_shows(page: str, pytestconfig: pytest.Config) -> None:
+    with tempfile.TemporaryDirectory(prefix="gt-") as parent:  # a short path, which no traceback folds
+        folder = Path(parent, "ada")
+        folder.mkdir()
+        Reader(page, folder, writes=pytestconfig.getoption("--write-snippets")).read()
 
 
 def texts(page: str) -> Iterator[str]:
