@@ -145,7 +145,7 @@ def comparable(text: str) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_wheel_and_sdist_are_complete(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
     done = subprocess.run(build, check=False, cwd=ROOT, capture_output=True, text=True)
