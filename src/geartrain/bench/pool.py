@@ -40,9 +40,14 @@ class Pool:
         for connection in self._all:
             connection.listener = user
         missing = count - len(self._all)
-        made = await asyncio.gather(*[self._target.connect(user, timeout=_ARRIVE) for _ in range(missing)])
+        connecting = [self._target.connect(user, timeout=_ARRIVE) for _ in range(missing)]
+        results = await asyncio.gather(*connecting, return_exceptions=True)
+        made = [each for each in results if isinstance(each, Connection)]
         self._all.update(made)
         self._free += made
+        for each in results:
+            if isinstance(each, BaseException):
+                raise each
 
     def take(self) -> Connection | None:
         """Return one that is free, if there is one."""

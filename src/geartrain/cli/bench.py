@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import pathlib
+import resource
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -248,11 +249,23 @@ def bench(
         fail("--duration is how long each level takes, and cannot be 0 without --requests")
     plan = Plan(levels, Limits(seconds, requests, timeout or math.inf, connections), warmup)
     try:
-        with _interrupted_by_all(), served(target, context.args, is_url=is_url) as url:
+        with _with_many_files(), _interrupted_by_all(), served(target, context.args, is_url=is_url) as url:
             code = measure(url, asked, plan, outputs=outputs)
     except KeyboardInterrupt:
         code = INTERRUPTED
     raise typer.Exit(code)
+
+
+@contextmanager
+def _with_many_files() -> Iterator[None]:
+    """Raise the limit of open files as far as it may be raised; a server that is started has the same."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # a system may have a lower limit than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextmanager

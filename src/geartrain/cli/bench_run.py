@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import pathlib
 import platform
@@ -103,7 +104,7 @@ def measure(url: str, asked: Asked, plan: Plan, *, outputs: Outputs) -> int:
     trouble = ""
     with view, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            is_interrupted = runner.run(_run(sweep, prepared, view))
+            is_interrupted = runner.run(_run(sweep, prepared, view, timeout=plan.limits.timeout))
         except (_RefusedError, OSError) as error:
             is_interrupted, trouble = False, str(error) or "the server does not answer"
     report = Report(
@@ -181,16 +182,16 @@ class _RefusedError(Exception):
     """The server does not take such requests."""
 
 
-async def _run(sweep: Sweep, prepared: Prepared, view: BenchView) -> bool:
+async def _run(sweep: Sweep, prepared: Prepared, view: BenchView, *, timeout: float) -> bool:  # noqa: ASYNC109 - of one request
     """Measure; return whether it was interrupted. Raises `OSError`, and `_RefusedError` if requests are refused."""
     loop = asyncio.get_running_loop()
-    is_interrupted = False
+    is_interrupted, has_begun = False, False
     task = asyncio.current_task()
 
     def interrupt() -> None:
         nonlocal is_interrupted
-        if is_interrupted and task is not None:
-            task.cancel()  # the second time: whatever it is waiting for
+        if task is not None and (is_interrupted or not has_begun):
+            task.cancel()  # there is nothing to show yet; or it is the second time
         is_interrupted = True
         sweep.stop()
 
@@ -198,9 +199,10 @@ async def _run(sweep: Sweep, prepared: Prepared, view: BenchView) -> bool:
     for number in SIGNALS:
         loop.add_signal_handler(number, interrupt)
     try:
-        await _try_once(prepared)
-        if not is_interrupted:
-            await sweep.run(view)
+        async with asyncio.timeout(None if timeout == math.inf else timeout):
+            await _try_once(prepared)
+        has_begun = True
+        await sweep.run(view)
     except asyncio.CancelledError:
         if not is_interrupted:
             raise
