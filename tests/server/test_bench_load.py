@@ -55,7 +55,7 @@ class Site:
         try:
             await asyncio.wait_for(Load(pool, work, meter=meter, limits=limits).run(level), PATIENCE)
         finally:
-            pool.close()
+            await pool.close()
         return meter
 
 

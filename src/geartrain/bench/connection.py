@@ -37,6 +37,7 @@ class Connection(asyncio.Protocol):
         self.due = 0.0
         self.is_busy = False
         self.is_open = False
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._content: list[bytes] = []
@@ -52,6 +53,10 @@ class Connection(asyncio.Protocol):
         self.is_busy = self.is_open = False
         if self._transport is not None:
             self._transport.abort()
+
+    async def closed(self) -> None:
+        """Wait until it is gone, after `close`: until then the server believes that its client is there."""
+        await asyncio.shield(self._lost)
 
     def fail(self, reason: str) -> None:
         """Let it go; the listener hears why."""
@@ -76,6 +81,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Hear of the end."""
+        if not self._lost.done():
+            self._lost.set_result(None)
         self.fail(str(error) if error else "the server has closed the connection before the answer was complete")
 
     # what the parser calls

@@ -37,6 +37,7 @@ class Pool:
     async def begin(self, user: User, count: int, *, most: int) -> None:
         """Have `count` connections for a user, who may open up to `most`. Raises `OSError`."""
         self._most = most
+        self._all = set(self._free)
         for connection in self._all:
             connection.listener = user
         missing = count - len(self._all)
@@ -85,13 +86,13 @@ class Pool:
         for connection in list(self._all):
             if connection.is_busy or not connection.is_open:
                 connection.close()
-                self._all.discard(connection)
-        self._free = list(self._all)
+        self._free = [connection for connection in self._all if connection.is_open]
 
-    def close(self) -> None:
-        """Close all connections."""
+    async def close(self) -> None:
+        """Close all connections, and wait until they are gone."""
         for connection in self._all:
             connection.close()
+        await asyncio.gather(*[connection.closed() for connection in self._all])
 
     async def _open(self, user: User) -> None:
         try:

@@ -72,6 +72,7 @@ async def ask(target: Target, request: bytes) -> tuple[int, bytes]:
         return await asking.answer
     finally:
         connection.close()
+        await connection.closed()
 
 
 class _Asking:

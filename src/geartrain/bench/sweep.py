@@ -68,7 +68,7 @@ class Sweep:
                 if self._is_stopped:
                     return
         finally:
-            pool.close()
+            await pool.close()
 
     def stop(self) -> None:
         """End it; what has been measured by now is kept."""
