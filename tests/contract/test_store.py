@@ -499,7 +499,8 @@ async def test_entries_are_lent_and_come_back(bench: Bench) -> None:
     await bench.outbox.remove([first[0].number])
     bench.clock.now += 30
     again = await bench.outbox.lease(limit=9, seconds=30)
-    assert [(entry.key.id, entry.attempts) for entry in again] == [("two", 2), ("three", 2)]
+    # That their loans have ended is the fault of a server that was lost, and no try of theirs that has failed.
+    assert [(entry.key.id, entry.attempts) for entry in again] == [("two", 1), ("three", 1)]
 
 
 async def test_entry_is_tried_later(bench: Bench) -> None:

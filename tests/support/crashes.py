@@ -147,11 +147,14 @@ class Crashes:
     def settle(self) -> None:
         """Serve until everything has ended, and every webhook has come."""
         with self._serving() as server:
-            until = time.monotonic() + PATIENCE
+            until = time.monotonic() + PATIENCE  # from the last progress on
             waiting = list(self.accepted)
             while waiting and time.monotonic() < until:
                 self._look(waiting)
-                waiting = [name for name in waiting if name not in self._ends or name not in self._hooks.told]
+                left = [name for name in waiting if name not in self._ends or name not in self._hooks.told]
+                if len(left) < len(waiting):
+                    until = time.monotonic() + PATIENCE
+                waiting = left
                 time.sleep(0.02)
             server.terminate()
             server.wait()
@@ -188,7 +191,7 @@ class Crashes:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         arguments = ["--port", str(self._port), "--store", self._url, "--queue", "10000", "--attempts", "1000"]
-        rest = ["--grpc-port", "off", "--lease", "2s", "--allow-private-urls", "--access-log", "off"]
+        rest = ["--grpc-port", "off", "--lease", "6s", "--allow-private-urls", "--access-log", "off"]
         with (self._folder / "log").open("ab") as log:
             program = ["tests.support.dying_server", str(line)] if line else ["geartrain"]
             server = subprocess.Popen(

@@ -78,7 +78,7 @@ class _Entry:
     key: Key
     delivery: Delivery
     due_at: float
-    attempts: int = 0
+    attempts: int = 1
 
 
 def answered(call: Callable[[], T]) -> asyncio.Future[T]:
@@ -325,7 +325,6 @@ class MemoryOutbox:
         due = [(number, entry) for number, entry in sorted(self._store.entries.items()) if entry.due_at <= now]
         for _, entry in due[:limit]:
             entry.due_at = now + seconds
-            entry.attempts += 1
         return tuple(OutboxEntry(number, entry.key, entry.delivery, entry.attempts) for number, entry in due[:limit])
 
     async def remove(self, numbers: Sequence[int]) -> None:
@@ -336,7 +335,8 @@ class MemoryOutbox:
     async def retry_later(self, number: int, seconds: float) -> None:
         self._store.reach()
         if number in self._store.entries:
-            self._store.entries[number].due_at = self._store.clock() + seconds
+            entry = self._store.entries[number]
+            entry.due_at, entry.attempts = self._store.clock() + seconds, entry.attempts + 1
 
 
 class MemoryReplicas:

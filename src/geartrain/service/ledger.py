@@ -129,7 +129,7 @@ class OutboxPort(Protocol):
         """Remove entries: they have arrived, or there is no hope of it."""
 
     async def retry_later(self, number: int, seconds: float) -> None:
-        """Have an entry be due again in so many seconds."""
+        """Count a try that has failed, and have the entry be due again in so many seconds."""
 
 
 class ReplicasPort(Protocol):

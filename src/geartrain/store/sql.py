@@ -243,15 +243,16 @@ INSERT INTO geartrain_outbox (model, id, webhook, key_id, body, due_at, attempts
 VALUES (:model, :id, :webhook, :key_id, :body, {now}, 0)"""
 
 LEASE_DELIVERIES: Final = """
-UPDATE geartrain_outbox SET due_at = {now} + :seconds, attempts = attempts + 1
+UPDATE geartrain_outbox SET due_at = {now} + :seconds
 WHERE number IN (
     SELECT o.number FROM geartrain_outbox AS o
     WHERE o.due_at <= {now} AND :key_ids LIKE '%,' || o.key_id || ',%' ORDER BY o.number LIMIT :limit {skip_locked})
-RETURNING number, model, id, webhook, key_id, body, attempts"""
+RETURNING number, model, id, webhook, key_id, body, attempts + 1"""
 
 REMOVE_DELIVERY: Final = "DELETE FROM geartrain_outbox WHERE number = :number"
 
-POSTPONE_DELIVERY: Final = "UPDATE geartrain_outbox SET due_at = {now} + :seconds WHERE number = :number"
+POSTPONE_DELIVERY: Final = """
+UPDATE geartrain_outbox SET due_at = {now} + :seconds, attempts = attempts + 1 WHERE number = :number"""
 
 # --- replicas and the models that they shall have --------------------------------------------------------------------
 

@@ -275,7 +275,10 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class OutboxEntry(msgspec.Struct, frozen=True):
-    """A terminal webhook that has not arrived. `attempts`: how often it has been leased, this time included."""
+    """A terminal webhook that has not arrived.
+
+    `attempts`: how often it has been tried, this time included. A try whose server was lost meanwhile does not count.
+    """
 
     number: int
     key: Key
