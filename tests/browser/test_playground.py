@@ -7,16 +7,29 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
 from tests.browser.conftest import ROOT, Picture, Workshop
 from tests.support.browser import DESKTOP, PHONE, Page
-from tests.support.servers import PATIENCE
+from tests.support.servers import PATIENCE, ServerProcess, write_model
+
+if TYPE_CHECKING:
+    from selenium import webdriver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # of which a few seconds, where nobody else is
 
+SHOUT = """
+    from geartrain import BaseRunner
+
+    class Runner(BaseRunner):
+        def run(self, text: str) -> str:
+            return text.upper()
+"""
 DIGITS = ROOT / "examples/digits"
 THREE, SEVEN = DIGITS / "three.png", DIGITS / "seven.png"
 LONG = 10_000_000  # characters of the line of `hostile`
@@ -534,3 +547,33 @@ def test_status(page: Page, picture: Picture, workshop: Workshop) -> None:
     page.choose_shown("#status-model", "All models")
     page.script("document.activeElement.blur()")
     picture("playground-status")
+
+
+# a server with a store
+
+
+def test_predictions_of_the_store_are_listed(
+    driver: webdriver.Chrome, server_process: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    write_model(tmp_path / "model", SHOUT)
+    server = server_process(str(tmp_path / "model"), "--store", f"sqlite:///{tmp_path}/store.db")
+    url = server.wait_for("listening")["url"]
+    server.wait_for("ready")
+    for name in ("first", "second"):
+        assert httpx.put(f"{url}/predictions/{name}", json={"input": {"text": name}}).status_code == 200
+    page = Page(driver, f"{url}/")
+    page.complaints()
+    page.open()
+    page.find(".stored .history-row")
+    assert [row.text.split("\n")[-1] for row in page.all(".stored .history-row")] == ["second", "first"]
+    page.click(".stored .history-row")
+    page.says(".stored .json-box", "SECOND")
+    assert page.faults() == []
+    page.resize(PHONE)
+    assert not page.is_too_wide()
+    page.resize(DESKTOP)
+    page.write("text", "third")
+    page.run()
+    page.until(lambda: len(page.all(".stored .history-row")) == 3, "the third run")
+    assert page.complaints() == []
+    driver.get("about:blank")

@@ -11,7 +11,8 @@ export const JOBS = {
 };
 
 /**
- * Read a document. Returns `{ description, fields, output, streams, accepts_form }`, or null if it has no such job.
+ * Read a document. Returns `{ description, fields, output, streams, isListed }`, or null if it has no such job.
+ * `isListed`: whether the server keeps a list of what was asked for.
  *
  * A field: `name`, `label`, `kind`, `description`, `required`, `nullable`, `fallback` (the default; undefined for none),
  * `schema` with everything resolved, and of numbers `minimum`, `maximum`.
@@ -31,6 +32,7 @@ export function readDocument(document, jobName) {
     fields,
     output: resolve(schemas[job.output] ?? {}, schemas),
     streams: Boolean(post["x-cog-streaming"]),
+    isListed: Boolean(document.paths[job.path].get),
   };
 }
 

@@ -12,6 +12,7 @@ import { JOBS, readDocument } from "../inputs/schema.js";
 import { historyOf } from "../runs/history.js";
 import { makeResult } from "../runs/result.js";
 import { Run } from "../runs/run.js";
+import { makeStored } from "../runs/stored.js";
 import { makeJsonPanel } from "./json-input.js";
 
 const AGAIN = 2000; // milliseconds until a model that is not ready is looked at again
@@ -160,7 +161,8 @@ function makeWorkbench(model, { version, job, path, known, look }) {
     shown.show("form");
     result.show(entry.run, known.output);
   });
-  const element = h("div", { class: "workbench" }, input, h("div", { class: "results" }, result.element, list.element));
+  const stored = known.isListed ? makeStored(target.path) : null;
+  const element = h("div", { class: "workbench" }, input, h("div", { class: "results" }, result.element, list.element, stored?.element));
   let active = null;
 
   function current(options) {
@@ -197,6 +199,7 @@ function makeWorkbench(model, { version, job, path, known, look }) {
     paintRunning();
     past.trim();
     list.paint();
+    void stored?.look();
     if (following.refusal?.faults?.size) {
       if (shown.current !== "json") shown.show("form");
       form.showFaults(following.refusal.faults);
@@ -218,6 +221,7 @@ function makeWorkbench(model, { version, job, path, known, look }) {
   document.addEventListener("keydown", onKey);
   document.addEventListener("paste", onPaste);
   list.paint();
+  void stored?.look();
   return {
     element,
     close() {
