@@ -112,6 +112,9 @@ def serve(
     store_size: store.StoreSize = store.DEFAULT_MAX_BYTES,
     lease: store.Lease = store.DEFAULT_LEASE,
     attempts: store.Attempts = store.DEFAULT_ATTEMPTS,
+    advertise: store.Advertise = "",
+    cluster_token_file: store.ClusterTokenFile = None,
+    cluster_ca: store.ClusterCa = None,
     restart: options.Restart = "never",
     restart_limit: options.RestartLimit = 5,
     cancel_grace: options.CancelGrace = 60.0,
@@ -158,10 +161,7 @@ def serve(
             max_buffered_size,
             max_head_size=max_head_size,
             connections=(max_connections, max_connections_per_client),
-            head_timeout=head_timeout,
-            body_timeout=body_timeout,
-            idle_timeout=idle_timeout,
-            send_timeout=send_timeout,
+            timeouts=(head_timeout, body_timeout, idle_timeout, send_timeout),
         ),
         upload_url=upload_url,
         await_explicit_shutdown=await_explicit_shutdown == "true",
@@ -191,6 +191,7 @@ def serve(
         reload=reload,
         cache=CacheOptions(cache_dir, verify_cache),
         store=store.read(store_url, store_key_file, found.variables, bounds=(store_keep, store_size, lease, attempts)),
+        cluster=store.cluster(advertise, cluster_token_file, cluster_ca),
     )
     raise typer.Exit(serving.run(serve_options, observer, model, mode=x_mode, no_pickle=no_pickle))
 

@@ -105,8 +105,10 @@ def run(serve_options: ServeOptions, observer: ServeObserver, model: str | None,
     from geartrain.store.errors import StoreOptionError
     from geartrain.transport.access.errors import AccessError
     from geartrain.transport.grpc.options import GrpcOptionsError
+    from geartrain.transport.relay.token import ClusterOptionError
     from geartrain.transport.wire.tls import TlsFilesError
 
+    unusable = (AccessError, ActivationError, ClusterOptionError, GrpcOptionsError, StoreOptionError, TlsFilesError)
     try:
         with in_background():
             code = run_server(
@@ -118,6 +120,6 @@ def run(serve_options: ServeOptions, observer: ServeObserver, model: str | None,
                     on_progress=observer,
                 )
             )
-    except (PortInUseError, ActivationError, AccessError, GrpcOptionsError, StoreOptionError, TlsFilesError) as error:
+    except (PortInUseError, *unusable) as error:
         fail(str(error))
     return code or (FAILURE if observer.has_failed else 0)

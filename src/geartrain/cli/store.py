@@ -11,7 +11,7 @@ from geartrain.cli.options import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from geartrain.project.variables import Variables
-    from geartrain.server import StoreOptions
+    from geartrain.server import ClusterOptions, StoreOptions
 
 STORE: Final = "Store"  # a group of options in `geartrain serve --help`
 DEFAULT_KEEP: Final = 86_400.0
@@ -80,6 +80,35 @@ Attempts = Annotated[
 ]
 
 
+Advertise = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        show_default=False,
+        help="Where servers that share the store reach this one, so that each of them answers for the predictions of "
+        "all; without :PORT its own port. Needs a store in Postgres and --cluster-token-file.",
+        rich_help_panel=STORE,
+    ),
+]
+ClusterTokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The token by which these servers know each other, 32 characters or more; of several lines the first one "
+        "is sent, and all of them are taken.",
+        rich_help_panel=STORE,
+    ),
+]
+ClusterCa = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The CA that the certificates of these servers are checked against, where they have TLS; by default those "
+        "of the machine.",
+        rich_help_panel=STORE,
+    ),
+]
+
 Bounds = tuple[float, int, float, int]
 """How long and how large, the lease, and the attempts, as the options say."""
 
@@ -100,3 +129,10 @@ def read(url: str | None, key_file: Path | None, variables: Variables, *, bounds
         lease=lease,
         attempts=attempts,
     )
+
+
+def cluster(advertise: str, token_file: Path | None, ca: Path | None) -> ClusterOptions:
+    """Return how servers that share the store reach each other."""
+    from geartrain.server import ClusterOptions
+
+    return ClusterOptions(advertise=advertise, token_file=token_file, ca=ca)

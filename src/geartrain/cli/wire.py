@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -144,16 +144,31 @@ def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> Tl
     return None
 
 
-def limits(max_buffered_size: int | None, *, connections: tuple[int, int], **others: Any) -> WireLimits:
+def limits(
+    max_buffered_size: int | None,
+    *,
+    max_head_size: int,
+    connections: tuple[int, int],
+    timeouts: tuple[float, float, float, float],
+) -> WireLimits:
     """Put the limits together, which have the names of the options; without a size for all bodies the usual one.
 
-    `connections`: how many there may be, and how many of one client.
+    `connections`: how many there may be, and how many of one client. `timeouts`: of a head, of a body, of a connection
+    without a request, and of an answer that is not taken.
     """
     if max_buffered_size is None:
         from geartrain.server.memory import default_limits  # late: the server is imported after the checks
 
         max_buffered_size = default_limits().max_buffered_size
     total, per_client = connections
+    head, body, idle, send = timeouts
     return WireLimits(
-        max_buffered_size=max_buffered_size, max_connections=total, max_connections_per_client=per_client, **others
+        max_head_size=max_head_size,
+        max_buffered_size=max_buffered_size,
+        max_connections=total,
+        max_connections_per_client=per_client,
+        head_timeout=head,
+        body_timeout=body,
+        idle_timeout=idle,
+        send_timeout=send,
     )

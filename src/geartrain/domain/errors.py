@@ -34,6 +34,7 @@ class Code(StrEnum):
     NOT_READY = "not_ready"  # setup has not finished, or failed, or the worker is gone
     SHUTTING_DOWN = "shutting_down"
     STORE_UNAVAILABLE = "store_unavailable"  # the store of predictions gives no answer
+    OWNER_UNREACHABLE = "owner_unreachable"  # another server has the prediction, and gives no answer
     STORE_VERSION = "store_version"  # the store of predictions is that of another version of geartrain
     LOAD_FAILED = "load_failed"  # a model that was to be loaded could not be made ready
     UNSUPPORTED = "unsupported"  # a well-formed request for what this server or model does not do

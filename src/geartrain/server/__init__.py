@@ -7,6 +7,7 @@ from geartrain.server.app import App, build
 from geartrain.server.options import (
     NO_LIMIT,
     CacheOptions,
+    ClusterOptions,
     DebugOptions,
     DownloadLines,
     Progress,
@@ -25,6 +26,7 @@ __all__ = [
     "ActivationError",
     "App",
     "CacheOptions",
+    "ClusterOptions",
     "DebugOptions",
     "DownloadLines",
     "PortInUseError",

@@ -17,6 +17,7 @@ from geartrain.domain.printed.text import Printed
 from geartrain.domain.signature.types import Signature
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
+from geartrain.server.cluster import open_relay
 from geartrain.server.durable import DurablePart, NoDurablePart, Served, open_part
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.outbound import Outbound
@@ -42,10 +43,12 @@ class App:
     """
 
     def __init__(self, options: ServeOptions) -> None:
+        """Raise `ClusterOptionError` for options that do not fit together."""
         self.options = options
         self.outbound = Outbound(options)
         self.models = ServedModels(options, self.outbound)
         self._durable: DurablePart = NoDurablePart()
+        self.relay = open_relay(options)
         self.regions = SharedRegions(enabled=options.shared_memory)
         self.catalogue = Catalogue(
             self.models,
@@ -78,7 +81,7 @@ class App:
         Raises `StoreOptionError` for a store that cannot be opened.
         """
         served = Served(self.catalogue, self.trainings, self.outbound)
-        self._durable = await open_part(self.options.store, served)
+        self._durable = await open_part(self.options, served)
         self.outbound.durability = self._durable.durability
         self.catalogue.loads.begin()
         self.catalogue.residency.start()
@@ -174,6 +177,7 @@ class App:
         end = clock() + webhook_grace()
         await self.outbound.drain_webhooks(end - clock())
         await self._durable.stop(max(STOP_GRACE, end - clock()))
+        self.relay.close()
         await self.outbound.close()
         self.models.close()
         self.regions.close()

@@ -19,9 +19,10 @@ from geartrain.service.durable.lease import Lease
 from geartrain.service.durable.outbox import OutboxDispatcher
 from geartrain.service.models.takeover import Takeover
 from geartrain.service.models.waking import when_loaded
+from geartrain.service.models.wanted import SharedControl
 
 if TYPE_CHECKING:
-    from geartrain.server.options import StoreOptions
+    from geartrain.server.options import ServeOptions
     from geartrain.server.outbound import Outbound
     from geartrain.service.models.catalogue import Catalogue
     from geartrain.service.models.deployment import Deployment
@@ -79,12 +80,18 @@ class StorePart:
         self.durability = durability
         self._takeover = Takeover(durability, _finder(served))
         self._outbox = OutboxDispatcher(durability, _senders(served))
-        self._lease = Lease(durability, address="", is_dead=is_dead, take_over=self._takeover.look)
+        address = durability.settings.address
+        self._lease = Lease(durability, address=address, is_dead=is_dead, take_over=self._takeover.look)
+        self._control = SharedControl(served.catalogue, durability)
+        if address:
+            served.catalogue.control = self._control
 
     async def start(self) -> None:
         """See `DurablePart.start`."""
         await self._lease.start()
         self._outbox.start()
+        if self.durability.settings.address:
+            self._control.start()
 
     def leave(self) -> None:
         """See `DurablePart.leave`."""
@@ -93,6 +100,7 @@ class StorePart:
     async def stop(self, webhook_grace: float) -> None:
         """See `DurablePart.stop`."""
         self.leave()
+        await self._control.stop()
         await self._takeover.stop()
         await self.durability.drain(_END_GRACE)
         await self._outbox.drain(webhook_grace)
@@ -100,8 +108,9 @@ class StorePart:
         await self.durability.store.close()
 
 
-async def open_part(options: StoreOptions, served: Served) -> DurablePart:
+async def open_part(serve_options: ServeOptions, served: Served) -> DurablePart:
     """Open the store that the options name, if they name one; raise `StoreOptionError` for one that cannot be."""
+    options = serve_options.store
     if not options.url:
         return NoDurablePart()
     from geartrain.store.opening import open_store
@@ -112,6 +121,7 @@ async def open_part(options: StoreOptions, served: Served) -> DurablePart:
         attempts=options.attempts,
         retention=Retention(options.keep, options.max_bytes),
         has_key=options.key_file is not None,
+        address=serve_options.cluster.advertise,
     )
     durability = Durability(
         store,

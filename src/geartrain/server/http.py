@@ -38,7 +38,8 @@ _ANSWER_GRACE: Final = 1.0  # seconds for canceled predictions to say so to thei
 def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies, *, counts: RequestCounts) -> list[Route]:
     options = app.options
     catalogue = app.catalogue if app.serves_models else None
-    routes = cog_routes(catalogue, app.trainings, cog_options, bodies=bodies, durability=app.outbound.durability)
+    durability = app.outbound.durability
+    routes = cog_routes(catalogue, app.trainings, cog_options, bodies=bodies, durability=durability, relay=app.relay)
     routes += probe_routes(app.catalogue, COG)
     if catalogue is not None:
         context = ServerContext(catalogue, app.regions, options.max_body_bytes, ArrayLoader(), bodies)
@@ -79,7 +80,7 @@ def at_root(handler: Handler) -> Handler:
 
 
 def _guard(app: App, access: Access) -> AccessGuard:
-    return access.guard(lambda: app.catalogue.default_model)
+    return access.guard(lambda: app.catalogue.default_model, app.relay.access)
 
 
 class Inside(NamedTuple):

@@ -156,6 +156,15 @@ class StoreOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """How servers that share a store reach each other."""
+
+    advertise: str = ""  # `HOST:PORT` where others ask this one, or `HOST` for its own port; empty: it is alone
+    token_file: pathlib.Path | None = None  # the token that all of them share
+    ca: pathlib.Path | None = None  # that their certificates are checked against; None: those of the machine
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeOptions:
     """What an operator decides. Sizes in bytes, times in seconds; None means no limit.
 
@@ -189,6 +198,7 @@ class ServeOptions:
     allow_private_urls: bool = False  # whether URLs of clients may lead into the server's own networks
     webhooks: WebhookOptions = WebhookOptions()
     store: StoreOptions = StoreOptions()
+    cluster: ClusterOptions = ClusterOptions()
     grpc: GrpcOptions = dataclasses.field(default_factory=GrpcOptions)
     access: AccessOptions = dataclasses.field(default_factory=AccessOptions)
     access_log: AccessLogOptions = dataclasses.field(default_factory=AccessLogOptions)

@@ -18,6 +18,7 @@ import msgspec
 from geartrain.project.repository import Repository
 from geartrain.server.activation import Role, Sockets, passed_sockets
 from geartrain.server.app import App, build
+from geartrain.server.cluster import with_address
 from geartrain.server.grpc import grpc_tls, listen_grpc
 from geartrain.server.hangup import Reload, Terminal
 from geartrain.server.notify import Notifier, Supervision
@@ -44,14 +45,15 @@ class PortInUseError(Exception):
 def run_server(options: ServeOptions) -> int:
     """Serve until told to stop; return the exit code.
 
-    Raises `PortInUseError`, `ActivationError`, `AccessError`, `GrpcOptionsError` or `TlsFilesError` before anything was
-    started.
+    Raises `PortInUseError`, `ActivationError`, `AccessError`, `ClusterOptionError`, `GrpcOptionsError` or
+    `TlsFilesError` before anything was started.
     """
     notifier = Notifier.from_environ(os.environ)
     passed = passed_sockets(os.environ)
     options = _with_admin(options, passed)
     tls = None if options.tls is None else TlsContext(options.tls)
     http = passed.get("http") or (listen(options.host, options.port),)
+    options = with_address(options, http[0])
     admin = passed.get("admin") or (() if options.admin_port is None else (listen(options.host, options.admin_port),))
     _warn_of_exposure(http, options)
     access = Access(options.access, served_host(http) if "http" in passed else options.host)

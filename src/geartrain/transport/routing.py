@@ -62,6 +62,7 @@ class Route(msgspec.Struct, frozen=True):
             or else the default model; `all` models, or the server as a whole; `none` of them.
         outline: takes the request of a client whose key does not allow it, and tells less. None: it is refused.
         protocol: by which a model is asked; `system` for what asks none.
+        is_relayable: whether other servers of a cluster may hand over requests of their clients.
     """
 
     methods: tuple[str, ...]
@@ -72,6 +73,7 @@ class Route(msgspec.Struct, frozen=True):
     subject: Subject = "model"
     outline: Begin | None = None
     protocol: ProtocolName = "system"
+    is_relayable: bool = False
 
 
 class Guard(Protocol):

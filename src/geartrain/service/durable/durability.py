@@ -13,6 +13,7 @@ from geartrain.domain.predictions.ledger import Key, Page, Retention, Row, RowFi
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.durable.history import restore
 from geartrain.service.durable.runs import DurableRun, as_unavailable
+from geartrain.service.durable.whereabouts import IN_STORE, Whereabouts, whereabouts
 from geartrain.service.ledger import StorePort
 
 T = TypeVar("T")
@@ -29,12 +30,14 @@ class DurableSettings(msgspec.Struct, frozen=True, kw_only=True):
         attempts: how often an accepted prediction is run at most, the first time included.
         retention: how long predictions that have ended are kept.
         has_key: whether the operator has given a key that inputs are encrypted with.
+        address: where other servers can ask this one, `HOST:PORT`, and then it asks them, too; empty for nowhere.
     """
 
     lease: float = 15.0
     attempts: int = 3
     retention: Retention = Retention(_DAY, 1_000_000_000)
     has_key: bool = False
+    address: str = ""
 
 
 class NotDurable:
@@ -101,25 +104,19 @@ class Durability:
         """See `LedgerPort.find`."""
         return await self._answer(self.store.ledger.find(key))
 
-    async def find(self, key: Key, *, history: int) -> tuple[Row, Prediction] | None:
-        """Return what the store knows of a prediction, None if it knows nothing of it.
-
-        `history`: the events that are kept for late readers. Raises `GeartrainError` as the store does.
-        """
-        row = await self.find_row(key)
-        if row is None:
-            return None
-        return row, await self.restore(row, history=history)
+    def whereabouts(self, row: Row) -> Whereabouts:
+        """Return who answers for a prediction that does not run here; without an address of its own, this server."""
+        return whereabouts(row, owner=self.owner) if self.settings.address else IN_STORE
 
     async def restore(self, row: Row, *, history: int) -> Prediction:
         """Return the prediction of a row."""
         parts = await self._answer(self.store.ledger.read_events(row.ownership))
         return restore(row, parts, history=history)
 
-    async def cancel(self, key: Key) -> bool:
-        """Ask for the end of a prediction, wherever it runs; return whether there is one that has not ended."""
+    async def cancel(self, key: Key) -> Row | None:
+        """Note that the end of a prediction is asked for; return its row if it has not ended. See `LedgerPort`."""
         row = await self._answer(self.store.ledger.cancel(key))
-        return row is not None and row.state is not RowState.ENDED
+        return None if row is None or row.state is RowState.ENDED else row
 
     async def list_rows(self, rows: RowFilter, *, limit: int, cursor: str) -> Page:
         """See `LedgerPort.list_rows`."""

@@ -14,6 +14,7 @@ from geartrain.service.models.readiness import Readiness
 from geartrain.service.models.repository import IndexEntry, RepositoryPort, Step
 from geartrain.service.models.residency import STAY, Residency, ResidencyPolicy
 from geartrain.service.models.waking import Waking
+from geartrain.service.models.wanted import ModelControl
 
 
 class Catalogue:
@@ -43,6 +44,7 @@ class Catalogue:
         self.loads = Loads(repository, grace=grace, tell=tell, make_room=self._make_room)
         self.residency = Residency(self._entries, self.loads, residency, measure=repository.memory)
         self._policy = residency
+        self.control: ModelControl = self  # what clients ask to load and unload; see `SharedControl`
 
     # what is there
 

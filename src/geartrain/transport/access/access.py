@@ -19,6 +19,7 @@ from geartrain.transport.access.hosts import HostPolicy
 from geartrain.transport.access.key_ring import KeyRing
 from geartrain.transport.access.options import AccessOptions, JwtOptions
 from geartrain.transport.access.origins import OriginPolicy
+from geartrain.transport.relay.token import NO_CLUSTER, ClusterAccess
 
 if TYPE_CHECKING:
     from geartrain.transport.access.issuer import IssuerKeys
@@ -51,9 +52,9 @@ class Access:
         self._hosts = HostPolicy(host, options.allowed_hosts)
         self._origins = OriginPolicy(options.cors_origins)
 
-    def guard(self, default_model: Callable[[], str | None]) -> AccessGuard:
-        """Return the guard of HTTP. `default_model`: see `AccessGuard`."""
-        return AccessGuard(self.authorizer, self._hosts, self._origins, default_model=default_model)
+    def guard(self, default_model: Callable[[], str | None], cluster: ClusterAccess = NO_CLUSTER) -> AccessGuard:
+        """Return the guard of HTTP. `default_model` and `cluster`: see `AccessGuard`."""
+        return AccessGuard(self.authorizer, self._hosts, self._origins, default_model=default_model, cluster=cluster)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever what was allowed may be allowed no longer."""

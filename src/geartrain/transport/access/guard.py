@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from geartrain.domain.errors import Code, GeartrainError
 from geartrain.transport.access.authorizer import Authorizer
 from geartrain.transport.access.hosts import HostPolicy
 from geartrain.transport.access.origins import OriginPolicy
+from geartrain.transport.relay.token import KEY_FIELD, ClusterAccess, Sender
 from geartrain.transport.routing import Params, Route
 from geartrain.transport.wire.exchange import Answer, Head
 
@@ -28,15 +30,25 @@ class AccessGuard:
         origins: OriginPolicy,
         *,
         default_model: Callable[[], str | None],
+        cluster: ClusterAccess,
     ) -> None:
-        """`default_model`: the name of the model whose Cog API is at the root, None where there is none."""
+        """`default_model`: the name of the model whose Cog API is at the root, None where there is none.
+
+        `cluster` knows the requests that other servers hand over: these have checked their clients.
+        """
         self._authorizer = authorizer
         self._hosts = hosts
         self._origins = origins
         self._default_model = default_model
+        self._cluster = cluster
 
     def check(self, head: Head, route: Route, params: Params) -> bool:
         """Ask for a key that is for this route. False for a token: it expires."""
+        if head.notes.is_relayed:
+            if not route.is_relayable:
+                raise GeartrainError(Code.FORBIDDEN, "The token of a cluster does not allow this.")
+            head.notes.key = (head.header(KEY_FIELD) or b"").decode("latin-1")
+            return True
         if self._authorizer.is_open or route.scope == "open":
             return True
         grant = self._authorizer.authorize(
@@ -50,7 +62,16 @@ class AccessGuard:
         return grant.is_lasting
 
     def intercept(self, head: Head) -> Answer | None:
-        """Refuse foreign hosts and pages of other sites; answer the preflights of allowed ones."""
+        """Refuse foreign hosts and pages of other sites; answer the preflights of allowed ones.
+
+        Other servers of the cluster call this one by the address that it has told them.
+        """
+        sender = self._cluster.sender(head)
+        if sender is Sender.STRANGER:
+            raise GeartrainError(Code.UNAUTHENTICATED, "The token of the cluster is not the one of this server.")
+        if sender is Sender.SERVER:
+            head.notes.is_relayed = True
+            return None
         self._hosts.check(head.header(b"host"))
         preflight = self._origins.preflight(head)
         if preflight is None:

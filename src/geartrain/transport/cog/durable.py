@@ -23,10 +23,12 @@ from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.durable import table_of
 from geartrain.service.models.waking import ModelAsleepError
 from geartrain.transport.cog.api import COG, CogOptions, json_answer
+from geartrain.transport.cog.elsewhere import NOT_RUNNING_HERE, Reach, StreamRelay
 from geartrain.transport.cog.forms import Form
 from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints, PredictionExchange, PredictionWish
 from geartrain.transport.cog.trainings import TrainingEndpoints, TrainingExchange
 from geartrain.transport.large_bodies import LargeBodies
+from geartrain.transport.relay.relay import RelayedAnswer, RelayedRequest
 from geartrain.transport.routing import Params
 from geartrain.transport.tasks import Request, by_task, start
 from geartrain.transport.wire.exchange import Answer, Body, Decision, Head, Responder
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from geartrain.service.models.trainings import Trainings
 
 _OK: Final = HTTPStatus.OK
+_PREDICTION_ID: Final = b"x-prediction-id"
 _MOST_QUERY: Final = 4096  # bytes
 _UNKNOWN_ID: Final = b'{"error":"No such %b: it never was, or it was removed because it is old (--store-keep)."}'
 _NOT_RUNNING: Final = "It is not running now: it was accepted, and a server takes it up soon. Its state is at GET."
@@ -45,55 +48,86 @@ _NOT_RUNNING: Final = "It is not running now: it was accepted, and a server take
 class _DurableEndpoints(PredictionEndpoints):
     """What differs where there is a store."""
 
-    durability: Durability
+    reach: Reach
+
+    @property
+    def durability(self) -> Durability:
+        """The store."""
+        return self.reach.durability
 
     def cancel(self, head: Head, params: Params) -> Decision:
         """Ask for the end of a prediction that has not ended, wherever it runs: 200, 404 if there is none."""
         head.notes.prediction_id = params["id"]
 
         async def cancel(_request: Request) -> Answer:
-            found = await self._cancel(params)
+            if head.notes.is_relayed:
+                return self._cancel_relayed(params)
+            found = await self._cancel(head, params)
             return json_answer(b"{}", _OK if found else HTTPStatus.NOT_FOUND)
 
         return by_task(cancel, COG, self.max_body)(head, params)
 
-    async def _cancel(self, params: Params) -> bool:
+    async def _cancel(self, head: Head, params: Params) -> bool:
         for predictions in self._tables(params):
             key = self.key(params)
             run = self.durability.runs.get(key)
             if run is None and predictions.cancel(params["id"]):
                 return True  # it is known to this server alone
             try:
-                return await self.durability.cancel(key) or run is not None
+                row = await self.durability.cancel(key)
             finally:
                 if run is not None:
                     run.execution.cancel()
+            if run is None and row is not None:  # it counts from now on; its server need not wait to be told
+                await self.reach.tell(row, RelayedRequest.of(head))
+            return row is not None or run is not None
         return False
 
+    def _cancel_relayed(self, params: Params) -> Answer:
+        """Stop what runs here; the server that asks for it has written to the store."""
+        run = self.durability.runs.get(self.key(params))
+        if run is None:
+            return NOT_RUNNING_HERE
+        run.execution.cancel()
+        return json_answer(b"{}")
+
     def show(self, head: Head, params: Params) -> Decision:
-        """Tell how a prediction stands, here or in the store; 404 if there is none."""
+        """Tell how a prediction stands, wherever it runs, or as the store has it; 404 if there is none."""
         head.notes.prediction_id = params["id"]
 
         async def show(_request: Request) -> Answer:
-            prediction = await self._look_up(params)
-            if prediction is None:
-                return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
-            return Answer(_OK, cog.encode_in_parts(prediction))
+            if head.notes.is_relayed:
+                run = await self.known_run(self.key(params))
+                return NOT_RUNNING_HERE if run is None else _shown(run.prediction)
+            return await self._look_up(head, params)
 
         return by_task(show, COG, self.max_body)(head, params)
 
-    async def _look_up(self, params: Params) -> Prediction | None:
+    async def _look_up(self, head: Head, params: Params) -> Answer:
         for predictions in self._tables(params):
             key = self.key(params)
             run = self.durability.runs.get(key)
             if run is not None and run.is_known:
-                return run.prediction
+                return _shown(run.prediction)
             prediction = None if run is not None else predictions.look_up(params["id"])
             if prediction is not None:
-                return prediction
-            found = await self.durability.find(key, history=DEFAULT_CAPACITY)
-            return None if found is None else found[1]
-        return None
+                return _shown(prediction)
+            row = await self.durability.find_row(key)
+            if row is None:
+                break
+            found = await self.reach.follow(row, RelayedRequest.of(head))
+            if isinstance(found, RelayedAnswer):
+                return await found.whole()
+            return _shown(await self.durability.restore(found, history=DEFAULT_CAPACITY))
+        return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
+
+    async def known_run(self, key: Key) -> DurableRun | None:
+        """Return the run of a prediction in this server once its row is written; None if there is none."""
+        run = self.durability.runs.get(key)
+        if run is None:
+            return None
+        await asyncio.wait((run.made,))
+        return run if run.is_known else None
 
     def list(self, head: Head, params: Params) -> Decision:
         """List the predictions of the model that the store knows, the newest first."""
@@ -114,9 +148,9 @@ class _DurableEndpoints(PredictionEndpoints):
 class DurablePredictionEndpoints(_DurableEndpoints):
     """See `PredictionEndpoints`."""
 
-    def __init__(self, find: FindModel, options: CogOptions, bodies: LargeBodies, *, durability: Durability) -> None:
+    def __init__(self, find: FindModel, options: CogOptions, bodies: LargeBodies, *, reach: Reach) -> None:
         super().__init__(find, options, bodies)
-        self.durability = durability
+        self.reach = reach
 
     def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
         return lambda responder: DurablePredictionExchange(self, wish, responder)
@@ -125,11 +159,9 @@ class DurablePredictionEndpoints(_DurableEndpoints):
 class DurableTrainingEndpoints(_DurableEndpoints, TrainingEndpoints):
     """See `TrainingEndpoints`."""
 
-    def __init__(
-        self, trainings: Trainings, options: CogOptions, bodies: LargeBodies, *, durability: Durability
-    ) -> None:
+    def __init__(self, trainings: Trainings, options: CogOptions, bodies: LargeBodies, *, reach: Reach) -> None:
         TrainingEndpoints.__init__(self, trainings, options, bodies)
-        self.durability = durability
+        self.reach = reach
 
     def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
         return lambda responder: DurableTrainingExchange(self, wish, responder)
@@ -146,7 +178,8 @@ class _DurableSteps(PredictionExchange):
     def receive(self, body: Body) -> None:
         """As for every prediction. One that lives here is found before its input is looked at."""
         receive = super().receive
-        if self._wish.url_id and self._key() in self._durable.durability.runs:
+        is_relayed = self._wish.head.notes.is_relayed
+        if self._wish.url_id and (is_relayed or self._key() in self._durable.durability.runs):
             start(self._unless_known(lambda: receive(body)))
         else:
             receive(body)
@@ -232,14 +265,14 @@ class _DurableSteps(PredictionExchange):
 
     async def _answer_known(self) -> bool:
         """Answer for the prediction that has the id in the path; return whether there is one."""
-        durability, key = self._durable.durability, self._key()
-        run = durability.runs.get(key)
+        run = await self._durable.known_run(self._key())
         if run is not None:
-            await asyncio.wait((run.made,))
-            if run.is_known:
-                self._join(run)
-                return True
-        row = await durability.find_row(key)
+            self._join(run)
+            return True
+        if self._wish.head.notes.is_relayed:
+            self._responder.respond(NOT_RUNNING_HERE)
+            return True
+        row = await self._durable.durability.find_row(self._key())
         if row is None or (row.state is RowState.CLAIMED and not row.is_owner_alive):
             return False  # nobody has it, or has it any more
         await self._answer_row(row)
@@ -257,8 +290,12 @@ class _DurableSteps(PredictionExchange):
         """Tell how a prediction stands that does not run here."""
         if not self._wish.url_id:
             raise GeartrainError(Code.CONFLICT, _taken(row, self._durable.noun))
-        headers, is_over = self._wish.headers, row.state is RowState.ENDED
-        prediction = await self._durable.durability.restore(row, history=DEFAULT_CAPACITY)
+        found = await self._durable.reach.follow(row, self._handed_over())
+        if isinstance(found, RelayedAnswer):
+            await self._pass_on(found)
+            return
+        headers, is_over = self._wish.headers, found.state is RowState.ENDED
+        prediction = await self._durable.durability.restore(found, history=DEFAULT_CAPACITY)
         if headers.event_stream:
             if not is_over:
                 raise GeartrainError(Code.NOT_READY, _NOT_RUNNING, retry_after=2)
@@ -268,6 +305,22 @@ class _DurableSteps(PredictionExchange):
             return
         status = _OK if is_over and not headers.respond_async else HTTPStatus.ACCEPTED
         self._responder.respond(Answer(status, cog.encode_in_parts(prediction)))
+
+    def _handed_over(self) -> RelayedRequest:
+        """Return the request as another server gets it: without its input, which is not looked at."""
+        return RelayedRequest.of(self._wish.head, self.record.context.headers())
+
+    async def _pass_on(self, answer: RelayedAnswer) -> None:
+        """Answer as the server does that runs the prediction."""
+        if not answer.is_stream:
+            self._responder.respond(await answer.whole(_PREDICTION_ID))
+            return
+        stream = StreamRelay(answer, self._responder)
+        if self._has_left:
+            stream.leave()
+            return
+        self.hand_over(stream.leave)
+        await stream.run()
 
 
 class DurablePredictionExchange(_DurableSteps):
@@ -280,6 +333,10 @@ class DurableTrainingExchange(_DurableSteps, TrainingExchange):
     """One request for a training."""
 
     __slots__ = ()
+
+
+def _shown(prediction: Prediction) -> Answer:
+    return Answer(_OK, cog.encode_in_parts(prediction))
 
 
 def _taken(row: Row, noun: str) -> str:

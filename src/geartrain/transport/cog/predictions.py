@@ -58,11 +58,13 @@ class PredictionWish(msgspec.Struct, frozen=True):
         model: that shall run.
         headers: what the header fields say.
         url_id: the id in the path, empty if there is none.
+        head: itself.
     """
 
     model: ModelRef
     headers: PredictionHeaders
     url_id: str
+    head: Head
 
 
 class PredictionEndpoints:
@@ -82,7 +84,7 @@ class PredictionEndpoints:
         """Make a prediction; not idempotent. With `id` in the path: make it, or tell how the live one stands."""
         model = self.find(params)
         headers = read_headers(head.headers)
-        wish = PredictionWish(model, headers, params.get("id", _NO_URL_ID))
+        wish = PredictionWish(model, headers, params.get("id", _NO_URL_ID), head)
         if not headers.has_json:
             if may_be_input(headers.media_type):
                 return self._create_from_form(head, wish)

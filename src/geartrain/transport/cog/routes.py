@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.versions import is_version
 from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
@@ -13,12 +15,14 @@ from geartrain.service.models.trainings import Trainings
 from geartrain.transport.cog.api import COG, CogOptions
 from geartrain.transport.cog.docs_page import REFERENCE, docs_file
 from geartrain.transport.cog.durable import DurablePredictionEndpoints, DurableTrainingEndpoints
+from geartrain.transport.cog.elsewhere import Reach
 from geartrain.transport.cog.overview import Overview
 from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints
 from geartrain.transport.cog.reference import ReferenceEndpoint
 from geartrain.transport.cog.system import FindSystem, SystemEndpoints, at_once, path_prefix, shutdown
 from geartrain.transport.cog.trainings import TrainingEndpoints
 from geartrain.transport.large_bodies import LargeBodies
+from geartrain.transport.relay.relay import NO_RELAY, RelayPort
 from geartrain.transport.routing import GET, POST, Begin, Params, Route, Scope
 from geartrain.transport.tasks import Request, by_task
 from geartrain.transport.wire.exchange import Answer, Head
@@ -45,13 +49,15 @@ def cog_routes(
     *,
     bodies: LargeBodies,
     durability: Durability | NotDurable = NOT_DURABLE,
+    relay: RelayPort = NO_RELAY,
 ) -> list[Route]:
     """Return all routes: of the default model of the catalogue, of trainings, or of both at the root.
 
-    Of several models without a default there is an overview at the root.
+    Of several models without a default there is an overview at the root. `relay` reaches the other servers that share
+    the store.
     """
     routes: list[Route] = []
-    runs = _Runs(options, bodies, durability)
+    runs = _Runs(options, bodies, durability, relay=relay)
     name = None if catalogue is None else catalogue.default_model
     if catalogue is not None:
         routes += _models(catalogue, options, runs)
@@ -75,9 +81,12 @@ def _route(methods: tuple[str, ...], path: str, begin: Begin, *, scope: Scope) -
 class _Runs:
     """Makes the routes of predictions and trainings, and of their document, with a store or without."""
 
-    def __init__(self, options: CogOptions, bodies: LargeBodies, durability: Durability | NotDurable) -> None:
+    def __init__(
+        self, options: CogOptions, bodies: LargeBodies, durability: Durability | NotDurable, *, relay: RelayPort
+    ) -> None:
         self._options = options
         self._bodies = bodies
+        self._relay = relay
         self.durability = durability
 
     def of_predictions(self, prefix: str, find: FindModel) -> list[Route]:
@@ -85,8 +94,9 @@ class _Runs:
         path, durability = prefix + "/predictions", self.durability
         if isinstance(durability, NotDurable):
             return _runs(path, PredictionEndpoints(find, self._options, self._bodies))
-        endpoints = DurablePredictionEndpoints(find, self._options, self._bodies, durability=durability)
-        return [*_runs(path, endpoints), _route(GET, path, endpoints.list, scope="read")]
+        reach = Reach(durability, self._relay)
+        endpoints = DurablePredictionEndpoints(find, self._options, self._bodies, reach=reach)
+        return [*_relayable(_runs(path, endpoints)), _route(GET, path, endpoints.list, scope="read")]
 
     def reference(self, catalogue: Catalogue | None, trainings: Trainings | None) -> list[Route]:
         """Return the document of the whole server. Where there are several models it concerns all of them."""
@@ -100,8 +110,9 @@ class _Runs:
         path, durability = "/trainings", self.durability
         if isinstance(durability, NotDurable):
             return _runs(path, TrainingEndpoints(trainings, self._options, self._bodies))
-        endpoints = DurableTrainingEndpoints(trainings, self._options, self._bodies, durability=durability)
-        return [*_runs(path, endpoints), _route(GET, path, endpoints.list, scope="read")]
+        reach = Reach(durability, self._relay)
+        endpoints = DurableTrainingEndpoints(trainings, self._options, self._bodies, reach=reach)
+        return [*_relayable(_runs(path, endpoints)), _route(GET, path, endpoints.list, scope="read")]
 
 
 def _runs(path: str, endpoints: PredictionEndpoints) -> list[Route]:
@@ -111,6 +122,11 @@ def _runs(path: str, endpoints: PredictionEndpoints) -> list[Route]:
         _route(GET, path + "/{id}", endpoints.show, scope="predict"),
         _route(POST, path + "/{id}/cancel", endpoints.cancel, scope="predict"),
     ]
+
+
+def _relayable(routes: list[Route]) -> list[Route]:
+    """Let other servers hand over what names a prediction."""
+    return [msgspec.structs.replace(route, is_relayable="{id}" in route.path) for route in routes]
 
 
 def _system(prefix: str, find: FindSystem, options: CogOptions) -> list[Route]:

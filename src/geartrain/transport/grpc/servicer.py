@@ -82,7 +82,7 @@ class Calls:
         """Load a model; the answer comes when it is ready."""
         _check_repository(request.repository_name)
         _check_parameters(request.parameters, frozenset(), "load")
-        await self.catalogue.load(request.model_name)
+        await self.catalogue.control.load(request.model_name)
         return pb.RepositoryModelLoadResponse()
 
     async def repository_model_unload(
@@ -91,7 +91,7 @@ class Calls:
         """Take a model out of service."""
         _check_repository(request.repository_name)
         _check_parameters(request.parameters, _UNLOAD_PARAMETERS, "unload")
-        await self.catalogue.unload(request.model_name)
+        await self.catalogue.control.unload(request.model_name)
         return pb.RepositoryModelUnloadResponse()
 
     # shared memory

@@ -25,13 +25,13 @@ class RepositoryEndpoints:
     async def load(self, request: Request) -> Answer:
         """`POST v2/repository/models/{name}/load`."""
         open_inference_info.check_control(bytes(request.body), unload=False)
-        await self._catalogue.load(request.params["model"])
+        await self._catalogue.control.load(request.params["model"])
         return EMPTY
 
     async def unload(self, request: Request) -> Answer:
         """`POST v2/repository/models/{name}/unload`."""
         open_inference_info.check_control(bytes(request.body), unload=True)
-        await self._catalogue.unload(request.params["model"])
+        await self._catalogue.control.unload(request.params["model"])
         return EMPTY
 
 

@@ -44,6 +44,7 @@ class RequestNotes(msgspec.Struct, gc=False):
         model: that the request names; empty for none.
         is_routine: whether it is one of the many that look after a server, such as a probe.
         prediction_id: of the prediction that the request is about, where it runs none.
+        is_relayed: whether another server has handed the request over, which has checked its client.
     """
 
     protocol: str = "system"
@@ -51,6 +52,7 @@ class RequestNotes(msgspec.Struct, gc=False):
     model: str = ""
     is_routine: bool = False
     prediction_id: str = ""
+    is_relayed: bool = False
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):

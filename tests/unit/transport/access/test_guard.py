@@ -6,6 +6,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from geartrain.apis import cog, open_inference
@@ -14,6 +15,7 @@ from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.errors import HTTP_STATUS, OPEN_INFERENCE_HTTP_STATUS, error_headers
+from geartrain.transport.relay.token import KEY_FIELD, TOKEN_FIELD, read_token
 from geartrain.transport.routing import POST, Params, Route, Router
 from geartrain.transport.wire.exchange import JSON, NO_RECORD, Accepted, Answer, AnswerStream, Exchange, Head, Responder
 from tests.unit.transport.access.parts import head, line, write_keys
@@ -277,3 +279,58 @@ def test_request_of_no_page_costs_no_wrapper() -> None:
     accepted = make_router(cors_origins=(APP,)).begin(head("POST", "/predictions"))
     assert isinstance(accepted, Accepted)
     assert isinstance(accepted.new_exchange(Client()), Answering)
+
+
+# other servers of a cluster
+
+
+TOKEN = "t" * 32
+
+
+@pytest.fixture
+def clustered(tmp_path: Path) -> Router:
+    (tmp_path / "token").write_text(TOKEN)
+    options = AccessOptions(keys=write_keys(tmp_path / "keys", line("one", "ada", scopes=("predict",))))
+    guard = Access(options, "127.0.0.1").guard(lambda: "ecg", read_token(tmp_path / "token"))
+    mine = Route(("GET",), "/predictions/{id}", accept, COG, "predict", is_relayable=True)
+    return Router((*ROUTES, mine), COG, guard)
+
+
+def relayed(router: Router, path: str, method: str = "GET", token: str = TOKEN, **fields: str) -> tuple[int, Head]:
+    request = head(method, path, **fields)
+    request = msgspec.structs.replace(request, headers=[*request.headers, (TOKEN_FIELD, token.encode())])
+    return status(router, request), request
+
+
+def test_another_server_needs_no_key_for_what_it_hands_over(clustered: Router) -> None:
+    code, request = relayed(clustered, "/predictions/a", host="10.0.0.7:5000")
+    assert (code, request.notes.is_relayed, request.notes.key) == (200, True, "")
+
+
+def test_the_name_of_the_clients_key_comes_with_it(clustered: Router) -> None:
+    request = head("GET", "/predictions/a")
+    fields = [(TOKEN_FIELD, TOKEN.encode()), (KEY_FIELD, b"ada")]
+    request = msgspec.structs.replace(request, headers=[*request.headers, *fields])
+    assert (status(clustered, request), request.notes.key) == (200, "ada")
+
+
+def test_the_token_of_a_cluster_is_no_key_for_anything_else(clustered: Router) -> None:
+    assert relayed(clustered, "/predictions", "POST")[0] == 403
+    assert relayed(clustered, "/shutdown", "POST")[0] == 403
+    assert relayed(clustered, "/v2/repository/models/ecg/load", "POST")[0] == 403
+
+
+def test_a_wrong_token_is_refused_also_with_a_key(clustered: Router) -> None:
+    code, request = relayed(clustered, "/predictions/a", token="f" * 32, authorization="Bearer one")
+    assert (code, request.notes.is_relayed) == (401, False)
+
+
+def test_clients_of_a_cluster_show_their_keys(clustered: Router) -> None:
+    assert asked(clustered, "GET", "/predictions/a", "one") == 200
+    assert status(clustered, head("GET", "/predictions/a")) == 401
+
+
+def test_a_server_that_is_alone_takes_no_token(keyed: Router) -> None:
+    code, request = relayed(keyed, "/health-check")
+    assert (code, request.notes.is_relayed) == (200, False)
+    assert relayed(keyed, "/v2")[0] == 401

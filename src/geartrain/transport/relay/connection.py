@@ -1,0 +1,135 @@
+"""A connection to another server of the cluster: one request after the other, over HTTP/1.1.
+
+A body comes in pieces, no faster than it is read. The other server is trusted with what it answers, and with nothing
+else: heads and waiting times have limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, cast
+
+import httptools
+
+MAX_HEAD: Final = 64 * 1024  # bytes of the header fields of an answer
+_HELD: Final = 256 * 1024  # bytes of a body beyond which no more is read from the socket
+_INFORMATIONAL: Final = 200  # statuses below it come before the answer
+
+
+class PeerError(Exception):
+    """The other server has not answered, or not to the end. The text is a clause."""
+
+
+class PeerConnection(asyncio.Protocol):
+    """One connection; the answer at hand has come as far as its attributes say."""
+
+    def __init__(self, on_lost: Callable[[PeerConnection], None]) -> None:
+        """`on_lost` is called when the connection is gone."""
+        self.is_open = False
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.transport: asyncio.Transport
+        self._on_lost = on_lost
+        self._parser: httptools.HttpResponseParser
+        self._head_size = 0
+        self._pieces: deque[bytes] = deque()
+        self._held = 0
+        self._is_complete = True
+        self._is_kept = False  # the connection can be used again
+        self._changed = asyncio.Event()
+
+    # what the loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        """Read what comes of the answer; what comes without a request ends the connection."""
+        if self._is_complete:
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, OverflowError):
+            self.close()
+        self._changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as of `Protocol`
+        """Note that nothing more comes."""
+        self.is_open = False
+        self._changed.set()
+        self._on_lost(self)
+
+    # what the parser says
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header field."""
+        self._head_size += len(name) + len(value)
+        if self._head_size > MAX_HEAD:
+            raise OverflowError
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Take the status."""
+        status = self._parser.get_status_code()
+        if status < _INFORMATIONAL:
+            self.headers = []
+        else:
+            self.status = status
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._pieces.append(body)
+        self._held += len(body)
+        if self._held > _HELD:
+            self.transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """Note the end of the answer."""
+        if self.status:
+            self._is_complete = True
+            self._is_kept = self._parser.should_keep_alive()
+
+    # what is asked
+
+    async def ask(self, request: bytes) -> None:
+        """Send a request, and wait until the head of its answer is there; raise `PeerError` if none comes."""
+        self.status, self.headers, self._head_size = 0, [], 0
+        self._is_complete = self._is_kept = False
+        self._parser = httptools.HttpResponseParser(self)
+        self.transport.write(request)
+        while not self.status:
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """Return the next piece of the body, `b""` at its end; raise `PeerError` if it breaks off."""
+        while not self._pieces:
+            if self._is_complete:
+                return b""
+            await self._wait()
+        piece = b"".join(self._pieces) if len(self._pieces) > 1 else self._pieces[0]
+        self._pieces.clear()
+        if self._held > _HELD and self.is_open:
+            self.transport.resume_reading()
+        self._held = 0
+        return piece
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether the answer at hand has been read to its end, and another request may follow."""
+        return self.is_open and self._is_complete and self._is_kept and not self._pieces
+
+    def close(self) -> None:
+        """End the connection: the other server takes that as a client that has left."""
+        self.is_open = False
+        self.transport.abort()
+
+    async def _wait(self) -> None:
+        if not self.is_open:
+            raise PeerError("it has ended the connection")
+        self._changed.clear()
+        await self._changed.wait()

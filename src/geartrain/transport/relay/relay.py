@@ -1,0 +1,188 @@
+"""Asks another server of the cluster for a prediction, in place of a client.
+
+What leaves is a request of our own, with the few header fields of the client's that matter and without its key: this
+server has checked that. It has no body. The other server answers for a prediction that it runs, and with
+`NOT_HERE` for any other: so no request goes further than one hop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Final, Protocol, Self
+
+import msgspec
+
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.transport.relay.connection import PeerConnection, PeerError
+from geartrain.transport.relay.pool import PeerPool
+from geartrain.transport.relay.token import KEY_FIELD, NO_CLUSTER, TOKEN_FIELD, ClusterAccess, ClusterToken
+from geartrain.transport.wire.exchange import Answer, Fields, Head
+
+NOT_HERE: Final = HTTPStatus.MISDIRECTED_REQUEST
+"""The status of the answer that a prediction does not run in the server that was asked."""
+
+MOST_BYTES: Final = 256 * 1024**2  # of an answer that is relayed as a whole
+_HEAD_WITHIN: Final = 10.0  # seconds: nothing that is relayed has to wait for a run
+_PIECE_WITHIN: Final = 60.0  # seconds: a stream without events is kept alive more often
+_SENT: Final = frozenset({b"accept", b"prefer", b"x-request-id", b"traceparent", b"tracestate"})
+_RETURNED: Final = frozenset({b"content-type", b"cache-control", b"retry-after", b"x-queue-position"})
+
+
+class RelayedRequest(msgspec.Struct, frozen=True):
+    """A request to be handed over. Attributes as of `Head`; `key` is the name of the client's key."""
+
+    method: str
+    path: bytes
+    headers: Fields
+    key: str = ""
+
+    @classmethod
+    def of(cls, head: Head, ids: Iterable[tuple[str, str]] = ()) -> Self:
+        """Return what is handed over of a client's request; `ids` come in place of those that it has sent."""
+        own = tuple((name.lower().encode(), value.encode()) for name, value in ids)
+        sent = _SENT.difference(name for name, _ in own)
+        headers = tuple((name, value) for name, value in head.headers if name in sent)
+        return cls("GET" if head.method == "HEAD" else head.method, head.path, (*headers, *own), head.notes.key)
+
+
+class RelayPort(Protocol):
+    """Reaches the other servers of the cluster."""
+
+    @property
+    def access(self) -> ClusterAccess:
+        """Knows the requests that they hand over."""
+
+    async def open(self, address: str, request: RelayedRequest) -> RelayedAnswer:
+        """Ask the server at an address; raise `OWNER_UNREACHABLE` if it gives no answer."""
+
+    def close(self) -> None:
+        """End all connections."""
+
+
+class NoRelay:
+    """Of a server that is alone."""
+
+    def __init__(self) -> None:
+        self.access: ClusterAccess = NO_CLUSTER
+
+    async def open(self, address: str, request: RelayedRequest) -> RelayedAnswer:  # noqa: ARG002 - as of `RelayPort`
+        """Reach nobody."""
+        raise unreachable("this server knows no others (--advertise)", retry_after=1)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+NO_RELAY: Final = NoRelay()
+
+
+class Relay:
+    """Reaches the other servers with the token that all of them share."""
+
+    def __init__(self, token: ClusterToken, pool: PeerPool, *, retry_after: int) -> None:
+        """`retry_after`: the seconds after which a client asks again whose prediction cannot be reached."""
+        self.access: ClusterAccess = token
+        self._token = token
+        self._pool = pool
+        self._retry_after = retry_after
+
+    async def open(self, address: str, request: RelayedRequest) -> RelayedAnswer:
+        """See `RelayPort`. A connection that the other server was about to end is followed by a new one."""
+        data = self._encode(address, request)
+        try:
+            kept = self._pool.kept(address)
+            if kept is not None:
+                try:
+                    return await self._ask(kept, data)
+                except PeerError:
+                    pass  # nothing that is relayed does harm the second time
+            return await self._ask(await self._pool.connect(address), data)
+        except (PeerError, TimeoutError, ValueError) as error:
+            raise unreachable(str(error) or "it has not answered in time", retry_after=self._retry_after) from error
+
+    async def _ask(self, connection: PeerConnection, data: bytes) -> RelayedAnswer:
+        try:
+            async with asyncio.timeout(_HEAD_WITHIN):
+                await connection.ask(data)
+            return RelayedAnswer(connection, self._pool, retry_after=self._retry_after)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _encode(self, address: str, request: RelayedRequest) -> bytes:
+        fields = [(b"host", address.encode()), (TOKEN_FIELD, self._token.value), *request.headers]
+        if request.key:
+            fields.append((KEY_FIELD, request.key.encode("ascii", "replace")))
+        if request.method != "GET":
+            fields.append((b"content-length", b"0"))
+        lines = b"".join([b"%b: %b\r\n" % field for field in fields])
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (request.method.encode(), request.path, lines)
+
+    def close(self) -> None:
+        """See `RelayPort`."""
+        self._pool.close()
+
+
+class RelayedAnswer:
+    """The answer of another server, whose body is still coming: to be read `whole`, to be dropped, or to be closed."""
+
+    def __init__(self, connection: PeerConnection, pool: PeerPool, *, retry_after: int) -> None:
+        self.status = HTTPStatus(connection.status)
+        self._headers = tuple(connection.headers)
+        self._connection = connection
+        self._pool = pool
+        self._retry_after = retry_after
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is a stream of events."""
+        return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._headers)
+
+    def headers(self, *more: bytes) -> Fields:
+        """Return the header fields that a client gets, those named in `more` among them."""
+        return tuple((name, value) for name, value in self._headers if name in _RETURNED or name in more)
+
+    async def read(self) -> bytes:
+        """Return the next piece of the body, `b""` at its end; raise `OWNER_UNREACHABLE` if it breaks off."""
+        try:
+            async with asyncio.timeout(_PIECE_WITHIN):
+                return await self._connection.read()
+        except (PeerError, TimeoutError) as error:
+            raise unreachable(str(error) or "it has fallen silent", retry_after=self._retry_after) from error
+
+    async def whole(self, *more: bytes) -> Answer:
+        """Return the answer with its whole body, and close it; header fields as of `headers`."""
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while piece := await self.read():
+                parts.append(piece)
+                size += len(piece)
+                if size > MOST_BYTES:
+                    msg = (
+                        f"The answer has more than {MOST_BYTES} bytes, and is not relayed: wait for the end of the run."
+                    )
+                    raise GeartrainError(Code.OWNER_UNREACHABLE, msg, retry_after=self._retry_after)
+        finally:
+            self.close()
+        return Answer(self.status, tuple(parts) or (b"",), self.headers(*more))
+
+    async def drop(self) -> None:
+        """Read an answer that does not matter to its end, so that its connection is kept."""
+        try:
+            while await self.read():
+                pass
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Keep the connection if the answer has come whole; otherwise end it, as a client that leaves."""
+        self._pool.give_back(self._connection)
+
+
+def unreachable(reason: str, *, retry_after: int) -> GeartrainError:
+    """Return the error of a server that gives no answer; `reason` is a clause."""
+    msg = f"The server that has this prediction cannot be reached: {reason}. Ask again; another one takes over in time."
+    return GeartrainError(Code.OWNER_UNREACHABLE, msg, retry_after=retry_after)

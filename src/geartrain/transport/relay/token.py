@@ -1,0 +1,84 @@
+"""The token that the servers of a cluster share: by it one knows a request that another hands over."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Protocol
+
+from geartrain.transport.wire.exchange import Head
+
+OPTION: Final = "--cluster-token-file"
+TOKEN_FIELD: Final = b"geartrain-cluster-token"
+KEY_FIELD: Final = b"geartrain-cluster-key"  # the name of the client's key, for the log
+
+_LEAST: Final = 32  # characters
+_MAKE: Final = "head -c 32 /dev/urandom | base64"
+
+
+class ClusterOptionError(Exception):
+    """The options of a cluster cannot be used; the text names the option and says what to do."""
+
+
+class Sender(StrEnum):
+    """Who sends a request, as its token says."""
+
+    CLIENT = "client"  # it has none
+    SERVER = "server"  # of the cluster
+    STRANGER = "stranger"  # it has one that is not right
+
+
+class ClusterAccess(Protocol):
+    """Knows the requests that other servers of the cluster hand over."""
+
+    def sender(self, head: Head) -> Sender:
+        """Return who sends a request."""
+
+
+class NoCluster:
+    """Of a server that is alone: all requests are those of clients, whatever their header fields say."""
+
+    def sender(self, head: Head) -> Sender:  # noqa: ARG002 - as of `ClusterAccess`
+        """Return that it is a client."""
+        return Sender.CLIENT
+
+
+NO_CLUSTER: Final = NoCluster()
+
+
+class ClusterToken:
+    """The tokens of an operator's file: the first is sent, and all of them are taken."""
+
+    def __init__(self, tokens: tuple[bytes, ...]) -> None:
+        self.value = tokens[0]
+        self._digests = tuple(hashlib.sha256(token).digest() for token in tokens)
+
+    def sender(self, head: Head) -> Sender:
+        """See `ClusterAccess`. How long it takes tells nothing of the tokens."""
+        values = [value for name, value in head.headers if name == TOKEN_FIELD]
+        if not values:
+            return Sender.CLIENT
+        digest = hashlib.sha256(values[0]).digest()
+        found = [hmac.compare_digest(digest, each) for each in self._digests]
+        return Sender.SERVER if len(values) == 1 and any(found) else Sender.STRANGER
+
+
+def read_token(path: Path) -> ClusterToken:
+    """Return the tokens of a file, one in each line; raise `ClusterOptionError` with the reason."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except OSError as error:
+        raise ClusterOptionError(f"{OPTION}: cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ClusterOptionError(f"{OPTION}: {path} is not ASCII. Make a token with: {_MAKE} > {path}") from error
+    tokens = [line.strip() for line in lines]
+    tokens = [token for token in tokens if token and not token.startswith("#")]
+    if not tokens:
+        raise ClusterOptionError(f"{OPTION}: {path} has no token. Make one with: {_MAKE} > {path}")
+    for token in tokens:
+        if len(token) < _LEAST or not token.isprintable() or " " in token:
+            msg = f"{OPTION}: a token is {_LEAST} characters or more without spaces, and {path} has another one"
+            raise ClusterOptionError(f"{msg}. Make one with: {_MAKE} > {path}")
+    return ClusterToken(tuple(token.encode() for token in tokens))
