@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from geartrain.store.opening import open_store
 from geartrain.store.store import Store
@@ -117,6 +118,37 @@ def running_cluster(parent: Path, store_url: str, count: int = 3) -> Iterator[Cl
         yield cluster
     finally:
         cluster.end()
+
+
+class PlainClient:
+    """Sends one PUT after the other on a connection, at little cost: two processors are shared by all of a test."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def of(cls, url: str) -> AsyncIterator[PlainClient]:
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=modes.current().trust(url))
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def put(self, name: str) -> int:
+        """PUT a prediction; return the status of the answer, whose body is read."""
+        body = b'{"input":{"name":"%b"}}' % name.encode()
+        fields = b"host: test\r\ncontent-type: application/json\r\ncontent-length: %d" % len(body)
+        request = b"PUT /predictions/%b HTTP/1.1\r\n%b\r\n\r\n" % (name.encode(), fields)
+        self._writer.write(modes.current().authorize(request) + body)
+        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        _, _, length = head.partition(b"content-length: ")
+        await self._reader.readexactly(int(length.split(b"\r\n", 1)[0]))
+        return int(head.split(b" ", 2)[1])
 
 
 def ready(process: ServerProcess) -> str:
