@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import httpx
@@ -35,6 +35,8 @@ class Runner(BaseRunner):
         await asyncio.Event().wait()
         return ""
 """
+
+WARM_UP = 50  # requests of each, which open connections
 
 Ask = Callable[[], Awaitable[None]]
 
@@ -64,14 +66,14 @@ class PlainClient:
         self._writer.close()
 
 
-async def measure(asks: dict[str, Ask], *, rounds: int) -> dict[str, list[float]]:
+async def measure(asks: Mapping[str, Ask], *, rounds: int) -> dict[str, list[float]]:
     """Return the seconds that each took, of each in turns."""
     taken: dict[str, list[float]] = {name: [] for name in asks}
-    for number in range(rounds + 50):
+    for number in range(rounds + WARM_UP):
         for name, ask in asks.items():
             began = time.perf_counter()
             await ask()
-            if number >= 50:  # the first ones open connections
+            if number >= WARM_UP:
                 taken[name].append(time.perf_counter() - began)
     return taken
 

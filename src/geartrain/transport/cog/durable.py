@@ -23,7 +23,7 @@ from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.durable import table_of
 from geartrain.service.models.waking import ModelAsleepError
 from geartrain.transport.cog.api import COG, CogOptions, json_answer
-from geartrain.transport.cog.elsewhere import NOT_RUNNING_HERE, Reach, StreamRelay
+from geartrain.transport.cog.elsewhere import NOT_RUNNING_HERE, Reach, pass_on
 from geartrain.transport.cog.forms import Form
 from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints, PredictionExchange, PredictionWish
 from geartrain.transport.cog.trainings import TrainingEndpoints, TrainingExchange
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from geartrain.service.models.trainings import Trainings
 
 _OK: Final = HTTPStatus.OK
-_PREDICTION_ID: Final = b"x-prediction-id"
 _MOST_QUERY: Final = 4096  # bytes
 _UNKNOWN_ID: Final = b'{"error":"No such %b: it never was, or it was removed because it is old (--store-keep)."}'
 _NOT_RUNNING: Final = "It is not running now: it was accepted, and a server takes it up soon. Its state is at GET."
@@ -290,9 +289,13 @@ class _DurableSteps(PredictionExchange):
         """Tell how a prediction stands that does not run here."""
         if not self._wish.url_id:
             raise GeartrainError(Code.CONFLICT, _taken(row, self._durable.noun))
-        found = await self._durable.reach.follow(row, self._handed_over())
+        request = RelayedRequest.of(self._wish.head, self.record.context.headers())
+        found = await self._durable.reach.follow(row, request)
         if isinstance(found, RelayedAnswer):
-            await self._pass_on(found)
+            if self._has_left:
+                found.close()
+            else:
+                await pass_on(found, self._responder, hand_over=self.hand_over)
             return
         headers, is_over = self._wish.headers, found.state is RowState.ENDED
         prediction = await self._durable.durability.restore(found, history=DEFAULT_CAPACITY)
@@ -305,22 +308,6 @@ class _DurableSteps(PredictionExchange):
             return
         status = _OK if is_over and not headers.respond_async else HTTPStatus.ACCEPTED
         self._responder.respond(Answer(status, cog.encode_in_parts(prediction)))
-
-    def _handed_over(self) -> RelayedRequest:
-        """Return the request as another server gets it: without its input, which is not looked at."""
-        return RelayedRequest.of(self._wish.head, self.record.context.headers())
-
-    async def _pass_on(self, answer: RelayedAnswer) -> None:
-        """Answer as the server does that runs the prediction."""
-        if not answer.is_stream:
-            self._responder.respond(await answer.whole(_PREDICTION_ID))
-            return
-        stream = StreamRelay(answer, self._responder)
-        if self._has_left:
-            stream.leave()
-            return
-        self.hand_over(stream.leave)
-        await stream.run()
 
 
 class DurablePredictionExchange(_DurableSteps):

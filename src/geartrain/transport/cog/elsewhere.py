@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -18,6 +19,7 @@ NOT_RUNNING_HERE: Final = Answer(NOT_HERE, (b'{"error":"The prediction does not 
 
 BROKEN_OFF: Final = "The server that runs the prediction cannot be reached any more. PUT its id again to follow it."
 
+_PREDICTION_ID: Final = b"x-prediction-id"
 _BLANK: Final = b"\n\n"
 _LOOKS: Final = 3  # in the store, for a prediction that changes hands meanwhile
 _REFUSED: Final = "The server that had this prediction has refused it after all. Send the request again."
@@ -63,6 +65,21 @@ class Reach:
             pass  # what it asks for is in the store as well
 
 
+async def pass_on(
+    answer: RelayedAnswer, responder: Responder, *, hand_over: Callable[[Callable[[], None]], None]
+) -> None:
+    """Answer a client as another server does; `hand_over` gets what is to be called if the client disconnects.
+
+    Raises `OWNER_UNREACHABLE` if the answer does not come to its end.
+    """
+    if not answer.is_stream:
+        responder.respond(await answer.whole(_PREDICTION_ID))
+        return
+    stream = StreamRelay(answer, responder)
+    hand_over(stream.leave)
+    await stream.run()
+
+
 class StreamRelay:
     """Passes a stream of events on, as it comes."""
 
@@ -73,7 +90,7 @@ class StreamRelay:
     async def run(self) -> None:
         """Write what comes until it ends, or until the client has gone."""
         answer, last = self._answer, _BLANK
-        stream = self._responder.open_stream(HTTPStatus.OK, answer.headers(b"x-prediction-id"))
+        stream = self._responder.open_stream(HTTPStatus.OK, answer.headers(_PREDICTION_ID))
         try:
             try:
                 while piece := await answer.read():
