@@ -137,6 +137,7 @@ def command_line(terminal: Terminal) -> None:
     write_model(
         terminal.folder / "marks",
         """
+        import tempfile
         from pathlib import Path as File
 
         from geartrain import Path
@@ -146,7 +147,7 @@ def command_line(terminal: Terminal) -> None:
             made = []
             for name in names:
                 print("drew", name)
-                made.append(Path(f"/tmp/{name}.svg"))
+                made.append(Path(tempfile.mkdtemp(), f"{name}.svg"))
                 File(made[-1]).write_text(f"<svg fill='{colors.get(name, 'black')}'/>")
             return made
         """,
