@@ -18,7 +18,7 @@ pytest.importorskip("pydata_sphinx_theme", reason="the site's theme is not insta
 from tools.site.contents import SECTIONS
 from tools.site.reference import MODULES
 
-pytestmark = pytest.mark.timeout(240)  # it reads and writes all pages: on a machine that is busy this takes long
+pytestmark = pytest.mark.timeout(480)  # it reads and writes all pages: on a machine that is busy this takes long
 
 ROOT: Final = Path(__file__).parents[2]
 FETCHED: Final = {"script": "src", "img": "src", "link": "href", "source": "src", "iframe": "src"}
