@@ -184,7 +184,12 @@ async def serve_folder(
     app = build(ServeOptions(source=found, host="127.0.0.1", port=0, **options))
     app.spawn()
     serving = _inside_uvicorn if modes.current().is_hosted else _by_itself
-    await app.start()
+    try:
+        await app.start()
+    except BaseException:
+        await app.kill()  # the worker has been spawned
+        await app.outbound.close()
+        raise
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(app.stop)
         url = await stack.enter_async_context(serving(app, quiet))
