@@ -169,7 +169,7 @@ def test_kill_of_the_server_ends_all_that_belongs_to_it(start_server: StartServe
     # Nobody was left to remove it: the directory with the address of the slots, and no more.
     left = server.leftovers()
     assert len(left) == 1
-    assert sorted(path.name for path in (server.temporary / left[0]).iterdir()) == ["outputs", "slots"]
+    assert sorted(path.name for path in (server.temporary / left[0]).iterdir()) == ["outputs"]
 
 
 # the worker is killed

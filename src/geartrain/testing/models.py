@@ -71,11 +71,11 @@ def _load(source: ModelSource, mode: Mode) -> LoadedRunner:
 
 @contextmanager
 def _imports_of(root: Path) -> Iterator[None]:
-    path, modules = list(sys.path), set(sys.modules)
+    path, hooks, modules = list(sys.path), list(sys.path_hooks), set(sys.modules)
     try:
         yield
     finally:
-        sys.path[:] = path
+        sys.path[:], sys.path_hooks[:] = path, hooks
         for name, module in list(sys.modules.items()):
             if name not in modules and _is_of(module, root):
                 del sys.modules[name]

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -28,6 +28,7 @@ from geartrain.worker.loading.signature import (
     read_parameters,
     return_text,
 )
+from geartrain.worker.loading.sources import UncachedSource, import_uncached
 
 __all__ = ["LoadError", "LoadedRunner", "load", "load_object", "load_target"]
 
@@ -94,6 +95,7 @@ def load_target(ref: str, root: Path, mode: Mode = "predict") -> tuple[Any, str]
     """Import what `ref` names; return the class, the function or the object, and its file. Raises `LoadError`."""
     if str(root) not in sys.path[:1]:
         sys.path.insert(0, str(root))
+        import_uncached(root)
     location, _, name = ref.partition(":")
     module = _import(location, root)
     where = relative(getattr(module, "__file__", None) or location, root)
@@ -126,7 +128,7 @@ def _import_file(path: Path, root: Path) -> ModuleType:
     present = sys.modules.get(name)
     if present is not None and getattr(present, "__file__", None) != str(path):
         name = f"geartrain_model_{name}"  # a file called like a library: that one stays importable
-    loader = SourceFileLoader(name, str(path))
+    loader = UncachedSource(name, str(path))
     spec = _FileSpec(name, loader, origin=str(path))
     spec.has_location = True
     spec.package = _package_of(path.parent, root)
