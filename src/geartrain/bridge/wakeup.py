@@ -29,9 +29,12 @@ _LONGEST: Final = 50e-3
 _DENSE: Final = 3e-3
 _PART: Final = 0.1
 _LEAD: Final = 400e-6
-# Who waits awake on a processor that others want too loses it to them, for longer than the wait could save. Where a
-# wait took _LATE more than it should have, none follows for _REST.
+# Who waits awake on a processor that others want too loses it to them, for longer than the wait could save. A wait that
+# took _LATE more than it should have is a loss, and one that did not makes up for a part of one, _MADE_UP. After _MANY
+# losses no wait follows for _REST.
 _LATE: Final = 500e-6
+_MANY: Final = 3
+_MADE_UP: Final = 0.1
 _REST: Final = 1.0
 _SLICE: Final = 2e-3  # what others take at once, and more than a turn of a loop takes that has little to do
 
@@ -76,6 +79,7 @@ class Adaptive:
 
     def __init__(self) -> None:
         self._sent_at = 0.0  # as all moments here, on the performance counter, in seconds
+        self._lost = 0.0  # waits that were late, less what was made up for
         self._rests_until = 0.0  # nothing is awaited on the spot before
         self._was_short = False
         self._awaits = False
@@ -94,6 +98,15 @@ class Adaptive:
             os.sched_yield()  # let other threads of this core run first
         now = time.perf_counter()
         if now > until + _LATE:
+            self._note_loss(now)
+        elif self._lost > 0:
+            self._lost -= _MADE_UP
+
+    def _note_loss(self, now: float) -> None:
+        """Note that others have taken the processor during a wait."""
+        self._lost += 1
+        if self._lost >= _MANY:
+            self._lost = 0.0
             self._rests_until = now + _REST
 
     def on_end(self, ends: Sequence[ItemEnd]) -> None:
@@ -121,7 +134,7 @@ class AdaptiveOneByOne(Adaptive):
         self._awake.sleep()
         if self._awake.has_lost:
             self._awake.has_lost = False
-            self._rests_until = now + _REST
+            self._note_loss(now)
         if self._is_foreseeable and now - self._ended_at < _DENSE and now > self._rests_until:
             took = self._took
             lead = max(_LEAD, _PART * took)
