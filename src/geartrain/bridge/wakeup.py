@@ -135,6 +135,8 @@ class AdaptiveOneByOne(Adaptive):
         if self._awake.has_lost:
             self._awake.has_lost = False
             self._note_loss(now)
+        elif self._lost > 0:
+            self._lost -= _MADE_UP
         if self._is_foreseeable and now - self._ended_at < _DENSE and now > self._rests_until:
             took = self._took
             lead = max(_LEAD, _PART * took)
