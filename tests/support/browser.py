@@ -45,7 +45,8 @@ _FLAGS: Final = (
     "--use-fake-device-for-media-stream",
     "--use-fake-ui-for-media-stream",
 )
-_EXPECTED: Final = ("the server responded with a status of",)  # what the console says of refusals that a test asks for
+# What the console says of refusals that a test asks for, and of pixels that it reads.
+_EXPECTED: Final = ("the server responded with a status of", "willReadFrequently")
 _SERIOUS: Final = frozenset({"serious", "critical"})
 
 Found = TypeVar("Found")

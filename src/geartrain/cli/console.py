@@ -36,7 +36,8 @@ class ServeView:
         self._began = began
         self._url = ""
         self._others: dict[str, str] = {}  # the addresses besides that of HTTP, by what they are
-        self._is_ready = False
+        self._slots = 0  # of the model, once it is ready
+        self._is_ready = False  # and the person has been told of it, with the addresses
         title = Text.assemble(("geartrain ", "bold"), version, "  ", (source.name, "bold cyan"), "  ")
         if not source.is_pending:
             title.append(str(source.file or source.root / source.runner), style="dim")
@@ -48,6 +49,7 @@ class ServeView:
         match progress.stage:
             case "listening":
                 self._url = reachable(progress.url)
+                self._show_start()
             case "listening-admin" | "listening-grpc":
                 self._add_other(_OTHERS[progress.stage], reachable(progress.url))
             case "downloading":
@@ -58,7 +60,8 @@ class ServeView:
                 self._console.print(Text.assemble(("Reloaded", "bold green"), f", {_count(progress.slots, 'slot')}"))
             case "ready":
                 self._setup.end()
-                self._show_ready(progress.slots)
+                self._slots = progress.slots
+                self._show_start()
             case "reload-failed":
                 text = Text.assemble(("Not reloaded: ", "bold red"), progress.text)
                 self._console.print(text, soft_wrap=True)
@@ -79,8 +82,11 @@ class ServeView:
         if self._is_ready:
             self._show(name, address)
 
-    def _show_ready(self, slots: int) -> None:
-        after = f" after {time.monotonic() - self._began:.1f} s, {_count(slots, 'slot')}"
+    def _show_start(self) -> None:
+        """Show that the model is ready, and where, as soon as both are known: either may come first."""
+        if not (self._slots and self._url):
+            return
+        after = f" after {time.monotonic() - self._began:.1f} s, {_count(self._slots, 'slot')}"
         self._console.print(Text.assemble(("Ready", "bold green"), after))
         source = self._source
         for name, address, is_there in (

@@ -48,6 +48,18 @@ def test_start_is_shown_from_setup_to_urls(monkeypatch: pytest.MonkeyPatch) -> N
     assert not observer.has_failed
 
 
+def test_a_model_that_is_ready_before_the_server_listens_is_shown_with_its_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = show_terminal(monkeypatch)
+    observer = ServeObserver(source(), for_person=True)
+    step(observer, "ready", slots=1)
+    assert "Ready" not in terminal.getvalue()
+    step(observer, "listening", url="http://127.0.0.1:5000")
+    assert "  Predict POST http://127.0.0.1:5000/predictions\n" in terminal.getvalue()
+    assert terminal.getvalue().count("Ready after") == 1
+
+
 def test_failed_setup_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = show_terminal(monkeypatch)
     observer = ServeObserver(source(), for_person=True)

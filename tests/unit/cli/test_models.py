@@ -180,6 +180,7 @@ def test_reloads_of_a_model_alone_are_a_line_each(monkeypatch: pytest.MonkeyPatc
     terminal = show_terminal(monkeypatch)
     source = ModelSource(name="pets", root=Path("/models/pets"), runner="run.py")
     observer = ServeObserver(source, for_person=True)
+    observer(Progress(stage="listening", model="pets", url="http://127.0.0.1:5000"))
     observer(Progress(stage="ready", model="pets", slots=1))
     observer(Progress(stage="reload-failed", model="pets", text="SyntaxError"))
     observer(Progress(stage="ready", model="pets", slots=1))
