@@ -109,11 +109,9 @@ class CallSocket(asyncio.Protocol):
         held.append(data)
 
     def _flush(self) -> None:
-        held = self._held
-        if held:
-            data = held[0] if len(held) == 1 else b"".join(held)
-            held.clear()
-            self.write(data)
+        data = b"".join(self._held)
+        self._held.clear()
+        self.write(data)
 
     def write(self, data: bytes) -> None:
         """Write data now, or leave it to the transport as far as the socket does not take it."""

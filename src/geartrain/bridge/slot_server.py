@@ -55,9 +55,8 @@ class SlotServer:
     def begin_service(self, *, one_by_one: bool) -> None:
         """Wait for reports as the wakeup mode says; `one_by_one`: the worker runs one call after another."""
         loop = asyncio.get_running_loop()
-        mode = (
-            self.wakeup if len(self.channels) <= _FEW else "blocking"
-        )  # with many slots, no call is taken to be alone
+        # With many slots no call is taken to be alone, so nothing would be awaited on the spot.
+        mode = self.wakeup if len(self.channels) <= _FEW else "blocking"
         kept = kept_by_each(len(self.channels))
         for channel in self.channels.values():
             channel.wakeup = new_policy(mode, loop, one_by_one=one_by_one)

@@ -22,11 +22,6 @@ from geartrain.ipc.messages import Inline, Payload, Reports
 
 logger = logging.getLogger(__name__)
 
-_CHUNK = 65_536  # bytes
-_JSON = "application/json"
-_CANCELED = calls.Canceled()
-
-
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _FREE, _RUNNING = SlotState.FREE, SlotState.RUNNING
 

@@ -15,6 +15,7 @@ from typing import Final, Literal, Protocol
 
 from geartrain.bridge.cpu_quota import usable_cores
 from geartrain.domain.predictions.calls import ItemEnd, Succeeded
+from geartrain.ipc.contention import LATE, Contention
 
 WakeupMode = Literal["adaptive", "blocking"]
 
@@ -29,13 +30,6 @@ _LONGEST: Final = 50e-3
 _DENSE: Final = 3e-3
 _PART: Final = 0.1
 _LEAD: Final = 400e-6
-# Who waits awake on a processor that others want too loses it to them, for longer than the wait could save. A wait that
-# took _LATE more than it should have is a loss, and one that did not makes up for a part of one, _MADE_UP. After _MANY
-# losses no wait follows for _REST.
-_LATE: Final = 500e-6
-_MANY: Final = 3
-_MADE_UP: Final = 0.1
-_REST: Final = 1.0
 _SLICE: Final = 2e-3  # what others take at once, and more than a turn of a loop takes that has little to do
 
 
@@ -79,15 +73,14 @@ class Adaptive:
 
     def __init__(self) -> None:
         self._sent_at = 0.0  # as all moments here, on the performance counter, in seconds
-        self._lost = 0.0  # waits that were late, less what was made up for
-        self._rests_until = 0.0  # nothing is awaited on the spot before
+        self._contention = Contention()
         self._was_short = False
         self._awaits = False
 
     def before_send(self, *, alone: bool) -> None:
         """Note the beginning."""
         self._sent_at = time.perf_counter()
-        self._awaits = alone and self._was_short and self._sent_at > self._rests_until
+        self._awaits = alone and self._was_short and not self._contention.is_felt(self._sent_at)
 
     def wait(self, poll: Callable[[], bool]) -> None:
         """Poll for a moment, if the call before was short, no other client asks and the processor is free."""
@@ -97,17 +90,7 @@ class Adaptive:
         while not poll() and time.perf_counter() < until:
             os.sched_yield()  # let other threads of this core run first
         now = time.perf_counter()
-        if now > until + _LATE:
-            self._note_loss(now)
-        elif self._lost > 0:
-            self._lost -= _MADE_UP
-
-    def _note_loss(self, now: float) -> None:
-        """Note that others have taken the processor during a wait."""
-        self._lost += 1
-        if self._lost >= _MANY:
-            self._lost = 0.0
-            self._rests_until = now + _REST
+        self._contention.note(now, is_loss=now > until + LATE)
 
     def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Note the end."""
@@ -130,14 +113,12 @@ class AdaptiveOneByOne(Adaptive):
     def before_send(self, *, alone: bool) -> None:
         """Note the beginning, and plan to be awake at the expected end."""
         now = self._sent_at = time.perf_counter()
-        self._awaits = alone and self._was_short and now > self._rests_until
+        self._contention.note(now, is_loss=self._awake.has_lost)
+        self._awake.has_lost = False
+        is_free = not self._contention.is_felt(now)
+        self._awaits = alone and self._was_short and is_free
         self._awake.sleep()
-        if self._awake.has_lost:
-            self._awake.has_lost = False
-            self._note_loss(now)
-        elif self._lost > 0:
-            self._lost -= _MADE_UP
-        if self._is_foreseeable and now - self._ended_at < _DENSE and now > self._rests_until:
+        if self._is_foreseeable and now - self._ended_at < _DENSE and is_free:
             took = self._took
             lead = max(_LEAD, _PART * took)
             self._awake.plan(took - lead, until=now + took + lead)

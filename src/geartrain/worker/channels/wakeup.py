@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Literal, Protocol
 
+from geartrain.ipc.contention import LATE, Contention
+
 CHUNK: Final = 65536  # bytes of one read
 # After a call the next one is awaited awake for so long, if the calls have been following each other that closely. An
 # idle worker never spins.
@@ -20,13 +22,6 @@ _SPIN = 400e-6  # seconds
 _LONGEST_SPIN = 1.5e-3  # seconds
 _PART = 0.2  # of the time that the last call took, where that is more
 _CLOSE_BY = 2.5  # of the time that would have been waited awake
-# Who waits awake on a processor that others want too loses it to them, for longer than the wait could save. A wait that
-# took _LATE more than it should have is a loss, and one that did not makes up for a part of one, _MADE_UP. After _MANY
-# losses no wait follows for _REST.
-_LATE = 500e-6  # seconds
-_MANY = 3
-_MADE_UP = 0.1
-_REST = 1.0  # seconds
 _can_spin = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1
 
 
@@ -56,7 +51,7 @@ class Blocking:
 class Adaptive:
     """Waits awake for a moment where one call follows closely on the other, and sleeps otherwise."""
 
-    __slots__ = ("_asleep", "_came_at", "_is_close", "_lost", "_poll", "_rests_until", "_socket")
+    __slots__ = ("_asleep", "_came_at", "_contention", "_is_close", "_poll", "_socket")
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -65,8 +60,7 @@ class Adaptive:
         self._poll.register(sock, select.POLLIN)
         self._is_close = False  # whether the last call came soon after the one before it
         self._came_at = 0.0  # when something was read last
-        self._lost = 0.0  # waits that were late, less what was made up for
-        self._rests_until = 0.0  # it does not wait awake before
+        self._contention = Contention()
 
     def receive(self) -> bytes:
         """Wait until something comes and return it; empty when the parent has closed."""
@@ -78,25 +72,15 @@ class Adaptive:
         elif spin > _LONGEST_SPIN:
             spin = _LONGEST_SPIN
         data = None
-        if self._is_close and began > self._rests_until:
+        if self._is_close and not self._contention.is_felt(began):
             data = self.receive_awake(began + spin)
-            self._note(time.perf_counter(), began + spin + _LATE)
+            now = time.perf_counter()
+            self._contention.note(now, is_loss=now > began + spin + LATE)
         if data is None:
             data = self._asleep.receive()
         self._came_at = time.perf_counter()
         self._is_close = self._came_at - began < _CLOSE_BY * spin
         return data
-
-    def _note(self, now: float, latest: float) -> None:
-        """Note that a wait is over, and should have been at a moment."""
-        if now <= latest:
-            if self._lost > 0:
-                self._lost -= _MADE_UP
-            return
-        self._lost += 1
-        if self._lost >= _MANY:
-            self._lost = 0.0
-            self._rests_until = now + _REST
 
     def receive_awake(self, until: float) -> bytes | None:
         """Wait awake until a time of the performance counter; return what has come by then, None for nothing."""

@@ -101,7 +101,7 @@ def test_it_sleeps_for_a_while_where_others_take_the_processor(pair: Pair, monke
     assert [is_awake() for _ in range(4)] == [True, True, True, False]
     lost[0] = 0.0
     assert not is_awake()
-    now[0] += 2 * wakeup._REST
+    now[0] += 2
     assert is_awake()
 
 
