@@ -504,6 +504,28 @@ async def test_connection_that_was_lost_while_idle_is_made_anew_unseen(postgres:
             await accept(store, name)
 
 
+async def test_servers_that_change_the_same_rows_never_wait_for_each_other(postgres: Postgres) -> None:
+    url = postgres.dropped()
+    logged = len(postgres.log)
+    names = [f"{number:02}" for number in range(40)]
+    async with opened(url) as one, opened(url) as other:
+        for round_ in range(10):
+            claims = [
+                store.ledger.claim(claim(f"{round_}-{name}"))
+                for store, order in ((one, names), (other, names[::-1]))
+                for name in order
+            ]
+            granted = [result.row.ownership for result in await asyncio.gather(*claims) if result.is_granted]
+            assert {each.key.id for each in granted} == {f"{round_}-{name}" for name in names}
+            ends = [
+                store.ledger.finish(each, End(Status.SUCCEEDED, 2.0))
+                for store, order in ((one, granted), (other, granted[::-1]))
+                for each in order
+            ]
+            assert set(await asyncio.gather(*ends)) == {Hold.HELD}
+    assert "deadlock" not in postgres.log[logged:]
+
+
 async def test_server_that_does_not_answer_is_an_error_until_it_does(postgres: Postgres) -> None:
     url = postgres.dropped()
     engine = PostgresEngine(url, clock=None, answer_within=LIMIT)

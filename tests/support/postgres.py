@@ -89,6 +89,11 @@ class Postgres:
         """The URL of the one database."""
         return f"postgres://geartrain@/postgres?host={self._folder}"
 
+    @property
+    def log(self) -> str:
+        """What the server has logged so far."""
+        return (self._folder / "log").read_text()
+
     def execute(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements, and return the rows that the last one gives."""
         with psycopg.connect(self.url, autocommit=True) as connection:

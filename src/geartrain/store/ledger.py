@@ -32,7 +32,7 @@ from geartrain.store import sql
 from geartrain.store.errors import unavailable
 from geartrain.store.files import PartFiles
 from geartrain.store.groups import Groups
-from geartrain.store.operations import Operation, Statement, Steps
+from geartrain.store.operations import Operation, RowLock, Statement, Steps, Table
 from geartrain.store.parts import Parts, add_part
 from geartrain.store.rows import check_key, clean, is_storable, read_row, read_state
 from geartrain.store.sealing import Sealer, UnknownKeyError
@@ -116,7 +116,8 @@ class Ledger:
         def undo() -> Steps[None]:
             yield [Statement(each, {**name, "nonce": nonce}) for each in (sql.DISOWN, sql.UNCLAIM)]
 
-        asked = self._groups.submit(Operation(steps, undo=Operation(undo, is_undo=True)))
+        lock = _lock(claim.key)
+        asked = self._groups.submit(Operation(steps, lock=lock, undo=Operation(undo, lock=lock, is_undo=True)))
         asked.add_done_callback(lambda _asked: self._parts.remove_soon(earlier))
         return asked
 
@@ -128,7 +129,7 @@ class Ledger:
             [parts] = yield [_remove_parts(ownership.key, below=ownership.epoch + 1)]
             return [file for (file,) in parts]
 
-        await self._parts.remove(await self._groups.run(Operation(steps)))
+        await self._parts.remove(await self._groups.run(Operation(steps, lock=_lock(ownership.key))))
 
     # reading
 
@@ -189,7 +190,7 @@ class Ledger:
                 yield [add_part(ownership, checkpoint, file)]
             return Hold.CANCELING if updated[0][0] == 1 else Hold.HELD
 
-        return await self._parts.write(checkpoint.events, steps)
+        return await self._parts.write(_lock(ownership.key), checkpoint.events, steps)
 
     def finish(self, ownership: Ownership, end: End) -> asyncio.Future[Hold]:
         parameters = {
@@ -213,7 +214,7 @@ class Ledger:
                 yield added
             return Hold.HELD
 
-        return self._parts.write(end.events, steps)
+        return self._parts.write(_lock(ownership.key), end.events, steps)
 
     async def cancel(self, key: Key) -> Row | None:
         if not is_storable(key):
@@ -223,7 +224,7 @@ class Ledger:
             _, found = yield [Statement(sql.CANCEL, {"model": key.model, "id": key.id}), _find(key)]
             return read_row(found[0]) if found else None
 
-        return await self._groups.run(Operation(steps))
+        return await self._groups.run(Operation(steps, lock=_lock(key)))
 
     async def take_over(self, owner: str, *, limit: int) -> tuple[TakenOver, ...]:
         def steps() -> Steps[tuple[list[TakenOver], list[str]]]:
@@ -280,6 +281,10 @@ def context_of(key: Key) -> str:
 def _mine(ownership: Ownership) -> dict[str, Any]:
     key = ownership.key
     return {"model": key.model, "id": key.id, "owner": ownership.owner, "epoch": ownership.epoch}
+
+
+def _lock(key: Key) -> RowLock:
+    return RowLock(Table.PREDICTIONS, key.model, key.id)
 
 
 def _find(key: Key) -> Statement:

@@ -7,7 +7,8 @@ its start, after a rollback.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from enum import IntEnum
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -23,15 +24,40 @@ class Statement(NamedTuple):
     parameters: dict[str, Any]
 
 
+class Table(IntEnum):
+    """The tables in which an operation may have to wait until another server has committed its change of a row."""
+
+    REPLICAS = 0
+    PREDICTIONS = 1
+    WANTED = 2
+    NONE = 3
+
+
+class RowLock(NamedTuple):
+    """The row that an operation locks first, and may have to wait for.
+
+    Operations of one transaction lock their rows in ascending order. So no two servers ever wait for each other.
+    """
+
+    table: Table
+    model: str = ""
+    id: str = ""
+
+
+NO_LOCK: Final = RowLock(Table.NONE)
+"""Of operations that only read, or that change no row that another server has locked. They run last."""
+
+
 class Operation(Generic[T]):
     """One thing that is to happen as a whole or not at all."""
 
-    __slots__ = ("is_undo", "only_reads", "steps", "undo")
+    __slots__ = ("is_undo", "lock", "only_reads", "steps", "undo")
 
     def __init__(
         self,
         steps: Callable[[], Steps[T]],
         *,
+        lock: RowLock = NO_LOCK,
         only_reads: bool = False,
         is_undo: bool = False,
         undo: Operation[None] | None = None,
@@ -40,11 +66,13 @@ class Operation(Generic[T]):
 
         Args:
             steps: begins it, each time anew. It may raise `GeartrainError` before it has written anything.
+            lock: the row that it locks first.
             only_reads: whether it can be done by a database whose disk is full.
             is_undo: whether nobody waits for it, and it is tried until it is done.
             undo: what has to follow if it was done and its caller has not heard of it.
         """
         self.steps = steps
+        self.lock = lock
         self.only_reads = only_reads
         self.is_undo = is_undo
         self.undo = undo

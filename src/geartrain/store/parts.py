@@ -11,7 +11,7 @@ from geartrain.store import sql
 from geartrain.store.errors import unavailable
 from geartrain.store.files import IN_ROW, PartFiles
 from geartrain.store.groups import Groups
-from geartrain.store.operations import Operation, Statement, Steps
+from geartrain.store.operations import Operation, RowLock, Statement, Steps
 
 
 class Parts:
@@ -21,15 +21,15 @@ class Parts:
         self._groups = groups
         self._files = files
 
-    def write(self, events: bytes, steps: Callable[[str], Steps[Hold]]) -> asyncio.Future[Hold]:
+    def write(self, lock: RowLock, events: bytes, steps: Callable[[str], Steps[Hold]]) -> asyncio.Future[Hold]:
         """Run an operation that adds events; `steps` is told the file that they are in, or `IN_ROW`."""
         if self._files.is_large(len(events)):
-            return asyncio.ensure_future(self._write_file(events, steps))
-        return self._groups.submit(Operation(lambda: steps(IN_ROW)))
+            return asyncio.ensure_future(self._write_file(lock, events, steps))
+        return self._groups.submit(Operation(lambda: steps(IN_ROW), lock=lock))
 
-    async def _write_file(self, events: bytes, steps: Callable[[str], Steps[Hold]]) -> Hold:
+    async def _write_file(self, lock: RowLock, events: bytes, steps: Callable[[str], Steps[Hold]]) -> Hold:
         file = await asyncio.to_thread(self._files.write, events)
-        hold = await self._groups.run(Operation(lambda: steps(file)))
+        hold = await self._groups.run(Operation(lambda: steps(file), lock=lock))
         if hold is Hold.FENCED:
             await self.remove([file])
         return hold

@@ -52,7 +52,9 @@ class PostgresEngine:
 
     def run(self, operations: Sequence[Operation[Any]]) -> list[Outcome]:
         """Run operations in one transaction; if it fails, run each of them so that it harms no other."""
-        return self._runner.run(self._run(operations))
+        order = sorted(range(len(operations)), key=lambda index: operations[index].lock)
+        outcomes = self._runner.run(self._run([operations[index] for index in order]))
+        return [outcome for _, outcome in sorted(zip(order, outcomes, strict=True), key=lambda pair: pair[0])]
 
     def close(self) -> None:
         """Disconnect."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from geartrain.domain.predictions.ledger import Replica, WantedModel
 from geartrain.store import sql
 from geartrain.store.groups import Groups
-from geartrain.store.operations import Operation, Statement, Steps
+from geartrain.store.operations import Operation, RowLock, Statement, Steps, Table
 
 
 class Replicas:
@@ -22,13 +22,13 @@ class Replicas:
             ]
             return bool(alive)
 
-        return await self._groups.run(Operation(steps))
+        return await self._groups.run(Operation(steps, lock=RowLock(Table.REPLICAS, id=owner)))
 
     async def leave(self, owner: str) -> None:
         def steps() -> Steps[None]:
             yield [Statement(sql.LEAVE, {"owner": owner})]
 
-        await self._groups.run(Operation(steps))
+        await self._groups.run(Operation(steps, lock=RowLock(Table.REPLICAS, id=owner)))
 
     async def alive(self) -> tuple[Replica, ...]:
         def steps() -> Steps[tuple[Replica, ...]]:
@@ -42,7 +42,7 @@ class Replicas:
             [[(name, wanted, revision)]] = yield [Statement(sql.WANT, {"model": model, "is_wanted": int(is_wanted)})]
             return WantedModel(name, wanted == 1, revision)
 
-        return await self._groups.run(Operation(steps))
+        return await self._groups.run(Operation(steps, lock=RowLock(Table.WANTED, model)))
 
     async def wanted(self) -> tuple[WantedModel, ...]:
         def steps() -> Steps[tuple[WantedModel, ...]]:
