@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from geartrain.project.errors import ProjectError
 from geartrain.server.asgi import AsgiOptions, read_options
-from geartrain.server.options import ServeOptions, StoreOptions
+from geartrain.server.options import ServeOptions
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.grpc.options import GrpcOptions
 from geartrain.transport.wire.limits import WireLimits
@@ -28,38 +28,19 @@ _IDLE: Final = 0.0  # seconds: no limit. The proxies of Ray keep connections, an
 class ReplicaOptions(AsgiOptions, total=False):
     """The options of a replica: those of `geartrain.asgi`, and who may come in.
 
+    Replicas share a store in Postgres; a file of SQLite is one server's own. Files are named as they are on every node.
+
     Attributes:
         keys: the file of keys, on every node. Requests need one of them; see docs/security.md.
         cors_origins: origins whose pages may send requests.
         allowed_hosts: names that clients may call the server by; any by default.
-        store: where predictions are kept that have an id or are answered with 202; see docs/store.md. Replicas share a
-            database of Postgres; a file of SQLite is one server's own.
-        store_key_file: keys that stored inputs are encrypted with, on every node.
-        store_keep: seconds for which a finished prediction stays in the store.
-        store_size: bytes that finished predictions may have together.
-        lease: seconds without a sign of life, after which another replica takes up what one had accepted.
-        attempts: how often an accepted prediction is run at most.
     """
 
     keys: str | os.PathLike[str]
     cors_origins: Iterable[str]
     allowed_hosts: Iterable[str]
-    store: str
-    store_key_file: str | os.PathLike[str]
-    store_keep: float
-    store_size: int
-    lease: float
-    attempts: int
 
 
-_STORE: Final = {  # the fields of `StoreOptions`, by the names of the options
-    "store": "url",
-    "store_key_file": "key_file",
-    "store_keep": "keep",
-    "store_size": "max_bytes",
-    "lease": "lease",
-    "attempts": "attempts",
-}
 _OWN: Final = ReplicaOptions.__annotations__.keys() - AsgiOptions.__annotations__.keys()
 _SQLITE: Final = "sqlite:"
 _NOT_HERE: Final = frozenset({"shared_memory", "wait_ready"})  # a replica is one of several, and always waits
@@ -127,14 +108,5 @@ def serve_options(models: str, options: Mapping[str, Any], labels: Mapping[str, 
             allowed_hosts=tuple(options.get("allowed_hosts", ())),
             no_administration=NO_ADMINISTRATION,
         ),
-        store=_store(options),
         metric_labels=labels,
     )
-
-
-def _store(options: Mapping[str, Any]) -> StoreOptions:
-    """Return where the predictions of all replicas are kept."""
-    found = {_STORE[name]: value for name, value in options.items() if name in _STORE}
-    if "key_file" in found:
-        found["key_file"] = Path(found["key_file"])
-    return StoreOptions(**found)
