@@ -40,7 +40,7 @@ LARGE: Final = 16_384  # bytes, of JSON text or of contents
 
 BINARY_ONLY: Final = frozenset({"FP16", "BF16"})  # JSON has no form for them that all would read alike
 
-_CODES: Final = {
+CODES: Final = {  # of numbers, as `struct` has them
     "INT8": "b",
     "INT16": "h",
     "INT32": "i",
@@ -118,7 +118,7 @@ def pack(name: str, datatype: str, elements: Sequence[Any]) -> bytes:
         return bytes(elements)
     if datatype == "BYTES":
         return join_bytes(list(map(str.encode, elements)))
-    code = _CODES[datatype]
+    code = CODES[datatype]
     try:
         return struct.pack(f"<{len(elements)}{code}", *elements)
     except (struct.error, OverflowError):
@@ -139,7 +139,7 @@ def _out_of_range(name: str, datatype: str, elements: Sequence[Any]) -> Geartrai
 
 def _fit(datatype: str, elements: Sequence[Any]) -> bool:
     try:
-        struct.pack(f"<{len(elements)}{_CODES[datatype]}", *elements)
+        struct.pack(f"<{len(elements)}{CODES[datatype]}", *elements)
     except (struct.error, OverflowError):
         return False
     return True
@@ -157,7 +157,7 @@ def out_of_range(name: str, datatype: str, index: int, *, element: object) -> Ge
 
 def read_elements(name: str, datatype: str, text: msgspec.Raw) -> list[Any]:
     """Return the elements in row-major order, as Python values of the datatype's JSON form; raise `INVALID_TENSOR`."""
-    read = _reader(datatype)
+    read = reader(datatype)
     if datatype == "BYTES" and memoryview(text).nbytes > MAX_TEXTS and bytes(text).count(b",") >= MAX_TEXTS:
         _check_texts(name, text)
     try:
@@ -181,7 +181,7 @@ def _read_uneven(name: str, datatype: str, bare: bytes) -> list[Any]:
     """Read elements without their brackets: where a list was empty, there is a comma too many."""
     text = _COMMAS.sub(b",", bare.translate(None, b" \t\r\n")).strip(b",")
     try:
-        return _reader(datatype)(b"[%b]" % text)
+        return reader(datatype)(b"[%b]" % text)
     except ValueError as error:
         raise unparsable(name, datatype, error) from None
 
@@ -191,7 +191,8 @@ def _check_texts(name: str, text: msgspec.Raw) -> None:
         raise too_many_texts(name)
 
 
-def _reader(datatype: str) -> Callable[[Any], list[Any]]:
+def reader(datatype: str) -> Callable[[Any], list[Any]]:
+    """Return what reads the text of a flat array; it raises ValueError for one of anything else."""
     if datatype in _FLOATS:
         return _decode_floats
     if datatype == "BOOL":
@@ -209,7 +210,7 @@ def _flatten(name: str, datatype: str, raw: bytes) -> list[Any]:
         if datatype != "BYTES":  # of which there are not too many
             json_limits.check_elements(raw, MAX_TEXTS, what="it")
         flat = flat_list(_decode_any(raw))
-        return _reader(datatype)(_encode(flat))
+        return reader(datatype)(_encode(flat))
     except (ValueError, RecursionError) as error:
         raise unparsable(name, datatype, error) from None
 
@@ -256,19 +257,18 @@ def unparsable(name: str, datatype: str, error: Exception) -> GeartrainError:
 
 def encode(tensor: Tensor) -> bytes:
     """Return the contents as the text of a flat JSON array; raise `INVALID_TENSOR` if JSON cannot carry them."""
-    datatype = tensor.datatype
+    datatype, data = tensor.datatype, tensor.data
+    code = CODES.get(datatype)
+    if code is not None:
+        text = _encode(struct.unpack(f"<{len(data) // SIZES[datatype]}{code}", data))
+        if b"null" in text:
+            raise not_finite(tensor)
+        return text
     if datatype in BINARY_ONLY:
         raise binary_only("output", tensor.name, datatype)
     if datatype == "BYTES":
         return _encode(_texts(tensor))
-    data = tensor.data
-    if datatype == "BOOL":
-        return _encode([byte != 0 for byte in bytes(data)])
-    count = len(data) // SIZES[datatype]
-    text = _encode(struct.unpack(f"<{count}{_CODES[datatype]}", data))
-    if datatype in _FLOATS and b"null" in text:
-        raise not_finite(tensor)
-    return text
+    return _encode([byte != 0 for byte in bytes(data)])  # BOOL
 
 
 def not_finite(tensor: Tensor) -> GeartrainError:
