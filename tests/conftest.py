@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A failure says something of the change, not of luck: the same examples in every run, however long the machine takes.
+settings.register_profile("geartrain", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("geartrain")
 
 pytest.register_assert_rewrite("tests.support")
 

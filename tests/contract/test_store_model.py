@@ -219,7 +219,6 @@ def test_any_sequence_of_calls_gives_what_the_model_gives(
         settings=settings(
             max_examples=20 if server is None else 8,
             stateful_step_count=30,
-            deadline=None,
             suppress_health_check=checks,
             derandomize=True,
         ),

@@ -196,7 +196,7 @@ def test_choices_never_hide_a_component_of_the_envelope(name: str) -> None:
     assert schemas(described)[f"Input.{name}"]["enum"] == ["a", "b"]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(signatures(JSON_SCHEMA_PATTERNS), signatures(JSON_SCHEMA_PATTERNS))
 def test_the_document_is_valid_for_any_signature(signature: Signature, training: Signature) -> None:
     described = made(signature, training=training)

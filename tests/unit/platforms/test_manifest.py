@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geartrain.platforms.manifest import Noted, noted, plain, write_yaml
@@ -33,7 +33,7 @@ def test_comments_stand_above_what_they_are_about() -> None:
     )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=5))
 def test_it_is_read_as_it_was_meant(document: dict[str, Any]) -> None:
     assert yaml.safe_load(write_yaml([noted(document, "above")])) == plain(document)

@@ -7,7 +7,7 @@ import re
 
 import pyte
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tqdm import tqdm
 
@@ -67,7 +67,6 @@ def test_what_stays(text: str, expected: str) -> None:
     assert str(Printed(text)) == expected
 
 
-@settings(deadline=None)
 @given(texts, st.data())
 def test_pieces_make_no_difference(text: str, data: st.DataObject) -> None:
     printed = Printed()
@@ -80,7 +79,6 @@ def test_pieces_make_no_difference(text: str, data: st.DataObject) -> None:
     assert printed.size == len(text)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["\r", "\n", "\x1b[A", "\x1b[K", "\x1b[2K", "\x1b[C", "\b", "abc", "xy"]), max_size=25))
 @example(["abc", "\n", "\x1b[A", "\r", "xy", "\n", "\n", "abc"])
 def test_a_terminal_shows_the_same(parts: list[str]) -> None:
@@ -110,7 +108,6 @@ def test_a_long_log_behind_a_bar_costs_no_more_than_its_lines() -> None:
 # compact
 
 
-@settings(deadline=None)
 @given(bars.map("".join), bars.map("".join), bars.map("".join), st.booleans(), st.integers(0, 4))
 @example("", "\r 1%\r 2%\r 3%", "\n", True, 0)
 @example("outer", "\n\r in 1%\x1b[A\n\r in 2%\x1b[A\r outer", "\n", False, 0)
@@ -169,7 +166,6 @@ def test_what_is_held_is_bounded() -> None:
     assert held < 100_000
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -228,7 +224,6 @@ def test_many_lines_at_once() -> None:
     assert lines.add("".join(f"{number}\n" for number in range(count))) == [str(number) for number in range(count)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["\r", "\n", *_WORDS, "\r 5%|█ |"]), max_size=30), st.integers(1, 9))
 def test_lines_are_those_of_the_whole_text(parts: list[str], size: int) -> None:
     text = "".join(parts)

@@ -450,7 +450,7 @@ def _cases(
     return signatures(patterns, kinds).flatmap(lambda model: st.tuples(st.just(model), inputs_for(model)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(_cases(PATTERNS))
 def test_the_quick_check_never_accepts_what_the_complete_one_rejects(case: tuple[Signature, dict[str, Any]]) -> None:
     model, value = case
@@ -460,14 +460,14 @@ def test_the_quick_check_never_accepts_what_the_complete_one_rejects(case: tuple
     assert accepted == (validator._report(raw) == ())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(_cases(JSON_SCHEMA_PATTERNS, types))
 def test_the_complete_check_agrees_with_a_json_schema_engine(case: tuple[Signature, dict[str, Any]]) -> None:
     model, value = case
     assert sorted(_own_faults(model, value)) == sorted(_engine_faults(model, value))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(_cases(JSON_SCHEMA_PATTERNS))
 def test_a_json_schema_engine_accepts_what_the_complete_check_does(case: tuple[Signature, dict[str, Any]]) -> None:
     """Of tensors a schema cannot say everything: that rows are equally long, and how large a float may be."""

@@ -907,7 +907,7 @@ async def test_statistics_are_those_of_every_version(shops: Make) -> None:
         max_size=25,
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_is_done_in_whatever_order_what_is_said_is_true(steps: list[tuple[str, int]]) -> None:
     asyncio.run(_check_steps(steps))
 

@@ -681,7 +681,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     steps=_STEPS,
     replicas=st.integers(1, 3),

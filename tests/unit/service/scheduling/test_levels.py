@@ -249,7 +249,7 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     steps=_steps,
     levels=_levels,

@@ -143,7 +143,7 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     steps=_steps,
     max_size=st.integers(1, 8),

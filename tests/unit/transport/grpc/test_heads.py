@@ -6,7 +6,7 @@ import base64
 from urllib.parse import unquote_to_bytes
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from geartrain.transport.grpc.errors import CallError
@@ -104,7 +104,6 @@ async def test_malformed_timeout_is_an_error(zoo: Zoo, value: bytes) -> None:
 # metadata
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=3), st.booleans())
 def test_binary_metadata_is_decoded_padded_or_not(values: list[bytes], padded: bool) -> None:
     texts = [base64.b64encode(value) for value in values]
@@ -151,7 +150,6 @@ async def test_unknown_encoding_is_refused_with_those_that_are_known(zoo: Zoo) -
 # statuses
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_text_of_a_status_is_printable_and_comes_back(text: str) -> None:
     encoded = percent_encode(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from geartrain.apis.open_inference import Place
@@ -65,7 +65,6 @@ def _rest(call: Call) -> tuple[Any, ...]:
     return request.id, request.parameters, request.outputs, request.schedule
 
 
-@settings(deadline=None)
 @given(requests, sizes, sizes, names, st.sampled_from([bytes, bytearray]))
 def test_request_with_a_known_head_is_read_as_any(
     request: pb.ModelInferRequest, size: int, other_size: int, other_id: str, kind: Any
@@ -116,7 +115,6 @@ def outcome(read: Any, data: bytes) -> Any:
         return error.code, error.message
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(PIECES), max_size=8), st.lists(st.lists(st.sampled_from(PIECES), max_size=8), max_size=3)
 )
@@ -127,7 +125,6 @@ def test_fields_in_any_order_are_read_as_by_the_parser(pieces: list[bytes], othe
         assert outcome(lambda each: reader.read(each, 0, EVERYTHING), data) == outcome(fully, data)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60), st.binary(max_size=60))
 def test_garbage_is_read_as_by_the_parser(first: bytes, second: bytes) -> None:
     reader = RequestReader(NO_REGIONS)
@@ -212,7 +209,6 @@ def message_of(response: InferResponse) -> pb.ModelInferResponse:
     return message
 
 
-@settings(deadline=None)
 @given(st.lists(responses, min_size=1, max_size=3))
 def test_response_is_written_as_the_message_is(given_: list[InferResponse]) -> None:
     writer = ResponseWriter()

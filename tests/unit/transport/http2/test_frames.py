@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,7 +174,6 @@ def joined(frames: list[Frame]) -> list[tuple[int, int, int, bytes]]:
     return found
 
 
-@hypothesis.settings(deadline=None)
 @given(FRAMES, st.lists(st.integers(0, 10_000), max_size=8))
 def test_frames_are_the_same_in_pieces(sent: list[bytes], cuts: list[int]) -> None:
     data = b"".join(sent)

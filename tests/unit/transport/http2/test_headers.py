@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import hpack
-import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,7 +122,6 @@ FIELDS = st.lists(
 )
 
 
-@hypothesis.settings(deadline=None)
 @given(st.lists(st.tuples(FIELDS, st.booleans()), max_size=12))
 def test_memory_never_changes_a_head(requests: list[tuple[list[Field], bool]]) -> None:
     encoder = hpack.Encoder()
@@ -208,7 +206,6 @@ NAMES = st.sampled_from([b"content-type", b"grpc-status", b"x", b"content-length
 VALUES = st.binary(max_size=300)
 
 
-@hypothesis.settings(deadline=None)
 @given(st.sampled_from([0, 200, 204, 404, 431, 503]), st.lists(st.tuples(NAMES, VALUES), max_size=8))
 def test_fields_come_back_and_leave_the_table_alone(status: int, fields: list[Field]) -> None:
     decoder = hpack.Decoder()

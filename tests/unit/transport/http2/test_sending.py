@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -348,7 +347,6 @@ def test_smaller_table_is_acknowledged_in_trailers_that_were_held() -> None:
     assert [block[:1] == b"\x20" for block in blocks] == [True, False]
 
 
-@hypothesis.settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 30_000), max_size=4), min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 40_000)), max_size=30),

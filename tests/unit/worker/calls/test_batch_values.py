@@ -579,7 +579,7 @@ REQUESTS = st.lists(
 
 
 @given(REQUESTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_request_of_any_batch_gets_its_own_rows(requests: list[tuple[int, bool, str]]) -> None:
     items, arrays = [], []
     for index, (size, packed, kind) in enumerate(requests):

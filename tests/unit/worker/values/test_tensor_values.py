@@ -268,7 +268,7 @@ def arrays(kinds: st.SearchStrategy[np.dtype[Any]]) -> st.SearchStrategy[Any]:
     return kinds.flatmap(lambda kind: shapes.flatmap(lambda shape: hnp.arrays(kind, shape)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(arrays(dtypes()), st.booleans())
 def test_any_array_comes_back_as_it_went(array: Any, transposed: bool) -> None:
     array = array.T if transposed else array
@@ -300,7 +300,6 @@ def tensors(draw: st.DrawFn) -> Tensor:
     return Tensor(draw(texts), datatype, shape, data)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(texts, st.integers()), st.lists(tensors(), max_size=4))
 def test_packed_comes_back_as_it_was(values: dict[str, int], given: list[Tensor]) -> None:
     text = msgspec.json.encode(values)
@@ -508,7 +507,6 @@ def test_no_contents_are_copied_on_the_way_out() -> None:
     assert split_bytes("x", join_bytes([b"a"])) == [b"a"]
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(tensors(), min_size=1, max_size=3, unique_by=lambda each: each.datatype), max_size=70))
 def test_heads_that_are_kept_are_those_of_any_output(outputs: list[list[Tensor]]) -> None:
     for output in outputs + outputs[::-1]:
