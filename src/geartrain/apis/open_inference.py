@@ -6,6 +6,7 @@ differs: every mistake of a client is refused with its place, and none is passed
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -37,7 +38,9 @@ from geartrain.domain.tensors.tensor import (
     TensorSpec,
     check_shape,
     count_of,
+    head_of,
     join_bytes,
+    only_tensor,
     split_bytes,
     tensor_error,
 )
@@ -74,7 +77,8 @@ class Reply(msgspec.Struct, frozen=True):
         return self.forms.get(name, self.binary)
 
 
-_PLAIN: Final = Reply()
+PLAIN: Final = Reply()
+"""All outputs, in JSON."""
 
 
 # input
@@ -215,7 +219,7 @@ def assemble(
         reply = _reply(request.outputs, binary=taken.binary)
     else:
         names = None
-        reply = Reply(binary=True) if taken.binary else _PLAIN
+        reply = Reply(binary=True) if taken.binary else PLAIN
     _check_forms(view, names, reply)
     return InferRequest(inputs, request.id or "", taken.own, names, taken.schedule), reply
 
@@ -354,7 +358,7 @@ def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> A
 
     `store` writes shared memory.
     """
-    if reply is _PLAIN and len(response.outputs) == 1 and not response.id and not response.parameters:
+    if reply is PLAIN and len(response.outputs) == 1 and not response.id and not response.parameters:
         (tensor,) = response.outputs
         text = _text(tensor)
         if len(text) <= _JOINED:  # nearly all answers in JSON
@@ -391,6 +395,36 @@ def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> A
     )
     json = (head,) if not texts else _interleave(head.split(_MARK), texts)
     return Answer((*json, *tail), sum(map(len, json))) if tail else Answer(json)
+
+
+def encode_packed(model: tuple[str, str], packed: Buffer) -> tuple[Buffer, ...] | None:
+    """Return the body of an answer that is `PLAIN`, and has nothing but the only tensor of a packed piece.
+
+    `model`: name and version. Returns None for what `encode_response` has to write, or to refuse.
+    """
+    written = _written(model, head_of(packed))
+    if written is None:
+        return None
+    text = _encode(written.unpack(packed, written.offset))
+    return None if b"null" in text else (b"%b%b%b" % (written.before, text, written.after),)
+
+
+class _Written(NamedTuple):
+    """How a tensor is written: what stands before and behind its numbers, and how they are read from its piece."""
+
+    before: bytes
+    after: bytes
+    unpack: Callable[[Buffer, int], tuple[Any, ...]]
+    offset: int
+
+
+@lru_cache(maxsize=256)  # as `_frame`
+def _written(model: tuple[str, str], head: bytes) -> _Written | None:
+    tensor = only_tensor(head)
+    if tensor is None or tensor.datatype not in tensor_json.CODES:
+        return None
+    numbers = struct.Struct(f"<{count_of(tensor.shape)}{tensor_json.CODES[tensor.datatype]}")
+    return _Written(*_frame(model, (tensor.name, tensor.datatype, tensor.shape)), numbers.unpack_from, tensor.offset)
 
 
 @lru_cache(maxsize=256)  # of one model they differ in the shape at most

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from geartrain.apis import infer_json, open_inference
 from geartrain.apis.infer_repeats import Repeats
+from geartrain.apis.open_inference import PLAIN
 from geartrain.domain.errors import GeartrainError
+from geartrain.domain.predictions.inference import InferResponse
+from geartrain.domain.tensors import tensor as tensors
+from geartrain.domain.tensors.tensor import Tensor, join_bytes
 from tests.support.tensor_models import IDENT
 
 DATATYPES = ("FP32", "FP64", "INT8", "UINT8", "INT64", "UINT64", "BOOL", "BYTES", "FP16", "other")
@@ -60,8 +64,8 @@ def forget() -> None:
     open_inference._repeats._known.clear()
 
 
-def no_memory(region: str, offset: int, size: int) -> NoReturn:
-    raise AssertionError((region, offset, size))
+def no_memory(*arguments: object) -> NoReturn:
+    raise AssertionError(arguments)
 
 
 def read(text: str) -> Any:
@@ -139,3 +143,41 @@ def test_only_so_many_are_remembered() -> None:
         assert recalled is not None
         assert (recalled[0].name, recalled[1]) == (str(number), number)
     assert len(repeats._known) <= 256
+
+
+# answers
+
+CONTENTS = {
+    "FP32": struct.pack("<4f", 1, -2.5, 1e-30, 16777217),
+    "FP64": struct.pack("<4d", 0.1, 1e300, -0.0, 5),
+    "INT8": struct.pack("<4b", -128, 127, 0, 1),
+    "UINT64": struct.pack("<4Q", 2**64 - 1, 0, 1, 2),
+    "BOOL": b"\x01\x00\x01\x01",
+    "BYTES": join_bytes([b"a", b"", "ä".encode(), b'"']),
+    "FP16": bytes(8),
+}
+
+
+@pytest.mark.parametrize("datatype", CONTENTS)
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (1, 4, 1)])
+def test_an_answer_is_as_it_would_be_written_otherwise(datatype: str, shape: tuple[int, ...]) -> None:
+    packed = b"".join(tensors.pack(b"{}", [Tensor('y"ä', datatype, shape, CONTENTS[datatype])]))
+    for model in (("m", "1"), ("m", "2"), ('n"', "1")):
+        parts = open_inference.encode_packed(model, packed)
+        if datatype in {"BOOL", "BYTES", "FP16"}:
+            assert parts is None
+            continue
+        response = InferResponse(*model, "", tuple(tensors.unpack(packed)[1]))
+        assert parts == open_inference.encode_response(response, PLAIN, store=no_memory).parts
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_what_json_cannot_carry_is_left_to_the_other_way(number: float) -> None:
+    packed = b"".join(tensors.pack(b"{}", [Tensor("y", "FP64", (2,), struct.pack("<2d", 1, number))]))
+    assert open_inference.encode_packed(("m", "1"), packed) is None
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_answer_of_no_tensor_or_several_is_left_to_the_other_way(count: int) -> None:
+    packed = b"".join(tensors.pack(b"{}", [Tensor(f"y{i}", "FP32", (1,), bytes(4)) for i in range(count)]))
+    assert open_inference.encode_packed(("m", "1"), packed) is None

@@ -173,6 +173,11 @@ class TensorView:
 
     # output
 
+    @property
+    def gives_one(self) -> bool:
+        """Whether a run gives one tensor, and nothing else."""
+        return self._out.is_one_tensor and not self.streams
+
     def check_requested(self, names: Sequence[str]) -> None:
         """Raise `INVALID_TENSOR` if one of these is no output of the model."""
         for name in names:
@@ -336,6 +341,7 @@ class _Outputs:
         self.specs = tuple(_output_spec(name, inner) for name, inner in named)
         self._ports = {name: _named_port(name, inner) for name, inner in named if inner.kind != "tensor"}
         self.has_tensors = len(self._ports) < len(named)
+        self.is_one_tensor = self.has_tensors and len(named) == 1
 
     def tensors(self, chunk: bytes) -> list[Tensor]:
         if not self.has_tensors:

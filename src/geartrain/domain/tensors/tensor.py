@@ -377,6 +377,29 @@ def stack(json: bytes, requests: Sequence[Sequence[Tensor]]) -> list[Buffer]:
     return pack_parts(json, stacked)
 
 
+class OnlyTensor(msgspec.Struct, frozen=True):
+    """The tensor of a packed piece that has no other one; its contents begin at `offset`, in bytes."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+def head_of(packed: Buffer) -> bytes:
+    """Return what a packed piece begins with: pieces with the same head differ in their contents only."""
+    return bytes(packed[: _LENGTH + int.from_bytes(packed[:_LENGTH], "little")])
+
+
+def only_tensor(head: bytes) -> OnlyTensor | None:
+    """Return what a head says of the only tensor of its piece, None if there are several, or none."""
+    places = _decode(head[_LENGTH:]).tensors
+    if len(places) != 1:
+        return None
+    (place,) = places
+    return OnlyTensor(place.name, place.datatype, place.shape, place.offset)
+
+
 def unpack(packed: Buffer) -> tuple[bytes, list[Tensor]]:
     """Return the JSON and the tensors of a packed piece; the contents are views of it."""
     view = memoryview(packed)
