@@ -22,13 +22,13 @@ from geartrain.cli.bench_server import served
 from geartrain.cli.failure import INTERRUPTED, fail
 from geartrain.cli.options import parse_duration
 from geartrain.cli.request import read_request
+from geartrain.cli.server_options import Certificates, Insecure, Key, verification
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 _MEASURE: Final = "What is measured"
 _INPUTS: Final = "Inputs"
 _RESULTS: Final = "Results"
-_SERVER: Final = "A server that runs"
 _MOST: Final = 4096  # requests in flight
 _DEFAULT_SECONDS: Final = 5.0
 
@@ -193,31 +193,9 @@ def bench(
             "--results", metavar="FILE", help="Write all figures as JSON; - for stdout.", rich_help_panel=_RESULTS
         ),
     ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key",
-            metavar="KEY",
-            envvar="GEARTRAIN_KEY",
-            help="A key, as of `geartrain keys new`.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = None,
-    cacert: Annotated[
-        pathlib.Path | None,
-        typer.Option(
-            "--cacert",
-            metavar="FILE",
-            help="The certificates to trust, in place of the system's.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure", help="Do not check the server's certificate; for tests alone.", rich_help_panel=_SERVER
-        ),
-    ] = False,
+    key: Key = None,
+    cacert: Certificates = None,
+    insecure: Insecure = False,
 ) -> None:
     """Put a model under load, and print how many requests it answers and how long they take.
 
@@ -228,7 +206,8 @@ def bench(
     """
     is_url = target.startswith(("http://", "https://"))
     levels = _levels(concurrency, rate)
-    _check(is_url=is_url, cacert=cacert, extra=context.args)
+    verify = verification(cacert, insecure=insecure)
+    _check(is_url=is_url, extra=context.args)
     if many is not None and (inputs or json_input is not None):
         fail("--inputs are whole inputs; leave -i and --json out")
     outputs = Outputs(html=html, csv=csv, results=results)
@@ -240,7 +219,7 @@ def bench(
             model=model,
             protocol=protocol,
             key=key,
-            verify=False if insecure else True if cacert is None else str(cacert),
+            verify=verify,
         )
     except values.InputError as error:
         fail(str(error))
@@ -286,10 +265,8 @@ def _levels(concurrency: Levels | None, rate: Levels | None) -> tuple[Level, ...
     return () if chosen is None else chosen.all
 
 
-def _check(*, is_url: bool, cacert: pathlib.Path | None, extra: list[str]) -> None:
+def _check(*, is_url: bool, extra: list[str]) -> None:
     """End the command with what cannot be."""
-    if cacert is not None and not cacert.is_file():
-        fail(f"there is no file {cacert}")
     if not extra:
         return
     if is_url:

@@ -11,6 +11,7 @@ from geartrain.cli import once, values
 from geartrain.cli.completion import complete_served_input
 from geartrain.cli.failure import fail
 from geartrain.cli.request import read_request
+from geartrain.cli.server_options import Certificates, Insecure, Key, verification
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -34,17 +35,9 @@ def call(
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up when it takes longer.")
     ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="KEY", envvar="GEARTRAIN_KEY", help="A key, as of `geartrain keys new`."),
-    ] = None,
-    cacert: Annotated[
-        pathlib.Path | None,
-        typer.Option("--cacert", metavar="FILE", help="The certificates to trust, in place of the system's."),
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Do not check the server's certificate; for tests alone.")
-    ] = False,
+    key: Key = None,
+    cacert: Certificates = None,
+    insecure: Insecure = False,
 ) -> None:
     """Run a model of the server at URL once, and print its output.
 
@@ -54,19 +47,12 @@ def call(
     """
     if not url.startswith(("http://", "https://")):
         fail(f"{url!r} is no URL; write for example http://127.0.0.1:5000. `geartrain run` runs a model on disk")
-    if cacert is not None and not cacert.is_file():
-        fail(f"there is no file {cacert}")
+    verify = verification(cacert, insecure=insecure)
     try:
         request = read_request(inputs, json_input, output)
     except values.InputError as error:
         fail(str(error))
     from geartrain.cli.remote import Plan, predict  # late: it imports httpx
 
-    plan = Plan(url=url, request=request, model=model, timeout=timeout, key=key, verify=_verify(cacert, insecure))
+    plan = Plan(url=url, request=request, model=model, timeout=timeout, key=key, verify=verify)
     raise typer.Exit(predict(plan))
-
-
-def _verify(cacert: pathlib.Path | None, insecure: bool) -> bool | str:
-    if insecure:
-        return False
-    return True if cacert is None else str(cacert)
