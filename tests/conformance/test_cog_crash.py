@@ -259,7 +259,7 @@ async def test_d18_exit_in_async_code_ends_no_worker(concurrent: LiveServer, how
 @pytest.mark.parametrize("how", ["stop the loop", "cancel all"])
 async def test_d18_tampering_with_the_loop_hangs_nobody(serve: Serve, how: str) -> None:
     async with serve(ASYNC) as server:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             response = await server.client.post("/predictions", json={"input": {"how": how}})
             assert response.json()["status"] in {"succeeded", "failed"}
             after = (await server.client.post("/predictions", json={})).json()

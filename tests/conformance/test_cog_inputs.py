@@ -417,13 +417,13 @@ async def test_cancel_during_a_download(server: LiveServer, web: Server) -> None
     folder = Path((await given(server, {"path": data_url(b"x")}))["path"]["path"]).parent.parent
     web.routes["/slow"] = Exchange.hold
     asked = asyncio.ensure_future(server.predict({"path": web.url("/slow"), "file": data_url(b"y")}, id="dl"))
-    assert await asyncio.to_thread(web.held.acquire, timeout=10)
+    assert await asyncio.to_thread(web.held.acquire, timeout=40)
     assert (await server.client.put("/predictions/dl", json={})).json()["status"] == "starting"
     assert (await server.client.post("/predictions", json={})).status_code == 409
     assert (await server.client.post("/predictions/dl/cancel")).status_code == 200
     body = await asked
     assert (body["status"], body["logs"]) == ("canceled", "")
-    assert await asyncio.to_thread(web.hung_up.acquire, timeout=10)
+    assert await asyncio.to_thread(web.hung_up.acquire, timeout=40)
     assert list(folder.iterdir()) == []
     assert await given(server, {"text": "next"}) == {"text": "next"}
 
@@ -436,16 +436,16 @@ async def test_client_hangs_up_during_a_download(server: LiveServer, web: Server
             b"POST /predictions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\n\r\n%s" % (len(body), body)
         )
-        assert await asyncio.to_thread(web.held.acquire, timeout=10)
+        assert await asyncio.to_thread(web.held.acquire, timeout=40)
     assert (await server.ended("hang")).status == "canceled"
-    assert await asyncio.to_thread(web.hung_up.acquire, timeout=10)
+    assert await asyncio.to_thread(web.hung_up.acquire, timeout=40)
     await eventually(lambda: server.workers.permits.idle == 1)
 
 
 async def test_server_answers_while_it_downloads(server: LiveServer, web: Server) -> None:
     web.routes["/slow"] = Exchange.hold
     await server.start({"path": web.url("/slow")}, id="bg")
-    assert await asyncio.to_thread(web.held.acquire, timeout=10)
+    assert await asyncio.to_thread(web.held.acquire, timeout=40)
     assert (await server.health())["status"] == "BUSY"
     assert (await server.client.post("/predictions/bg/cancel")).status_code == 200
     assert (await server.ended("bg")).status == "canceled"

@@ -263,7 +263,7 @@ threading.Thread(target=later).start()
     with caplog.at_level(logging.INFO, logger="geartrain.model"):
         assert await logs(server, code) == ""
         server.open_gate("later")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while "late words" not in caplog.text:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
     assert await logs(server, "print('mine')") == "mine\n"

@@ -128,7 +128,7 @@ async def test_a8_connections_are_limited(serve: Serve) -> None:
 
 async def welcome(url: str, source: str | None = None) -> None:
     """Wait until a connection is served: the server hears of those that end in its own time."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while True:
             async with peer(url, source=source) as client:
                 await client.send(LAST)
@@ -246,7 +246,7 @@ def test_without_descriptors_new_clients_wait(server_process: StartProcess, tmp_
     address = (parts.hostname or "", parts.port or 0)
     process.wait_for("ready")
     limit_descriptors(process.popen.pid, 8)
-    clients = [socket.create_connection(address, timeout=30) for _ in range(24)]
+    clients = [socket.create_connection(address, timeout=40) for _ in range(24)]
     try:
         served = set(clients[:4])
         for client in clients[:4]:

@@ -49,7 +49,7 @@ async def trickle(client: Peer, data: bytes, pause: float) -> None:
 
 async def passes(server: LiveServer, seconds: float) -> None:
     """Let time pass, while the server is asked now and then: it goes on serving others."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         end = asyncio.get_running_loop().time() + seconds
         while asyncio.get_running_loop().time() < end:
             await handled(server.url)
@@ -80,7 +80,7 @@ async def test_a8_a_head_that_trickles(serve: Serve) -> None:
         begin = asyncio.get_running_loop().time()
         [answer] = await client.answers()
         assert answer.status == 408
-        assert asyncio.get_running_loop().time() - begin < 20 * SHORT
+        assert asyncio.get_running_loop().time() - begin < 100 * SHORT  # all of it would take 600
         sending.cancel()
 
 
@@ -254,7 +254,7 @@ async def test_who_reads_slowly_is_not_aborted(serve: Serve) -> None:
         pieces = []
         end = asyncio.get_running_loop().time() + 3.0
         while asyncio.get_running_loop().time() < end:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(40):
                 pieces.append(await client.reader.read(8192))
             await asyncio.sleep(0.02)
         data = b"".join(pieces) + await client.to_end()
@@ -277,7 +277,7 @@ async def test_an_early_answer_that_nobody_reads_ends_too(serve: Serve) -> None:
     wire = limits(send_timeout=SHORT)
     async with serve(ECHO, wire=wire, max_body_bytes=1000) as server, peer(server.url, small=True) as client:
         await client.send(framed(b"Content-Length: 100000000000\r\n"))
-        await asyncio.wait_for(client.send_all_of(b" " * 65_536 for _ in range(100_000)), 20)
+        await asyncio.wait_for(client.send_all_of(b" " * 65_536 for _ in range(100_000)), 40)
         assert client.was_reset
 
 

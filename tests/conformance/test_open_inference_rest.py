@@ -191,7 +191,7 @@ async def test_health_before_setup_is_done(serve: Serve) -> None:
                 return prompt
     """
     async with serve(source, ready=False) as server:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             await server.deployment.loaded.wait()
         paths = ["/v2/health/live", "/v2/health/ready", "/v2/models/model/ready", "/v2/models/model"]
         assert [(await server.client.get(path)).status_code for path in paths] == [200, 400, 400, 200]

@@ -304,7 +304,7 @@ async def test_last_reader_leaves_a_prediction_made_for_it(server: LiveServer, g
     async with stream(server, ["yield", 0], wait(gates), put=put) as opened:
         await opened.until("output")
         prediction = server.newest()
-    await eventually(lambda: prediction.is_terminal, seconds=2)
+    await eventually(lambda: prediction.is_terminal)
     assert prediction.status is Status.CANCELED
     await idle(server)
 

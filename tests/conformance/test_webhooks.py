@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -288,11 +288,20 @@ async def test_unknown_event_is_refused(server: LiveServer, receiver: Receiver, 
 # the throttle
 
 
+def are_apart(began: float, calls: list[Call]) -> bool:
+    """Whether an interval may have passed between each two calls, by the least time that each took to come.
+
+    How long one took on its way is not known, so two that were sent with an interval between them may come together.
+    """
+    return all(call.at - began >= number * INTERVAL - 0.01 for number, call in enumerate(calls))
+
+
 async def test_progress_is_told_once_an_interval_and_the_latest_state_wins(
     server: LiveServer, receiver: Receiver
 ) -> None:
     # Output and logs share the interval; what comes within it is sent at its end, without a further event.
     steps = ["give a", "wait t1", "give b", "say x", "give c", "say y", "wait t2"]
+    began = time.monotonic()
     await server.start({"steps": steps}, id="t", webhook=receiver.url())
     await receiver.wait(2)
     server.open_gate("t1")
@@ -301,9 +310,7 @@ async def test_progress_is_told_once_an_interval_and_the_latest_state_wins(
     assert statuses(await receiver.ended()) == [*statuses(calls), "succeeded"]
     assert states(calls)[1] == ("processing", ["a"], "")
     assert states(calls)[-1] == ("processing", ["a", "b", "c"], "x\ny\n")
-    assert len(calls) < 6  # of four changes on a busy machine a second one may miss the first one's interval
-    told = [call.at for call in calls[1:]]
-    assert all(later - earlier >= INTERVAL * 0.8 for earlier, later in itertools.pairwise(told))
+    assert are_apart(began, calls[1:])
 
 
 async def test_end_does_not_wait_for_the_interval(serve: Serve, receiver: Receiver) -> None:
@@ -320,13 +327,11 @@ async def test_end_does_not_wait_for_the_interval(serve: Serve, receiver: Receiv
 
 async def test_thousand_outputs_make_few_webhooks(server: LiveServer, receiver: Receiver) -> None:
     steps = [f"{word} {number}" for number in range(1000) for word in ("give", "say")]
+    began = time.monotonic()
     body = await server.predict({"steps": steps}, webhook=receiver.url())
     calls = await receiver.ended()
     assert calls[-1].prediction == body
-    seconds = calls[-1].at - calls[0].at
-    assert len(calls) <= 3 + seconds / INTERVAL
-    told = [call.at for call in calls if call.status == "processing"]
-    assert all(later - earlier >= INTERVAL * 0.8 for earlier, later in itertools.pairwise(told))
+    assert are_apart(began, [call for call in calls if call.status == "processing"])
 
 
 # order
@@ -500,7 +505,7 @@ async def test_receiver_that_refuses_connections_gets_the_end_when_it_is_back(
 async def test_slow_receiver_holds_no_slot(server: LiveServer, receiver: Receiver) -> None:
     taken = asyncio.Event()
     receiver.routes["/slow"] = waits_for(taken)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         for number in range(20):  # one slot
             body = await server.predict({"steps": [f"give {number}"]}, webhook=receiver.url("/slow"))
             assert body["status"] == "succeeded"
@@ -643,7 +648,7 @@ async def test_d20_hanging_receiver_holds_up_the_end_only_for_the_grace(serve: S
     receiver.routes["/hook"] = waits_for(asyncio.Event())
     async with serve(SCALAR, webhooks=options(interval=0)) as server:
         await server.predict(webhook=receiver.url())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(40):
             await server.webhooks.drain(0.2)
     # The start was given up half-way, so that the end had its turn.
     assert statuses(receiver.calls)[-1] == "succeeded"
@@ -655,6 +660,6 @@ async def test_d20_pause_between_two_tries_is_cut_short(serve: Serve, receiver: 
     async with serve(SCALAR, webhooks=options(retries=patient)) as server:
         await server.predict(webhook=receiver.url(), webhook_events_filter=["completed"])
         await receiver.wait(1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             await server.webhooks.drain(10)
         assert len(receiver.calls) == 2

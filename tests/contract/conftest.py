@@ -38,7 +38,7 @@ from tests.support.fakes import FakeWorker
 from tests.support.gates import Gates
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 10.0  # seconds
+LIMIT = 40.0  # seconds
 NO_LIMITS = Limits()
 
 

@@ -203,9 +203,9 @@ async def test_stream_comes_whole(host: Hosted) -> None:
 async def test_client_that_leaves_while_it_waits_is_noticed(host: Hosted) -> None:
     async with connection(host.url) as wire:
         await wire.send(f"POST {host.mount}/never HTTP/1.1\r\nhost: test\r\ncontent-length: 1\r\n\r\nx".encode())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             await host.handler.never.has_begun.wait()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         await host.handler.has_left.wait()
 
 
@@ -214,7 +214,7 @@ async def test_client_that_leaves_a_stream_is_noticed(host: Hosted) -> None:
         await wire.send(f"POST {host.mount}/flood HTTP/1.1\r\nhost: test\r\ncontent-length: 3\r\n\r\n999".encode())
         assert (await wire.head()).status == 200
         assert await wire.chunk()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         await host.handler.has_left.wait()
 
 

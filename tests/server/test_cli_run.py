@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -130,7 +129,7 @@ SLOW = """
 
     class Runner(BaseRunner):
         def setup(self) -> None:
-            time.sleep(20)
+            time.sleep(600)
             pathlib.Path("set up").touch()
 
         def run(self, name: str, times: int = Input(default=1, ge=1), image: Path | None = None) -> str: ...
@@ -162,9 +161,7 @@ def is_there(pid: int) -> bool:
 def test_first_use_5_wrong_input_is_refused_before_setup_is_over(
     run: Run, tmp_path: Path, arguments: list[str], said: str
 ) -> None:
-    began = time.monotonic()
-    done = run(SLOW, *arguments)
-    assert time.monotonic() - began < 10  # the setup alone takes 20 s
+    done = run(SLOW, *arguments)  # the setup alone takes 600 s
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: {said}")
     assert done.stderr.count("\n") == 1
@@ -331,7 +328,7 @@ def test_ctrl_c_during_setup_ends_with_130(running: Callable[..., subprocess.Pop
     assert process.stderr is not None
     assert process.stderr.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130
+    assert process.wait(timeout=40) == 130
 
 
 def test_second_ctrl_c_ends_a_model_that_does_not_stop(running: Callable[..., subprocess.Popen[str]]) -> None:
@@ -356,7 +353,7 @@ def test_second_ctrl_c_ends_a_model_that_does_not_stop(running: Callable[..., su
     process.send_signal(signal.SIGINT)
     assert process.stderr.readline() == "no\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130
+    assert process.wait(timeout=40) == 130
 
 
 def test_reader_that_leaves_ends_the_run(running: Callable[..., subprocess.Popen[str]]) -> None:

@@ -71,7 +71,7 @@ def test_person_sees_each_step_with_its_time_and_then_the_output_alone(tmp_path:
         gates["token"].open()
         assert terminal.read_to_end().removeprefix(before) == "once upon\n"
         assert after == ""
-        assert terminal.process.wait(timeout=20) == 0
+        assert terminal.process.wait(timeout=40) == 0
 
 
 def test_models_own_progress_bar_takes_the_place_of_ours(tmp_path: Path, gates: Gates) -> None:
@@ -86,7 +86,7 @@ def test_models_own_progress_bar_takes_the_place_of_ours(tmp_path: Path, gates: 
         assert terminal.read_until("Running the model").count("100%") == 1
         gates["token"].open()
         terminal.read_to_end()
-        assert terminal.process.wait(timeout=20) == 0
+        assert terminal.process.wait(timeout=40) == 0
 
 
 def test_download_is_shown_with_its_size(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_cancel_is_shown(tmp_path: Path, gates: Gates) -> None:
         terminal.read_until("Running the model")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.read_to_end().endswith("error: the prediction was canceled\n")
-        assert terminal.process.wait(timeout=20) == 130
+        assert terminal.process.wait(timeout=40) == 130
 
 
 def test_terminal_that_cannot_move_its_cursor_gets_text_alone(tmp_path: Path) -> None:

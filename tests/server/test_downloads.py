@@ -116,7 +116,7 @@ async def test_d12_urls_of_every_kind_mix(server: Server, tmp_path: Path) -> Non
 
 async def test_downloads_run_in_parallel(server: Server, tmp_path: Path) -> None:
     def last(exchange: Exchange) -> None:
-        assert server.held.acquire(timeout=10)  # released by the other one
+        assert server.held.acquire(timeout=40)  # released by the other one
         exchange.reply(b"last")
 
     def first(exchange: Exchange) -> None:
@@ -454,7 +454,7 @@ async def test_content_that_cannot_be_decoded(
 
 async def test_first_failure_ends_the_other_downloads(server: Server, tmp_path: Path) -> None:
     def missing(exchange: Exchange) -> None:
-        assert server.held.acquire(timeout=10)  # the other download is under way
+        assert server.held.acquire(timeout=40)  # the other download is under way
         exchange.reply(status=404)
 
     def half(exchange: Exchange) -> None:
@@ -464,7 +464,7 @@ async def test_first_failure_ends_the_other_downloads(server: Server, tmp_path: 
     server.routes.update({"/missing": missing, "/half": half})
     values = {"l": [server.url("/half"), server.url("/missing")]}
     assert '/missing for the input "l/1": the server answered 404' in await failure(input_files(), values, tmp_path)
-    assert await asyncio.to_thread(server.hung_up.acquire, timeout=10)
+    assert await asyncio.to_thread(server.hung_up.acquire, timeout=40)
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before the answer", "in mid-body"])
@@ -478,13 +478,13 @@ async def test_d12_cancel_stops_the_downloads_and_leaves_nothing(server: Server,
     values = {"l": ["data:,x", server.url("/half"), server.url("/half")]}
     fetching = asyncio.create_task(input_files().fetch(values, lambda: tmp_path))
     for _ in range(2):
-        assert await asyncio.to_thread(server.held.acquire, timeout=10)
+        assert await asyncio.to_thread(server.held.acquire, timeout=40)
     fetching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await fetching
     assert listed(tmp_path) == []
     for _ in range(2):
-        assert await asyncio.to_thread(server.hung_up.acquire, timeout=10)
+        assert await asyncio.to_thread(server.hung_up.acquire, timeout=40)
 
 
 async def test_url_is_not_logged(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

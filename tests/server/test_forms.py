@@ -90,7 +90,7 @@ async def post(server: LiveServer, path: str = "/predictions", *, status: int = 
 
 async def curl(*arguments: str) -> Any:
     process = await asyncio.create_subprocess_exec("curl", "-s", *arguments, stdout=asyncio.subprocess.PIPE)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         return json.loads((await process.communicate())[0])
 
 

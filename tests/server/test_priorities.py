@@ -82,7 +82,7 @@ class Live:
         self.grpc: Any = GRPCInferenceServiceStub(self._channel)
 
     async def start(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(40):
             while (await self.http.get("/v2/health/ready")).status_code != HTTPStatus.OK:
                 pass
 
@@ -130,7 +130,7 @@ class Live:
 
     async def reached(self, name: str, model: str, number: int) -> None:
         """Wait until a metric has at least that value."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(40):
             while await self.metric(name, model) < number:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.01)
 

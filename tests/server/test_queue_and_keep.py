@@ -39,7 +39,7 @@ async def over(server: LiveServer, name: str) -> str:
     if not prediction.is_terminal:
         from geartrain.service.readers import completion
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             await completion(prediction)
     return await status(server, name)
 

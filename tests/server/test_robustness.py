@@ -209,7 +209,7 @@ async def test_model_that_closes_every_descriptor_does_not_hang(serve: Serve, ki
     """
     async with serve(source) as server:
         assert (await server.predict())["output"] == "fine"
-        body = await asyncio.wait_for(server.predict({"close": True}), 10)
+        body = await asyncio.wait_for(server.predict({"close": True}), 40)
         assert (body["status"], body["error"].partition(":")[0]) == ("failed", "Worker crashed")
         assert (await server.health())["status"] == "DEFUNCT"
 

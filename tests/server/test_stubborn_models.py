@@ -94,7 +94,7 @@ async def test_a_run_that_ignores_its_cancel_is_ended_with_its_worker(serve: Ser
         assert response.status_code == 202
         prediction = await server.said("stuck", "in C")
         assert (await server.client.post("/predictions/stuck/cancel")).status_code == 200
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             await completion(prediction)
         assert prediction.status == "canceled"
         await eventually(lambda: server.workers.health is Health.DEFUNCT)  # when its process is gone
@@ -320,7 +320,7 @@ async def test_a9_a_worker_that_dies_as_soon_as_it_is_ready_is_noticed(tmp_path:
     with contextlib.suppress(ChildProcessError):  # who watches it has been faster
         os.waitid(os.P_PID, child._process.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - the loop is to see none of it
     try:  # all that it has said, and its end, come to the loop at once: one of the two has to tell, and not both
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             await starting
         await eventually(lambda: bool(deaths.reasons))
     except SetupError as error:

@@ -82,7 +82,7 @@ class Live:
         address = await asyncio.to_thread(lambda: self.process.wait_for("listening-grpc")["url"])
         self._channel = grpc.aio.insecure_channel(address)
         self.grpc: Any = GRPCInferenceServiceStub(self._channel)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(40):
             while (await self.http.get("/v2/health/ready")).status_code != HTTPStatus.OK:
                 pass
 
@@ -124,7 +124,7 @@ class Live:
     async def busy(self, model: str) -> None:
         """Wait until a model runs something."""
         line = f'geartrain_slots_in_use{{model="{model}",version="1"}} 1'
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             while line not in (await self.http.get("/metrics")).text:
                 pass
 

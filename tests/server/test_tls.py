@@ -73,7 +73,7 @@ async def closed(*all_streams: Streams) -> None:
 
 def run(new_loop: NewLoop, main: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             await main()
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

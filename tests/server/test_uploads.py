@@ -120,7 +120,7 @@ async def test_names_stay_unique_over_the_chunks_of_a_prediction(
 async def test_d7_uploads_keep_the_models_order(server: Server, uploader: OutputDestinations, tmp_path: Path) -> None:
     def last(exchange: Exchange) -> None:
         # The first file is answered only when the second one has arrived.
-        server.held.acquire(timeout=10)
+        server.held.acquire(timeout=40)
         exchange.reply()
 
     def first(exchange: Exchange) -> None:
@@ -375,7 +375,7 @@ async def test_answer_that_does_not_end_is_not_read_to_its_end(
 
     server.routes["/up"] = chatter
     assert await send(private, server.url("/up"), a_file(tmp_path, "a.png")) == [server.url("/up/a.png")]
-    assert server.hung_up.acquire(timeout=10)
+    assert server.hung_up.acquire(timeout=40)
 
 
 async def test_connections_to_clients_urls_do_not_outlive_their_files(
@@ -387,7 +387,7 @@ async def test_connections_to_clients_urls_do_not_outlive_their_files(
 
     server.routes["/up"] = keep
     await send(private, server.url("/up"), a_file(tmp_path, "a.png"))
-    assert server.hung_up.acquire(timeout=10)
+    assert server.hung_up.acquire(timeout=40)
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,12 @@ def seconds_of(setup: dict[str, str]) -> float:
 
 async def test_c1_setup_timeout_of_cog_yaml(serve: Serve, setup_ends: Callable[[LiveServer], Awaitable[None]]) -> None:
     cog_yaml = "environment:\n  - COG_SETUP_TIMEOUT=1\n"
-    async with serve(SLOW.format(seconds=3), cog_yaml=cog_yaml, ready=False) as server:
+    async with serve(SLOW.format(seconds=600), cog_yaml=cog_yaml, ready=False) as server:
         await setup_ends(server)
         report = await server.health()
     assert report["status"] == "SETUP_FAILED"
     assert "worker setup timed out after 1 seconds" in report["setup"]["logs"]
-    assert 0.9 < seconds_of(report["setup"]) < 2.9
+    assert seconds_of(report["setup"]) > 0.9
 
 
 def test_c1_setup_timeout_of_cog_yaml_from_the_command_line(server_process: Start, tmp_path: Path) -> None:

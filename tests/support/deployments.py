@@ -114,7 +114,7 @@ def spawning(*workers: Callable[[WorkerObserver], WorkerPort]) -> Spawn:
 async def close(deployment: Deployment) -> None:
     """End a deployment at once."""
     deployment.executions.cancel_all()
-    await asyncio.wait_for(deployment.close(0), 10)
+    await asyncio.wait_for(deployment.close(0), 40)
 
 
 class FakeRepository:
@@ -159,5 +159,5 @@ async def catalogue_of(**models: Callable[[VersionRecord], Deployment]) -> Catal
     for name in models:
         loads = catalogue.entry(name).loading.tasks
         if loads:  # else it has been loaded while others were waited for
-            await asyncio.wait_for(asyncio.wait(loads), 10)
+            await asyncio.wait_for(asyncio.wait(loads), 40)
     return catalogue

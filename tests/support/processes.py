@@ -20,7 +20,7 @@ import pytest
 from tests.support.gates import Gates
 from tests.support.servers import ServerProcess, write_model
 
-SOON = 10.0  # seconds: a server that has ended takes a moment of it; one that waits for its grace takes longer
+SOON = 25.0  # seconds: a server that has ended takes a moment of it; one that waits for its grace takes 30
 
 # What it does in setup is told by the environment, what it does in run() by its input. A gate that it opens tells the
 # test that it is there; one that it waits for lets it go on.

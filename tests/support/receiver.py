@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-LIMIT = 20.0  # seconds
+LIMIT = 40.0  # seconds
 
 
 @dataclass

@@ -25,7 +25,7 @@ from geartrain.transport.wire.exchange import (
 )
 from geartrain.transport.wire.responses import UNREADABLE
 
-LIMIT: Final = 20.0  # seconds
+LIMIT: Final = 40.0  # seconds
 
 
 class Changes:

@@ -11,7 +11,7 @@ from geartrain.domain.predictions.prediction import Prediction
 
 Case = TypeVar("Case")
 
-LIMIT = 20.0  # seconds
+LIMIT = 40.0  # seconds
 
 
 async def event_of(prediction: Prediction, kind: type[Event]) -> None:

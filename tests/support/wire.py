@@ -40,7 +40,7 @@ class Connection:
 
     async def head(self) -> Answer:
         """Read an answer up to its empty line."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             start, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         version, status, _ = start.split(" ", 2)
         assert version in {"HTTP/1.0", "HTTP/1.1"}, start
@@ -51,13 +51,13 @@ class Connection:
         """Read a whole answer, whose length is announced."""
         answer = await self.head()
         length = 0 if to_head else int(answer.headers.get("content-length", "0"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             answer.body = await self._reader.readexactly(length)
         return answer
 
     async def chunk(self) -> bytes:
         """Read one chunk of a chunked body; an empty one ends it."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             size = int(await self._reader.readuntil(b"\r\n"), 16)
             return (await self._reader.readexactly(size + 2))[:-2]
 
@@ -72,7 +72,7 @@ class Connection:
 
     async def at_end(self) -> bool:
         """Whether the server closes, with nothing more to say."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             return await self._reader.read(1) == b""
 
     def hang_up(self) -> None:

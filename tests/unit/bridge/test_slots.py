@@ -99,7 +99,7 @@ class Slot:
 
     def all_sent(self) -> list[m.Predict]:
         """The next messages that the worker gets, which came together."""
-        self._peer.settimeout(10)
+        self._peer.settimeout(40)
         reader = FrameReader()
         frames: list[bytes] = []
         while not frames or reader.pending:
@@ -117,7 +117,7 @@ class Slot:
 
     def receive_rest(self) -> bytes:
         """What is left for the worker to read; returns when this end is closed."""
-        self._peer.settimeout(10)
+        self._peer.settimeout(40)
         return self._peer.recv(2**20)
 
     def report(self, *reports: m.Report, serial: int = 1, idle: bool = False) -> None:

@@ -49,7 +49,7 @@ class Captured:
         return "".join(text for _, text in self.heard)
 
     async def until(self, text: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while text not in self.text:
                 self.news.clear()
                 await self.news.wait()

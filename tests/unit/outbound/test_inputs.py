@@ -31,7 +31,7 @@ def signature(**types: TypeSpec) -> Signature:
 
 
 def input_files(*, max_bytes: int = ALL_SMALL, **types: TypeSpec) -> InputFiles:
-    return InputFiles(signature(**types), policy=UrlPolicy(), max_bytes=max_bytes, timeout=5)
+    return InputFiles(signature(**types), policy=UrlPolicy(), max_bytes=max_bytes, timeout=40)
 
 
 def listed(folder: Path) -> list[str]:
@@ -257,7 +257,7 @@ async def test_author_default_that_is_a_url_becomes_a_file(tmp_path: Path) -> No
         InputField("image", PATH, required=False, has_default=True, default=PNG),
         InputField("local", PATH, required=False, has_default=True, default="/models/default.png"),
     )
-    files = InputFiles(Signature(fields, OutputSpec(TEXT)), policy=UrlPolicy(), max_bytes=ALL_SMALL, timeout=5)
+    files = InputFiles(Signature(fields, OutputSpec(TEXT)), policy=UrlPolicy(), max_bytes=ALL_SMALL, timeout=40)
     assert files.needed({})
     assert files.check({}) == ()
     fetched = await files.fetch({}, lambda: tmp_path)
@@ -268,7 +268,7 @@ async def test_author_default_that_is_a_url_becomes_a_file(tmp_path: Path) -> No
 async def test_author_default_may_be_a_list_of_urls_and_own_files(tmp_path: Path) -> None:
     default = [PNG, "/models/default.png"]
     fields = (InputField("images", array(PATH), required=False, has_default=True, default=default),)
-    files = InputFiles(Signature(fields, OutputSpec(TEXT)), policy=UrlPolicy(), max_bytes=ALL_SMALL, timeout=5)
+    files = InputFiles(Signature(fields, OutputSpec(TEXT)), policy=UrlPolicy(), max_bytes=ALL_SMALL, timeout=40)
     for _ in range(2):
         first, second = (await files.fetch({}, lambda: tmp_path))["images"]
         assert (content(first), second) == (b"\x89PNG", "/models/default.png")

@@ -39,7 +39,7 @@ async def sender() -> AsyncIterator[WebhookSender]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while not condition():  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.001)
 
@@ -159,7 +159,7 @@ async def test_end_of_pauses_before_the_first_webhook(receiver: Receiver) -> Non
     sender = WebhookSender(HERE, user_agent="x", retries=Retries(first_pause=3600, longest_pause=3600))
     sender.end_pauses()
     receiver.script.append(answers(503))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         assert await sender.deliver(Webhook(receiver.url()), b"{}") is None
     await sender.close()
 

@@ -29,7 +29,7 @@ from geartrain.transport.wire.exchange import (
     Responder,
 )
 
-LIMIT = 5.0  # seconds
+LIMIT = 40.0  # seconds
 DISCONNECT = {"type": "http.disconnect"}
 TOO_LARGE = Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, (b"too large",))
 

@@ -299,7 +299,7 @@ async def test_process_ends_with_its_server(monkeypatch: pytest.MonkeyPatch) -> 
         assert child is not None
         assert channel is not None
         channel.close()
-        assert child.wait(timeout=10) == 0
+        assert child.wait(timeout=40) == 0
     finally:
         bodies.close()
 

@@ -140,7 +140,7 @@ def worker_of(deployment: Deployment) -> FakeWorker:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(40):
         while not condition():  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
 

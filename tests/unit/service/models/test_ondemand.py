@@ -28,7 +28,7 @@ from geartrain.service.models.trainings import Trainings
 from tests.support.deployments import FakeOutbound, unspawned
 from tests.support.fakes import FakeWorker
 
-LIMIT = 10.0  # seconds
+LIMIT = 40.0  # seconds
 Print = Callable[[LogSource, str], None]
 
 

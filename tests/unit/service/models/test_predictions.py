@@ -166,7 +166,7 @@ async def test_everybody_who_waits_for_the_end_hears_of_it() -> None:
     third = asyncio.ensure_future(executions.drain(None))
     await asyncio.sleep(0)
     worker.calls[1].answer()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(40):
         assert list(await asyncio.gather(first, second, third)) == [True, True, True]
     assert await executions.drain(None)
 
@@ -181,7 +181,7 @@ async def test_time_limit_of_one_takes_nothing_from_the_other() -> None:
     await asyncio.wait({leaving})
     assert not patient.done()
     worker.calls[0].answer()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(40):
         assert await patient
     ask(deployment)
     assert not await executions.drain(0)
@@ -220,7 +220,7 @@ async def test_deployment_that_closes_waits_for_what_runs() -> None:
         assert not closing[1].done()
         worker_of(deployment).calls[index].answer()
         await asyncio.sleep(0)
-    await asyncio.wait_for(closing[1], 5)
+    await asyncio.wait_for(closing[1], 40)
     assert (running.status, waiting.status) == (Status.SUCCEEDED, Status.SUCCEEDED)
 
 
@@ -229,11 +229,11 @@ async def test_deployment_that_closes_cancels_what_outlasts_its_grace() -> None:
     prediction = ask(deployment)
     call = worker_of(deployment).calls[0]
     closing = asyncio.ensure_future(deployment.close(0))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(40):
         while not call.was_canceled:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
     assert not closing.done()  # its run has a moment to end
     call.cancel()
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, 40)
     assert prediction.status is Status.CANCELED
     await close(deployment)  # once more does no harm

@@ -76,7 +76,7 @@ class House:
     async def loaded(self, name: str) -> None:
         loads = self.catalogue.entry(name).loading.tasks
         if loads:
-            await asyncio.wait_for(asyncio.wait(loads), 10)
+            await asyncio.wait_for(asyncio.wait(loads), 40)
 
     def state(self, name: str) -> VersionState:
         return self.catalogue.entry(name).versions["1"].state
@@ -129,7 +129,7 @@ async def test_a_request_loads_a_model_and_what_comes_meanwhile_waits(houses: Ma
     assert house.state("a") is VersionState.WAKING
     assert house.catalogue.readiness.is_ready, "a model that wakes does not make the server unready"
     house.runners["a"].go.set()
-    answers = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 10)
+    answers = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 40)
     assert b"1" in answers
     assert house.runners["a"].setups == 1
     assert house.resting() == ["b"]
@@ -244,7 +244,7 @@ async def test_a_model_that_works_is_not_unloaded_for_another(houses: Make) -> N
     assert (house.state("a"), house.state("b")) == (VersionState.READY, VersionState.RESTING)
     house.runners["a"].gate.set()
     await working
-    assert await asyncio.wait_for(asking, 20) == b"2"
+    assert await asyncio.wait_for(asking, 40) == b"2"
     assert house.resting() == ["a"]
 
 
@@ -259,7 +259,7 @@ async def test_a_model_that_is_too_large_by_itself_stays(houses: Make, caplog: p
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while not condition():  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
 

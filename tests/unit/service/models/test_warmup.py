@@ -70,7 +70,7 @@ class Team:
     async def failure(self) -> ModelSetupError:
         """Start, and return why that fails."""
         with pytest.raises(ModelSetupError) as caught:
-            await asyncio.wait_for(self.deployment.start(), 10)
+            await asyncio.wait_for(self.deployment.start(), 40)
         return caught.value
 
 
@@ -87,7 +87,7 @@ async def test_each_replica_runs_the_examples_before_it_is_ready(closing: list[D
     first, second = Runner(), Runner()
     team = Team(first, second, inputs=(b'{"text":"a"}', b'{"text":"b"}'), replicas=2)
     closing.append(team.deployment)
-    await asyncio.wait_for(team.deployment.start(), 10)
+    await asyncio.wait_for(team.deployment.start(), 40)
     assert first.seen == second.seen == ["a", "b"]
     assert team.deployment.workers.health is Health.READY
     assert team.deployment.workers.setup.logs.count("ran a") == 2
@@ -98,9 +98,9 @@ async def test_a_worker_that_follows_a_crashed_one_is_warmed_up_too(closing: lis
     first, second = Runner(), Runner()
     team = Team(first, second, inputs=(b'{"text":"a"}',), restarts=True)
     closing.append(team.deployment)
-    await asyncio.wait_for(team.deployment.start(), 10)
+    await asyncio.wait_for(team.deployment.start(), 40)
     team.workers[0].kill("boom")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while team.deployment.workers.health is not Health.READY or len(team.workers) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert second.seen == ["a"]
@@ -110,7 +110,7 @@ async def test_batched_models_are_warmed_up(closing: list[Deployment]) -> None:
     runner = Batched()
     team = Team(runner, inputs=(b'{"text":"a"}',))
     closing.append(team.deployment)
-    await asyncio.wait_for(team.deployment.start(), 10)
+    await asyncio.wait_for(team.deployment.start(), 40)
     assert runner.seen == [["a"]]
 
 

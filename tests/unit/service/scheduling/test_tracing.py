@@ -58,14 +58,14 @@ class Bench:
 
     async def call(self, number: int) -> HandCall:
         """Wait for a call."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while len(self.calls) <= number:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0)
         return self.calls[number]
 
     async def spans(self, prediction: Prediction) -> dict[str, Span]:
         """The spans of the trace of a prediction, when it is over."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             await completion(prediction)
             await asyncio.sleep(0)  # they are made in the turn after
             await asyncio.sleep(0)

@@ -280,7 +280,7 @@ async def test_unknown_key_is_looked_for_once_a_minute() -> None:
     issuer = Issuer(jwks(public(EC, "e")))
     issuer.keys.start()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             await issuer.fetched.wait()
             issuer.fetched.clear()
             for _ in range(5):

@@ -412,7 +412,7 @@ class Stuck:
 
 def outbound(workspace: Workspace, of: Signature) -> FakeOutbound:
     return FakeOutbound(
-        input_files=lambda: InputFiles(of, policy=UrlPolicy(), max_bytes=MANY, timeout=5),
+        input_files=lambda: InputFiles(of, policy=UrlPolicy(), max_bytes=MANY, timeout=40),
         new_folder=workspace.folder,
         new_attachments=lambda: AttachmentStore(workspace.folder(), MANY),
     )

@@ -126,7 +126,7 @@ async def test_a_client_is_accepted(listener: socket.socket) -> None:
     connections = Connections(Line().context)
     acceptor = Acceptor(listener, connections)
     reader, writer = await asyncio.open_connection(*listener.getsockname())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         writer.write(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
         assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
         assert len(list(connections)) == 1
@@ -141,7 +141,7 @@ async def test_a_client_for_whom_there_is_no_place_is_closed(listener: socket.so
         connections.expect("a")
     acceptor = Acceptor(listener, connections)
     reader, writer = await asyncio.open_connection(*listener.getsockname())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         assert await reader.read() == b""
     writer.close()
     acceptor.close()

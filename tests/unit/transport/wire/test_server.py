@@ -173,7 +173,7 @@ async def test_heads_are_forgotten(served: Served) -> None:
 
 
 async def test_the_limit_of_one_client_holds_for_a_crowd() -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         served = Served(WireLimits(max_connections_per_client=3))
         clients = await asyncio.gather(*(served.connect() for _ in range(10)))
         for _, writer in clients:

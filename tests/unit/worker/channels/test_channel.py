@@ -19,7 +19,7 @@ class Ends:
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
-        self.theirs.settimeout(10)
+        self.theirs.settimeout(40)
         self.channel = Channel(ours)
         self._reader = FrameReader()
         self.messages = 0  # that have been read
