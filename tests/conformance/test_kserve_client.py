@@ -26,7 +26,7 @@ def test_o1_o5_o6_both_clients(server_process: Callable[..., ServerProcess], tmp
     given = modes.current().credentials
     secrets = () if given is None else (str(given.authority), given.key)
     command = [sys.executable, "-W", "ignore", str(CLIENT), url, address, "double", *secrets]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     answer = {"id": "42", "model": "double", "name": "output", "values": [3.0, -4.0, 0.5]}
     assert json.loads(done.stdout.splitlines()[-1]) == {

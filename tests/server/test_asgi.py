@@ -73,7 +73,7 @@ async def url(request: pytest.FixtureRequest, models: Path) -> AsyncIterator[str
 
 @pytest.fixture
 async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         yield client
 
 
@@ -178,7 +178,7 @@ async def test_predictions_of_a_store_outlive_the_application(models: Path, tmp_
     app.mount("/ml", served)
     answers = []
     for _ in range(2):
-        async with hosts.hosted("uvicorn", app) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+        async with hosts.hosted("uvicorn", app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
             answers.append(await client.put("/ml/models/hello/predictions/a", json={"input": {"name": "Ada"}}))
             listed = await client.get("/ml/models/hello/predictions")
             assert [entry["id"] for entry in listed.json()["results"]] == ["a"]
@@ -193,7 +193,7 @@ async def test_example_serves_its_model_and_its_own_route(name: str) -> None:
     assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
-    async with hosts.hosted(name, example.app) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with hosts.hosted(name, example.app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         assert (await client.get("/greetings/Ada")).json() == {"greeting": "Good day, Ada."}
         response = await client.post("/ml/predictions", json={"input": {"name": "Ada"}})
         assert response.json()["output"] == "Hello, Ada!"

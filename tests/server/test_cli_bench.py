@@ -24,8 +24,6 @@ from tests.support.certificates import make_party
 from tests.support.servers import PATIENCE
 from tests.support.terminal import on_terminal
 
-pytestmark = pytest.mark.timeout(240)  # many processes: on a machine that is busy they take long
-
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 QUICK: Final = ("--warmup", "0", "--results", "-")
 

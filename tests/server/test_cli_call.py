@@ -18,8 +18,6 @@ from geartrain.testing.server import Server
 from tests.support.servers import PATIENCE
 from tests.support.terminal import on_terminal
 
-pytestmark = pytest.mark.timeout(240)  # many processes: on a machine that is busy they take long
-
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 
 

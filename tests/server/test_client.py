@@ -37,8 +37,6 @@ from tests.support.cutting_proxy import cutting_proxy
 from tests.support.receiver import receiving
 from tests.support.servers import PATIENCE, write_model
 
-pytestmark = pytest.mark.timeout(240)  # servers, mypy, a thousand calls: on a machine that is busy they take long
-
 MODELS: Final = {
     "counter": """
         import time

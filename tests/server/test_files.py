@@ -409,7 +409,7 @@ class Process:
     def __init__(self, process: ServerProcess, url: str) -> None:
         self.pid = process.popen.pid
         parts = urlsplit(url)
-        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
 
     def close(self) -> None:
         self._connection.close()

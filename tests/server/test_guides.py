@@ -14,8 +14,6 @@ from geartrain.testing import serve
 from tests.support.servers import PATIENCE
 from tools import guides
 
-pytestmark = pytest.mark.timeout(240)  # as in test_testing.py
-
 
 def asked(url: str, guide: str, heading: str = "After") -> None:
     shown = guides.requests(guide, heading)

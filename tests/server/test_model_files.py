@@ -70,7 +70,7 @@ class Served:
             "0",
             env={"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])},
         )
-        self.client = httpx.Client(base_url=self.process.wait_for("listening")["url"], timeout=30)
+        self.client = httpx.Client(base_url=self.process.wait_for("listening")["url"], timeout=60)
         seen: list[str] = []
         while not {"code", "digits", "linear", "cut", "plan", "grpc"} <= set(seen):
             line = self.process.wait_for_one("ready", "setup-failed", "listening-grpc")

@@ -41,7 +41,7 @@ class Zoo:
         self.root = root
         self.process = ServerProcess(str(root), *arguments)
         self.url = self.process.wait_for("listening")["url"]
-        self.client = httpx.Client(base_url=self.url, timeout=30)
+        self.client = httpx.Client(base_url=self.url, timeout=60)
 
     def wait(self, *stages: str) -> list[dict[str, Any]]:
         """Wait for all of these, in whatever order they come."""
@@ -231,7 +231,7 @@ async def test_a_hundred_reloads_under_load_lose_no_request(zoo: Zoo) -> None:
     statuses: Counter[int] = Counter()
     is_over = False
 
-    async with httpx.AsyncClient(base_url=zoo.url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=zoo.url, timeout=60) as client:
 
         async def load(name: str) -> None:
             while not is_over:
@@ -325,7 +325,7 @@ async def test_a_replica_that_is_killed_fails_only_its_own(start: Callable[..., 
     (tmp_path / "model" / "geartrain.yaml").write_text("replicas: 2\nslots: 1\n")
     zoo = start(tmp_path / "model", "--queue", "100", "--restart", "on-crash")
     zoo.wait("ready")
-    async with httpx.AsyncClient(base_url=zoo.url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=zoo.url, timeout=60) as client:
 
         async def ask(seconds: float) -> dict[str, Any]:
             response = await client.post("/predictions", json={"input": {"seconds": seconds}})

@@ -55,7 +55,7 @@ def infer(client: Any, package: Any, rows: np.ndarray) -> Any:
 def test_every_protocol_gives_the_librarys_answer_to_the_last_bit(urls: tuple[str, str], count: int) -> None:
     rows = ROWS[:count]
     label, probabilities = directly(rows)
-    answer = httpx.post(f"{urls[0]}/predictions", json={"input": {"pixels": rows.tolist()}}, timeout=30).json()
+    answer = httpx.post(f"{urls[0]}/predictions", json={"input": {"pixels": rows.tolist()}}, timeout=60).json()
     assert answer["status"] == "succeeded", answer
     assert answer["output"]["label"] == label.tolist()
     assert answer["output"]["probabilities"] == probabilities.tolist()
@@ -82,7 +82,7 @@ def test_what_is_shown_is_what_it_answers(urls: tuple[str, str]) -> None:
     shown = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", README, re.DOTALL)]
     headers = {"Content-Type": "application/json"}
     for path, body, expected in zip(("/predictions", "/v2/models/digits/infer"), asked, shown, strict=True):
-        answer = httpx.post(f"{urls[0]}{path}", content=body, headers=headers, timeout=30).json()
+        answer = httpx.post(f"{urls[0]}{path}", content=body, headers=headers, timeout=60).json()
         assert rounded({key: answer.get(key) for key in expected}) == rounded(expected)
     metadata = httpx.get(f"{urls[0]}/v2/models/digits").json()
     assert json.dumps(metadata, separators=(",", ":")) in PAGE
@@ -114,7 +114,7 @@ def test_wrong_files_beside_good_ones(server_process: Start, tmp_path: Path) -> 
     assert said["foreign"] == "model.onnx: this is a pickle of Python; an ONNX model is expected"
     assert "there is no parameter `threads` of the backend 'onnx'; " in said["unset"]
     body = {"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 64], "data": ROWS[0].tolist()}]}
-    answer = httpx.post(f"{url}/v2/models/good/infer", json=body, timeout=30).json()
+    answer = httpx.post(f"{url}/v2/models/good/infer", json=body, timeout=60).json()
     assert answer["outputs"][0]["data"] == directly(ROWS[:1])[0].tolist()
 
 

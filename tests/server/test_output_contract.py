@@ -80,7 +80,7 @@ def test_c10_a_model_for_cog_goes_on_with_one_warning(
     process = server_process(str(write_model(tmp_path / "model", COGS)))
     url = process.wait_for("listening")["url"]
     process.wait_for("ready")
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=60) as client:
         for code, output in (("5", 5), ("'x'", "x"), ("'private'", "private"), ("None", None), ("0.5", 0.5)):
             body = client.post("/predictions", json={"input": {"code": code}}).json()
             assert (body["status"], body.get("output")) == ("succeeded", output)

@@ -127,7 +127,6 @@ def mounted() -> Iterator[Path]:
         yield root
 
 
-@pytest.mark.timeout(150)  # KServe's package takes many seconds to import on a busy machine
 def test_kserves_clients_with_models_of_another_user(server_process: Start, mounted: Path) -> None:
     models, temporary = mounted / "mnt" / "models", str(mounted / "tmp")
     options = ("--model-name", "double", "--health-body", "--grpc-port", "0", "--drain-delay", "5s")

@@ -56,7 +56,7 @@ def test_script_finds_no_fault() -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

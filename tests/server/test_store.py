@@ -390,7 +390,6 @@ async def test_an_end_waits_for_the_store(servers: Servers, monkeypatch: pytest.
 # processes
 
 
-@pytest.mark.timeout(240)  # it starts four servers
 def test_what_is_killed_loses_nothing(tmp_path: Path, url: str) -> None:
     if modes.current().is_hosted:
         pytest.skip("a process of its own has its own wire")

@@ -20,8 +20,6 @@ from tests.support.servers import write_model
 from tests.support.terminal import on_terminal
 from tests.support.upper import Upper
 
-pytestmark = pytest.mark.timeout(240)  # processes that start others: on a machine that is busy they take long
-
 ROOT: Final = Path(__file__).parents[2]
 # For each template: inputs for `geartrain run`, and what it prints.
 TEMPLATES: Final = {

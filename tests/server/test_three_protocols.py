@@ -32,7 +32,7 @@ class Asked:
         self.grpc = first.get("url") or second["url"]
 
     def cog(self, values: dict[str, Any]) -> Any:
-        answer = httpx.post(f"{self.url}/predictions", json={"input": values}, timeout=30).json()
+        answer = httpx.post(f"{self.url}/predictions", json={"input": values}, timeout=60).json()
         assert answer["status"] == "succeeded", answer
         return answer["output"]
 
@@ -61,7 +61,7 @@ def test_digits(server_process: Start) -> None:
             result = ask("image", [form])
             assert result.as_numpy("digit").tolist() == [3]
             assert result.as_numpy("probabilities").tolist() == expected["probabilities"]
-    text = httpx.post(f"{asked.url}/v2/models/digits/generate", json={"image": url}, timeout=30)
+    text = httpx.post(f"{asked.url}/v2/models/digits/generate", json={"image": url}, timeout=60)
     assert (text.status_code, text.json()["digit"]) == (200, 3)
 
 
@@ -89,10 +89,10 @@ def test_slow_counter(server_process: Start) -> None:
             {"name": "pause", "datatype": "FP64", "shape": [1], "data": [0]},
         ]
     }
-    answer = httpx.post(f"{asked.url}/v2/models/slow_counter/infer", json=body, timeout=30).json()
+    answer = httpx.post(f"{asked.url}/v2/models/slow_counter/infer", json=body, timeout=60).json()
     assert answer["outputs"] == [{"name": "output", "datatype": "INT64", "shape": [3], "data": expected}]
     with httpx.stream(
-        "POST", f"{asked.url}/v2/models/slow_counter/generate_stream", json={"up_to": 3, "pause": 0}, timeout=30
+        "POST", f"{asked.url}/v2/models/slow_counter/generate_stream", json={"up_to": 3, "pause": 0}, timeout=60
     ) as stream:
         events = [json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line]
     assert [event["output"] for event in events] == expected

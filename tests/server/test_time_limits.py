@@ -75,7 +75,7 @@ class Live:
 
     def __init__(self, process: ServerProcess) -> None:
         self.process = process
-        self.http = httpx.AsyncClient(base_url=process.wait_for("listening")["url"], timeout=30)
+        self.http = httpx.AsyncClient(base_url=process.wait_for("listening")["url"], timeout=60)
         self._channel: grpc.aio.Channel | None = None
 
     async def start(self) -> None:

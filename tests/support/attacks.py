@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tests.support.servers import LiveServer
 from tests.support.wire import Answer
 
-TIMEOUT = 20.0  # seconds
+TIMEOUT = 40.0  # seconds
 STREAMING = """
     import os, asyncio
     from collections.abc import AsyncIterator

@@ -7,7 +7,7 @@ import httpx
 from tests.support import modes
 
 
-def asyncio_client(url: str, timeout: float = 30) -> httpx.AsyncClient:
+def asyncio_client(url: str, timeout: float = 60) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, timeout=timeout, **modes.current().client_options)
 
 

@@ -120,7 +120,7 @@ class Server:
 
     def connect(self) -> HTTPConnection:
         """A connection of one's own, closed at the end."""
-        self._connections.append(HTTPConnection(*self._address, timeout=20))
+        self._connections.append(HTTPConnection(*self._address, timeout=60))
         return self._connections[-1]
 
     def ask(self, path: str, values: dict[str, Any] | None = None, **headers: str) -> HTTPConnection:

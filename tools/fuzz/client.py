@@ -12,7 +12,7 @@ import msgspec
 
 from tools.fuzz.mixes import Mix, judge
 
-_TIMEOUT: Final = 10.0  # seconds
+_TIMEOUT: Final = 40.0  # seconds
 _CONTINUE: Final = 100
 _ALL: Final = 1_000_000
 _REFUSALS: Final = frozenset({400, 408, 413, 414, 417, 431, 501, 505})

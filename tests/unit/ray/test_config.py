@@ -103,10 +103,10 @@ def test_the_command_prints_without_ray() -> None:
     program = "import sys; from geartrain.cli.main import main; sys.modules['ray'] = None; main()"
     command = [sys.executable, "-c", program, "deploy", "ray", "examples", "--option", "access_log=off", "--dry-run"]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3], timeout=60
+        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3], timeout=200
     )
     [application] = yaml.safe_load(done.stdout)["applications"]
     assert application["args"] == {"models": str(Path(__file__).parents[3] / "examples"), "access_log": "off"}
-    done = subprocess.run([*command[:-1]], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([*command[:-1]], capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 1
     assert "pip install 'geartrain[ray]'" in done.stderr
