@@ -122,7 +122,7 @@ async def test_success(server: LiveServer) -> None:
     assert created <= started <= completed
     predict_time = body["metrics"]["predict_time"]
     assert isinstance(predict_time, float)
-    assert 0 < predict_time < 5
+    assert 0 < predict_time < 60
     assert body == {
         "completed_at": body["completed_at"],
         "created_at": body["created_at"],

@@ -629,14 +629,14 @@ async def test_cancel_that_is_not_heeded_ends_with_the_worker(bench: OpenBench) 
 
 
 async def test_cancel_that_is_heeded_in_time_costs_no_worker(bench: OpenBench) -> None:
-    async with bench(limits=Limits(cancel_grace=1.0)) as b:
+    async with bench(limits=Limits(cancel_grace=2.0)) as b:
         for _ in range(3):
             prediction = b.create(["say", "running\n"], ["for ever"])
             await b.said(prediction, "running")
             b.predictions.cancel(prediction.id)
             assert (await b.ended(prediction)).status is Status.CANCELED
             await b.idle(1)
-        await asyncio.sleep(1.1)  # past the grace of all of them: nothing must happen
+        await asyncio.sleep(2.1)  # past the grace of all of them: nothing must happen
         assert (await b.done(["give", 1])).output == b"[1]"
 
 

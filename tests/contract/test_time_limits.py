@@ -20,11 +20,11 @@ def end_of(prediction: Prediction) -> tuple[Status, str | None, Code | None]:
 
 
 async def test_a_run_is_stopped_in_the_model_and_the_next_one_begins(bench: OpenBench) -> None:
-    async with bench(limits=SHORT) as b:
+    async with bench(limits=Limits(run_timeout=1.0, queue=4)) as b:
         prediction = b.create(["give", 1], ["say", "running\n"], ["for ever"], ["say", "never"])
         waiting = b.create(["give", 2])
         await b.ended(prediction)
-        assert end_of(prediction) == TIMED_OUT
+        assert end_of(prediction) == (Status.FAILED, "timed out after 1 s", Code.TIMED_OUT)
         assert (prediction.chunks, prediction.logs) == ([b"1"], "running\n")
         assert (await b.ended(waiting)).output == b"[2]"
         await b.idle(1)
@@ -32,8 +32,9 @@ async def test_a_run_is_stopped_in_the_model_and_the_next_one_begins(bench: Open
 
 @pytest.mark.parametrize("step", ["swallow", "raise instead"])
 async def test_a_model_that_does_not_heed_the_end_of_its_time(bench: OpenBench, step: str) -> None:
-    async with bench(limits=SHORT) as b:
-        assert end_of(await b.done([step, "", "running\n"], ["give", "too late"])) == TIMED_OUT
+    async with bench(limits=Limits(queue=4)) as b:
+        prediction = b.create([step, "", "running\n"], ["give", "too late"], schedule=SchedulePolicy(0.2))
+        assert end_of(await b.ended(prediction)) == TIMED_OUT
         await b.idle(1)
         assert (await b.done(["give", 1])).output == b"[1]"
 
@@ -62,10 +63,10 @@ async def test_who_waits_ends_with_its_time_and_never_runs(bench: OpenBench) -> 
 async def test_the_time_of_a_request_goes_on_in_its_run(bench: OpenBench) -> None:
     async with bench(limits=Limits(queue=4)) as b:
         running = b.create(["say", "running\n"], ["wait", b.gate()])
-        second = b.create(["for ever"], schedule=SchedulePolicy(1.0))
+        second = b.create(["for ever"], schedule=SchedulePolicy(2.0))
         await b.said(running, "running")
         b.gates["gate"].open()
-        assert end_of(await b.ended(second)) == (Status.FAILED, "timed out after 1 s", Code.TIMED_OUT)
+        assert end_of(await b.ended(second)) == (Status.FAILED, "timed out after 2 s", Code.TIMED_OUT)
         assert second.started_at is not None
         await b.idle(1)
 

@@ -66,12 +66,12 @@ TRAIN = """
         time.sleep(seconds)
         return "trained"
 """
-LIMIT = "0.5"
-TIMED_OUT = "timed out after 0.5 s"
+LIMIT = "1.5"  # seconds: a busy machine begins a run, or does one that takes no time, in less
+TIMED_OUT = "timed out after 1.5 s"
 
 
 class Live:
-    """A server with a limit of half a second, and clients of it."""
+    """A server with a limit of a second and a half, and clients of it."""
 
     def __init__(self, process: ServerProcess) -> None:
         self.process = process
@@ -228,7 +228,7 @@ async def test_requests_of_a_grpc_stream_have_their_own_limits(live: Live) -> No
 
 async def test_a_model_may_have_its_own_limit(live: Live) -> None:
     """`patient` may run as long as it likes."""
-    assert (await live.predict("patient", seconds=0.75))["status"] == "succeeded"
+    assert (await live.predict("patient", seconds=1.75))["status"] == "succeeded"
 
 
 async def test_who_waits_too_long_never_runs(live: Live, tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ async def test_who_waits_too_long_never_runs(live: Live, tmp_path: Path) -> None
 
 
 async def test_in_a_batch_only_one_ends(live: Live) -> None:
-    first = asyncio.ensure_future(live.infer("gathering", 1.0))
+    first = asyncio.ensure_future(live.infer("gathering", 2.0))
     await live.busy("gathering")
-    short, long = await asyncio.gather(live.infer("gathering", 2.0, timeout_s=1.9), live.infer("gathering", 0.0))
+    short, long = await asyncio.gather(live.infer("gathering", 2.0, timeout_s=3.5), live.infer("gathering", 0.0))
     assert (await first).status_code == HTTPStatus.OK
     assert (short.status_code, long.status_code) == (504, 200)
     assert long.json()["outputs"][0]["data"] == [2], "they have shared a call"
