@@ -81,6 +81,7 @@ class Bench:
             record=self.record,
             settings=DeploymentSettings(replicas=replicas, restarts=restarts, limits=limits),
             outbound=FakeOutbound(input_files=lambda: self.files, new_folder=lambda: self.files),
+            clock=lambda: 1.0,  # by which no run takes long: behind those that do nothing is prefetched
         )
         self.scheduler = self.deployment.scheduler
         self.predictions = self.deployment.predictions
