@@ -23,7 +23,7 @@ import pytest
 
 from tests.support.pages import ROOT
 
-PATIENCE: Final = 60.0  # seconds for a command, or for a server to become ready
+PATIENCE: Final = 120.0  # seconds for a command, or for a server to become ready
 _SERVER: Final = re.compile(r"^(?:\w+=\S+ )*geartrain (serve|dev)\b")
 _ADDRESS: Final = re.compile(r"(localhost|127\.0\.0\.1):(\d{4,5})\b")
 _HOME: Final = "/home/ada"
