@@ -15,6 +15,8 @@ PARALLEL := -n auto --dist loadfile
 CONFORMANCE := tests/conformance
 ASGI_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_*.py sse*.py open_inference_rest.py trainings.py webhooks.py)
 HTTP2_TESTS := $(addprefix $(CONFORMANCE)/test_http2_,protocol.py requests.py)
+# Those of predictions that a store knows; the rest of the tests of Cog's API never ask for one by its id.
+STORED_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_predictions.py cog_cancel.py cog_routes.py sse_readers.py)
 SECURED_TESTS := $(ASGI_TESTS) $(addprefix $(CONFORMANCE)/test_,open_inference_grpc.py kserve_client.py) $(HTTP2_TESTS)
 RUNTIME := $(VENV)/.stamp-runtime
 TOOLS := $(VENV)/.stamp-tools
@@ -39,10 +41,11 @@ serve: $(RUNTIME) ## serve examples/digits on http://127.0.0.1:5000 (PORT=… fo
 test: lint types suite ## everything that has to hold before a change lands
 
 .PHONY: suite
-suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with TLS and keys too, and inside uvicorn
+suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with TLS and keys, inside uvicorn, and with a store too
 	@$(BIN)/python -m pytest $(PARALLEL)
 	@$(BIN)/python -m pytest $(PARALLEL) $(SECURED_TESTS) --wire secured
 	@$(BIN)/python -m pytest $(PARALLEL) $(ASGI_TESTS) --wire asgi
+	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored
 
 .PHONY: test-ray
 test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for them: a minute, and 1.5 GB of memory

@@ -417,6 +417,7 @@ async def test_put_beside_a_sync_prediction_answers_at_once(server: LiveServer) 
     assert (await first).json()["status"] == "succeeded"
 
 
+@pytest.mark.without_store(reason="an id is of one prediction for as long as the store knows it")
 async def test_put_on_a_finished_id_runs_again(server: LiveServer) -> None:
     for n in (1, 2):
         response = await server.client.put("/predictions/again", json={"input": {"n": n}})
@@ -438,6 +439,7 @@ async def test_concurrent_puts_make_one_prediction(concurrent: LiveServer) -> No
     assert await pending.pop() == 200
 
 
+@pytest.mark.without_store(reason="an id is of one prediction for as long as the store knows it")
 async def test_d14_one_id_is_one_live_prediction(concurrent: LiveServer) -> None:
     """With a free slot, a second POST of a running id must not hide the first prediction."""
     await concurrent.start({"gate": "g14"}, id="d14")

@@ -56,7 +56,9 @@ async def server(serve_shared: Serve) -> AsyncIterator[LiveServer]:
         ("/openapi.json", {"GET", "HEAD"}),
         ("/docs", {"GET", "HEAD"}),
         pytest.param("/shutdown", {"POST"}, marks=pytest.mark.own_wire(reason="a host ends by itself")),
-        ("/predictions", {"POST"}),
+        pytest.param(
+            "/predictions", {"POST"}, marks=pytest.mark.without_store(reason="GET lists what the store knows")
+        ),
         ("/predictions/x", {"GET", "HEAD", "PUT"}),  # GET is ours: see test_kept.py
         ("/predictions/x/cancel", {"POST"}),
     ],
@@ -260,6 +262,7 @@ async def test_discovery_document(server: LiveServer) -> None:
     }
 
 
+@pytest.mark.without_store(reason="it tells how the store is, too")
 async def test_health_when_ready(server: LiveServer) -> None:
     health = await server.health()
     assert list(health) == ["status", "setup", "version"]

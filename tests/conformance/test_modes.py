@@ -1,4 +1,4 @@
-"""The mode of a run is the one that was asked for: `pytest --wire own|secured|asgi`."""
+"""The mode of a run is the one that was asked for: `pytest --wire own|secured|asgi|stored`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import modes
 from tests.support.servers import Serve, ServerProcess, write_model
 
 MODEL = "def run(text: str = 'x') -> str:\n    return text\n"
-STRANGERS = {"own": 200, "secured": 401, "asgi": 200}  # what a client without a key is told
+STRANGERS = {"own": 200, "secured": 401, "asgi": 200, "stored": 200}  # what a client without a key is told
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from geartrain.domain.predictions.lifecycle import Status
 from geartrain.service.models.deployment import Limits
 from geartrain.transport.cog.api import CogOptions
 from tests.support.clients import asyncio_client
+from tests.support.cluster import ready
 from tests.support.gates import Gates
 from tests.support.servers import LiveServer, Serve, ServerProcess, eventually, write_model
 from tests.support.sse import (
@@ -496,8 +497,7 @@ async def test_sigterm_lets_a_stream_end(
     tmp_path: Path, server_process: Callable[..., ServerProcess], gates: Gates
 ) -> None:
     process = server_process(str(write_model(tmp_path, SYNC)))
-    url = process.wait_for("listening")["url"]
-    process.wait_for("ready")
+    url = ready(process)
     async with connection(url) as wire:
         opened = await ask(wire, {"script": [["yield", 0], wait(gates), ["yield", 1]]})
         await opened.until("output")
@@ -522,8 +522,7 @@ async def test_sigterm_cancels_what_has_not_ended_within_the_grace(
     tmp_path: Path, server_process: Callable[..., ServerProcess], gates: Gates
 ) -> None:
     process = server_process(str(write_model(tmp_path, ASYNC)), "--shutdown-grace", "0.2")
-    url = process.wait_for("listening")["url"]
-    process.wait_for("ready")
+    url = ready(process)
     body = json.dumps({"input": {"script": [["yield", 0], wait(gates)]}}).encode()
     async with connection(url) as wire, connection(url) as other:
         plain = asyncio.ensure_future(other.post("/predictions", body, "content-type: application/json"))
@@ -540,8 +539,7 @@ async def test_sigterm_does_not_wait_for_a_reader_that_is_stuck(
     tmp_path: Path, server_process: Callable[..., ServerProcess]
 ) -> None:
     process = server_process(str(write_model(tmp_path, SYNC)), "--shutdown-grace", "1")
-    url = process.wait_for("listening")["url"]
-    process.wait_for("ready")
+    url = ready(process)
     stuck = await stuck_reader(url, request({"script": [["many", FLOOD, "x" * 200]]}, put="stuck"))
     async with asyncio_client(url) as client:
         while (await client.get("/predictions/stuck")).json().get("status") != "succeeded":

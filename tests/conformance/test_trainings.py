@@ -272,7 +272,11 @@ async def test_training_that_raises(trainer: Trainer) -> None:
 
 @pytest.mark.parametrize(
     ("path", "methods"),
-    [("/trainings", {"POST"}), ("/trainings/x", {"GET", "HEAD", "PUT"}), ("/trainings/x/cancel", {"POST"})],
+    [
+        pytest.param("/trainings", {"POST"}, marks=pytest.mark.without_store(reason="GET lists what the store knows")),
+        ("/trainings/x", {"GET", "HEAD", "PUT"}),
+        ("/trainings/x/cancel", {"POST"}),
+    ],
 )
 async def test_wrong_method_is_405(server: LiveServer, path: str, methods: set[str]) -> None:
     for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"} - methods:

@@ -1,11 +1,14 @@
-"""How the servers of tests are served, and how their clients come in: `pytest --wire own|secured|asgi`.
+"""How the servers of tests are served, and how their clients come in: `pytest --wire own|secured|asgi|stored`.
 
 Fixtures and clients ask `current()`, so the same tests run in each mode.
 """
 
 from __future__ import annotations
 
+import base64
+import itertools
 import re
+import secrets
 import ssl
 import tempfile
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from geartrain.server.options import StoreOptions
 from geartrain.transport.access.grants import SCOPES
 from geartrain.transport.access.key_file import add_key
 from geartrain.transport.access.keys import Key, digest_of, new_key
@@ -36,6 +40,7 @@ class Own:
     """The server's own connections, plain, and nobody is asked for a key."""
 
     is_hosted = False  # by a server of others, in the test's own process
+    has_store = False  # each server has one of its own
     scheme = "http"
 
     def __init__(self) -> None:
@@ -48,6 +53,10 @@ class Own:
     def access(self, options: AccessOptions) -> AccessOptions:
         """Return who may come in."""
         return options
+
+    def store(self) -> StoreOptions:
+        """Return where one more server keeps its predictions."""
+        return StoreOptions()
 
     def trust(self, url: str) -> ssl.SSLContext | None:
         """Return what a client opens a connection to `url` with."""
@@ -65,6 +74,29 @@ class Hosted(Own):
     """The ASGI application inside uvicorn."""
 
     is_hosted = True
+
+
+class Stored(Own):
+    """The server's own connections, and a store for each server."""
+
+    has_store = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory(prefix="stored-")
+        self._numbers = itertools.count()
+        self._keys = Path(self._folder.name) / "keys"
+        self._keys.write_bytes(base64.b64encode(secrets.token_bytes(32)))
+        self._keys.chmod(0o600)
+
+    def store(self) -> StoreOptions:
+        """Return where one more server keeps its predictions."""
+        url = f"sqlite:///{self._folder.name}/{next(self._numbers)}.db"
+        return StoreOptions(url=url, key_file=self._keys)
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._folder.cleanup()
 
 
 class Secured(Own):
@@ -107,7 +139,7 @@ class Secured(Own):
         self._folder.cleanup()
 
 
-MODES: dict[str, type[Own]] = {"own": Own, "secured": Secured, "asgi": Hosted}
+MODES: dict[str, type[Own]] = {"own": Own, "secured": Secured, "asgi": Hosted, "stored": Stored}
 
 _chosen: list[Own] = [Own()]
 

@@ -24,6 +24,7 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.project.source import find_model
 from geartrain.server import App, ServeOptions, build, listen
 from geartrain.server.http import QUIET, HttpServer, large_bodies, make_handler
+from geartrain.service.durable.history_writer import HistoryWriter
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.predictions import Predictions
@@ -152,6 +153,12 @@ async def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -
             await asyncio.sleep(0.002)
 
 
+def readers(prediction: Prediction) -> int:
+    """Count who reads a prediction, but for the store."""
+    listeners = prediction.log._listeners
+    return sum(not isinstance(getattr(each, "__self__", None), HistoryWriter) for each in listeners)
+
+
 Serve = Callable[..., AbstractAsyncContextManager[LiveServer]]
 
 
@@ -179,7 +186,7 @@ async def serve_folder(
     URLs may lead to receivers on this machine, unless `options` say otherwise.
     """
     access = modes.current().access(options.pop("access", AccessOptions()))
-    options = {"allow_private_urls": True, "access": access, **options}
+    options = {"allow_private_urls": True, "access": access, "store": modes.current().store(), **options}
     found = find_model(str(folder), environ=environ or {}, mode=mode)
     app = build(ServeOptions(source=found, host="127.0.0.1", port=0, **options))
     app.spawn()
@@ -292,6 +299,9 @@ class ServerProcess:
         if modes.current().is_hosted:
             pytest.skip("a process of its own has its own wire")
         grpc = () if "--grpc-port" in arguments else grpc
+        kept = modes.current().store()
+        has_own = "--store" in arguments or not kept.url
+        store = () if has_own else ("--store", kept.url, "--store-key-file", str(kept.key_file))
         self.popen = subprocess.Popen(
             [
                 *under,
@@ -302,6 +312,7 @@ class ServerProcess:
                 *arguments,
                 *grpc,
                 *modes.current().arguments,
+                *store,
                 "--host",
                 "127.0.0.1",
                 "--port",

@@ -25,7 +25,13 @@ from geartrain.service.models.waking import ModelAsleepError
 from geartrain.transport.cog.api import COG, CogOptions, json_answer
 from geartrain.transport.cog.elsewhere import NOT_RUNNING_HERE, Reach, pass_on
 from geartrain.transport.cog.forms import Form
-from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints, PredictionExchange, PredictionWish
+from geartrain.transport.cog.predictions import (
+    FindModel,
+    PredictionEndpoints,
+    PredictionExchange,
+    PredictionWish,
+    shown,
+)
 from geartrain.transport.cog.trainings import TrainingEndpoints, TrainingExchange
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.relay.relay import RelayedAnswer, RelayedRequest
@@ -97,7 +103,7 @@ class _DurableEndpoints(PredictionEndpoints):
         async def show(_request: Request) -> Answer:
             if head.notes.is_relayed:
                 run = await self.known_run(self.key(params))
-                return NOT_RUNNING_HERE if run is None else _shown(run.prediction)
+                return NOT_RUNNING_HERE if run is None else _shown_run(run)
             return await self._look_up(head, params)
 
         return by_task(show, COG, self.max_body)(head, params)
@@ -107,17 +113,17 @@ class _DurableEndpoints(PredictionEndpoints):
             key = self.key(params)
             run = self.durability.runs.get(key)
             if run is not None and run.is_known:
-                return _shown(run.prediction)
+                return _shown_run(run)
             prediction = None if run is not None else predictions.look_up(params["id"])
             if prediction is not None:
-                return _shown(prediction)
+                return shown(prediction, predictions.place_of(prediction.id))
             row = await self.durability.find_row(key)
             if row is None:
                 break
             found = await self.reach.follow(row, RelayedRequest.of(head))
             if isinstance(found, RelayedAnswer):
                 return await found.whole()
-            return _shown(await self.durability.restore(found, history=DEFAULT_CAPACITY))
+            return shown(await self.durability.restore(found, history=DEFAULT_CAPACITY))
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
 
     async def known_run(self, key: Key) -> DurableRun | None:
@@ -322,8 +328,8 @@ class DurableTrainingExchange(_DurableSteps, TrainingExchange):
     __slots__ = ()
 
 
-def _shown(prediction: Prediction) -> Answer:
-    return Answer(_OK, cog.encode_in_parts(prediction))
+def _shown_run(run: DurableRun) -> Answer:
+    return shown(run.prediction, run.execution.place)
 
 
 def _taken(row: Row, noun: str) -> str:

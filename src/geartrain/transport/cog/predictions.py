@@ -107,9 +107,7 @@ class PredictionEndpoints:
         for predictions in self._tables(params):
             prediction = predictions.look_up(params["id"])
             if prediction is not None:
-                place = predictions.place_of(prediction.id)
-                headers = (*JSON, (b"x-queue-position", b"%d" % place)) if place else JSON
-                return Answer(_OK, cog.encode_in_parts(prediction), headers)
+                return shown(prediction, predictions.place_of(prediction.id))
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
 
     def _create_from_form(self, head: Head, wish: PredictionWish) -> Decision:
@@ -265,6 +263,12 @@ class PredictionExchange(RunExchange):
     def forsake(self, prediction: Prediction) -> None:
         """Cancel a prediction that nobody waits for any more."""
         self._predictions.abandon(prediction)
+
+
+def shown(prediction: Prediction, place: int = 0) -> Answer:
+    """Tell how a prediction stands; `place` is its place in the queue, 0 if it does not wait there."""
+    headers = (*JSON, (b"x-queue-position", b"%d" % place)) if place else JSON
+    return Answer(_OK, cog.encode_in_parts(prediction), headers)
 
 
 def _new(
