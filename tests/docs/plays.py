@@ -308,10 +308,11 @@ PLAYS: Final[Mapping[str, Play]] = {
         },
     ),
     "docs/tutorial.md": Play(
-        python={0: "draw.py", 1: "sketch/run.py", 2: "sketch/test_sketch.py", 3: "watch.py"},
+        prepare=client,
+        python={0: "sketch/run.py", 1: "sketch/test_sketch.py", 2: "watch.py"},
         files={("text", 0): "sketch/requirements.txt"},
         before={
-            "geartrain run sketch -i image=@disc.png -i width=24\ndrawing 12 lines\n>": (
+            "geartrain run sketch -i image=@three.png -i width=24\ndrawing 12 lines\n>": (
                 r"sed -i 's/^\( *\)yield line/\1breakpoint()\n&/' sketch/run.py",
             ),
             "geartrain dev sketch": ("sed -i /breakpoint/d sketch/run.py",),

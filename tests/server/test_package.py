@@ -23,6 +23,7 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "src")  # what a build of the wheel reads
 TEMPORARY: Final = ("completed_at", "created_at", "id", "metrics", "started_at")
+ENVIRONMENT: Final = ("python3 -m venv .venv", ". .venv/bin/activate")  # which the clone of a test has already
 PATIENCE: Final = 120.0  # seconds; the installation takes some of them even where nothing else runs
 
 
@@ -112,6 +113,8 @@ def test_commands_of_readme_one_after_another(clone: Clone) -> None:
                 path.write_text(block)
             elif language == "sh":
                 for command in block.splitlines():
+                    if command in ENVIRONMENT:
+                        continue
                     if command.startswith("geartrain serve"):
                         servers.append(clone.serve(command))
                     else:
