@@ -99,6 +99,7 @@ def test_stream_is_shown_as_it_comes(page: Page, workshop: Workshop, picture: Pi
     assert page.text(".markdown strong") == "That is a gear train."
     page.click('.text-output [aria-pressed="true"]')
     assert "**That is a gear train.**" in page.text(".long-text")
+    assert page.all("pre.columns") == []
     assert page.answer()[:3] == ["Once upon a time.", " In", " a"]
 
 
@@ -299,6 +300,7 @@ OUTPUTS = {  # where each is shown, and what is said there
     "table": ("table", "gear 7"),
     "tensor": ("svg.bars", "[4, 64]"),
     "markdown": (".markdown table", "fast"),
+    "drawing": ("pre.columns", ":*%="),
     "json": (".json-tree details", "list of 300"),
     "nothing": (".result-body p", "Nothing"),
 }
@@ -314,6 +316,28 @@ def test_outputs_are_shown_as_what_they_are(page: Page) -> None:
         page.says(".result-head", "Succeeded")
         if what in {"table", "tensor", "markdown", "json"}:
             assert page.faults() == []
+
+
+GROWN = """
+const [parts, done] = arguments;
+const app = document.querySelector("script[type=module]").src;
+import(new URL("outputs/words.js", app)).then(({ growingText }) => {
+  const { element, append } = growingText();
+  document.body.append(element);
+  const shown = element.querySelector("pre");
+  const fonts = parts.map((part) => (append(part), getComputedStyle(shown).fontFamily.includes("mono")));
+  element.remove();
+  done(fonts);
+});
+"""
+
+
+def test_letters_of_a_drawing_have_one_width_as_soon_as_it_is_one(page: Page) -> None:
+    page.open_model("outputs")
+    parts = ["Two wheels:\n", "  .-+-.\n", "  :*", "%=\n", "turn."]
+    assert page.driver.execute_async_script(GROWN, parts) == [False, False, True, True, True]
+    prose = ["Two wheels.  They turn.\n", "  - one\n", "One is small.\n"]
+    assert page.driver.execute_async_script(GROWN, prose) == [False, False, False]
 
 
 def test_pictures_are_shown_side_by_side(page: Page) -> None:

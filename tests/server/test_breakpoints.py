@@ -135,12 +135,12 @@ def test_server_waits_for_a_person_and_lives_on(tmp_path: Path, at_terminal: AtT
     interrupted = Request(url, name="Bob")
     person.sees(PROMPT)
     person.interrupts()
-    assert interrupted.answer()["error"] == "BdbQuit: it was ended in the debugger"
+    assert interrupted.answer()["error"] == "BdbQuit: ended in the debugger"
     quit_ = Request(url, name="Eve")
     person.sees(PROMPT)
     person.types("q")
     answer = quit_.answer()
-    assert answer["error"] == "BdbQuit: it was ended in the debugger"
+    assert answer["error"] == "BdbQuit: ended in the debugger"
     assert "Traceback" not in answer["logs"]
 
     again = Request(url, name="Ada")
@@ -208,7 +208,7 @@ def test_ctrl_c_in_setup_ends_the_command(tmp_path: Path, at_terminal: AtTermina
     person.sees(PROMPT)
     person.interrupts()
     assert person.exit_code() == 1
-    assert "error: setup() failed: BdbQuit: it was ended in the debugger" in person.child.before
+    assert "error: setup() failed: BdbQuit: ended in the debugger" in person.child.before
 
 
 @pytest.mark.parametrize("call", ["breakpoint()", "import pdb; pdb.set_trace()"])

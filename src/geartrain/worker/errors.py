@@ -34,7 +34,7 @@ def describe_error(error: BaseException) -> str:
     text = clip(text)
     name = type(error).__name__
     if _is_quit(error) and not text:
-        text = "it was ended in the debugger"
+        text = "ended in the debugger"
     return f"{name}: {text}" if text else name
 
 

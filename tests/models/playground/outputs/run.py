@@ -33,7 +33,7 @@ class Runner(BaseRunner):
     def run(
         self,
         what: str = Input(
-            choices=["picture", "pictures", "sound", "file", "table", "tensor", "markdown", "json", "nothing"]
+            choices=["picture", "pictures", "sound", "file", "table", "tensor", "markdown", "drawing", "json", "nothing"]
         ),
         folder: str = "",
     ) -> Any:
@@ -55,6 +55,8 @@ class Runner(BaseRunner):
                 return np.random.default_rng(0).normal(size=(4, 64)).astype(np.float32)
             case "markdown":
                 return "# Gears\n\n- small\n- *large*\n\n| teeth | speed |\n|---|---|\n| 8 | fast |\n\n```python\nturn()\n```"
+            case "drawing":
+                return "\n   .-+-.\n   :*%=\n  -++.\n"
             case "json":
                 return {"a": {"b": {"c": {"d": [1, {"e": None}]}}}, "words": ["x"] * 300}
             case _:

@@ -3,6 +3,7 @@
 import { announce, button, h } from "./dom.js";
 import { bytes } from "./format.js";
 
+export const BEGINNING = 2_000; // characters that tell whether a text has columns
 const FIRST = 20_000; // characters that are shown at once: a line of millions makes a browser stand still
 const MORE = 200_000;
 
@@ -28,10 +29,18 @@ export function printed(text) {
     .join("\n");
 }
 
+/** Whether spaces align parts of a text, as in a drawing, a table or code. It needs letters of one width then. */
+export function hasColumns(text) {
+  const beginning = text.slice(0, BEGINNING);
+  const indented = beginning.match(/^(?: {2,}|\t)\S/gm) ?? [];
+  return indented.length > 1 || /\S {3,}\S/.test(beginning);
+}
+
 /** Return an element that shows a text, its beginning first if it is long. `end`: its end instead. */
 export function longText(text, { end = false, kind = "text", label = "Text" } = {}) {
   const shown = h("pre", { class: `long-text ${kind}`, tabindex: "0", "aria-label": label });
   const element = h("div", { class: "text-box" }, shown);
+  shown.classList.toggle("columns", kind === "text" && hasColumns(text));
   if (text.length <= FIRST) {
     shown.textContent = visible(text);
     return element;

@@ -1,7 +1,7 @@
 // A text that a model gives, and the same as Markdown where it looks like it.
 
 import { button, h } from "../lib/dom.js";
-import { copyButton, downloadButton, longText, textSize } from "../lib/text.js";
+import { BEGINNING, copyButton, downloadButton, hasColumns, longText, textSize } from "../lib/text.js";
 import { markdown } from "./markdown.js";
 
 const LONGEST = 200_000; // characters that are read as Markdown
@@ -41,12 +41,17 @@ export function growingText() {
   const shown = h("pre", { class: "long-text growing", "aria-live": "off" });
   const element = h("div", { class: "text-output" }, shown);
   let length = 0;
+  let beginning = "";
   return {
     element,
     append(text) {
       const room = LONGEST - length;
       if (room <= 0) return;
       length += text.length;
+      if (beginning.length < BEGINNING) {
+        beginning += text.slice(0, BEGINNING);
+        shown.classList.toggle("columns", hasColumns(beginning));
+      }
       shown.append(text.slice(0, room));
       if (length >= LONGEST) shown.append("\n… more when it is over");
     },
