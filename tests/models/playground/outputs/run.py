@@ -33,7 +33,18 @@ class Runner(BaseRunner):
     def run(
         self,
         what: str = Input(
-            choices=["picture", "pictures", "sound", "file", "table", "tensor", "markdown", "drawing", "json", "nothing"]
+            choices=[
+                "picture",
+                "pictures",
+                "sound",
+                "file",
+                "table",
+                "tensor",
+                "markdown",
+                "drawing",
+                "json",
+                "nothing",
+            ]
         ),
         folder: str = "",
     ) -> Any:
