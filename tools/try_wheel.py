@@ -34,7 +34,7 @@ LARGE: Final = (
 MODULES: Final = {  # what each extra is there to import
     "catboost": "catboost",
     "debug": "debugpy, pyinstrument",
-    "docs": "sphinx, myst_parser, pydata_sphinx_theme",
+    "docs": "sphinx, myst_parser, pydata_sphinx_theme, geartrain.testing.pytest",
     "encryption": "cryptography",
     "examples": "numpy, PIL, sklearn",
     "gpu": "pynvml",
