@@ -96,7 +96,7 @@ class Environment:
                 said = {}
                 for line in map(json.loads, server.stderr):
                     said[line["message"]] = line
-                    if "ready" in said:
+                    if {"listening", "ready"} <= said.keys():  # either may come first
                         break
                 else:
                     raise RuntimeError(f"geartrain serve x ended before it was ready: {said}")

@@ -62,10 +62,11 @@ class Clone:
             text=True,
         )
         assert process.stderr is not None
+        said = {}
         for line in map(json.loads, process.stderr):
-            if line["message"] == "listening":
-                self.address = line["url"].removeprefix("http://")
-            if line["message"] == "ready":
+            said[line["message"]] = line
+            if {"listening", "ready"} <= said.keys():  # either may come first
+                self.address = said["listening"]["url"].removeprefix("http://")
                 return process
         pytest.fail("the server ended before its model was ready")
 

@@ -179,11 +179,12 @@ def test_a_log_that_nobody_reads_holds_nothing_up(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "geartrain", "serve", str(folder), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
-        url = ""
+        url, is_ready = "", False
         for text in server.stderr:
             line = json.loads(text)
-            url = line.get("url", url)
-            if line["message"] == "ready":
+            url = url or line.get("url", "")
+            is_ready = is_ready or line["message"] == "ready"
+            if url and is_ready:  # either may come first
                 break
         with httpx.Client(base_url=url, timeout=PATIENCE) as client:
             for _ in range(100):
