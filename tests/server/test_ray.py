@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,9 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from tests.support import cluster as servers
 from tests.support.modes import current
+from tests.support.postgres import running_postgres
 from tests.support.ray_serve import RayCluster, cluster, need_ray
 from tests.support.receiver import receiving
 from tests.support.servers import PATIENCE, write_model
@@ -254,3 +257,60 @@ async def test_what_was_accepted_survives_that_its_replica_is_replaced(
         calls = await receiver.ended(RUNS)
     assert sorted(call.prediction["id"] for call in calls) == sorted(begun)
     assert {call.status for call in calls} == {"succeeded"}
+
+
+class Shared:
+    """Another application, whose replicas share a store and hand requests over; and the folder of its model."""
+
+    def __init__(self, ray: RayCluster, folder: Path) -> None:
+        self.url = f"{ray.url}/{folder.name}"
+        self.folder = folder
+
+    def runs(self) -> list[str]:
+        """The predictions that were begun, in their order."""
+        return (self.folder / "runs").read_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def shared(ray: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    folder = write_model(tmp_path_factory.mktemp("store") / "shared", servers.MODEL)
+    token = folder.parent / "token"
+    token.write_text(secrets.token_urlsafe(32))
+    with running_postgres() as postgres:
+        ray.deploy(
+            *(str(folder), "--route-prefix", "/shared", "--replicas", str(REPLICAS), "--cpus", "0.1"),
+            *("--store", postgres.url, "--cluster-token-file", str(token)),
+        )
+        asyncio.run(ray.until_replicas(REPLICAS, prefix="/shared"))
+        yield Shared(ray, folder)
+
+
+async def test_every_replica_answers_for_what_one_of_them_runs(shared: Shared) -> None:
+    """Each request goes to whichever replica HAProxy has for it, and there are more of them than replicas."""
+    many = 4 * REPLICAS
+    async with httpx.AsyncClient(base_url=shared.url, timeout=PATIENCE) as client:
+        assert (await servers.put(client, "a", servers.ASYNC)).status_code == 202
+        await servers.until(client, "a", lambda body: body.get("output") == ["one"])
+        for answer in await asyncio.gather(*(client.get("/predictions/a") for _ in range(many))):
+            body = answer.json()
+            assert (body["status"], body["output"], body["logs"]) == ("processing", ["one"], "begun a\n")
+        for answer in await asyncio.gather(*(servers.put(client, "a", servers.ASYNC) for _ in range(many))):
+            assert answer.status_code == 202, answer.text
+        streams = [asyncio.create_task(servers.put(client, "a", servers.EVENTS)) for _ in range(many)]
+        (shared.folder / "a").touch()
+        for answer in await asyncio.gather(*streams):
+            ended = answer.json()["status"] if answer.headers["content-type"] == JSON else answer.text
+            assert "succeeded" in ended
+        assert (await servers.until(client, "a"))["output"] == ["one", "two"]
+    assert shared.runs().count("a") == 1
+
+
+async def test_a_cancel_that_reaches_any_replica_ends_the_prediction(shared: Shared) -> None:
+    names = [f"cancel{number}" for number in range(3 * REPLICAS)]
+    async with httpx.AsyncClient(base_url=shared.url, timeout=PATIENCE) as client:
+        await asyncio.gather(*(servers.put(client, name, servers.ASYNC) for name in names))
+        for name in names:
+            await servers.until(client, name, lambda body: body.get("output") == ["one"])
+        for answer in await asyncio.gather(*(client.post(f"/predictions/{name}/cancel") for name in names)):
+            assert answer.status_code == 200, answer.text
+        assert {(await servers.until(client, name))["status"] for name in names} == {"canceled"}

@@ -45,7 +45,7 @@ async def run(gate: str) -> str:
 @contextlib.asynccontextmanager
 async def serving(models: Path, **options: Any) -> AsyncIterator[tuple[ReplicaServer, httpx.AsyncClient]]:
     """A replica on a port of its own, until the end of the block, which may have stopped it."""
-    server = ReplicaServer(serve_options(str(models), options, LABELS))
+    server = ReplicaServer(serve_options(str(models), options, LABELS, node="127.0.0.1"))
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     await server.start()
@@ -110,7 +110,7 @@ async def test_a_replica_is_unhealthy_when_a_model_is_lost_and_not_before(models
 
 async def test_a_model_alone_that_cannot_be_set_up_fails_the_start(tmp_path: Path) -> None:
     write_model(tmp_path / "broken", f"{PID.format(version=1)}raise ImportError('no')")
-    server = ReplicaServer(serve_options(str(tmp_path / "broken"), {}, LABELS))
+    server = ReplicaServer(serve_options(str(tmp_path / "broken"), {}, LABELS, node="127.0.0.1"))
     with pytest.raises(ModelSetupError):
         await server.start()
     await server.stop()

@@ -81,19 +81,21 @@ class RayCluster:
             timeout=2 * _START,
         )
 
-    async def replicas(self) -> set[str]:
-        """Return the replica that answers a request, if one does."""
+    async def replicas(self, prefix: str = "") -> set[str]:
+        """Return the replica that answers a request below the prefix of an application, if one does."""
         async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE) as client:
             with contextlib.suppress(httpx.TransportError):
-                return set(REPLICA.findall((await client.get("/metrics")).text))
+                return set(REPLICA.findall((await client.get(f"{prefix}/metrics")).text))
         return set()
 
-    async def until_replicas(self, wanted: int, besides: frozenset[str] = frozenset()) -> frozenset[str]:
+    async def until_replicas(
+        self, wanted: int, besides: frozenset[str] = frozenset(), *, prefix: str = ""
+    ) -> frozenset[str]:
         """Ask until so many replicas have answered that are not those; return them."""
         seen: set[str] = set()
         async with asyncio.timeout(_START):
             while len(seen) < wanted:
-                for found in await asyncio.gather(*(self.replicas() for _ in range(2 * wanted))):
+                for found in await asyncio.gather(*(self.replicas(prefix) for _ in range(2 * wanted))):
                     seen |= found - besides
         return frozenset(seen)
 

@@ -173,6 +173,14 @@ def ray(
             help="Where all replicas keep predictions that outlive them: postgres://USER@HOST/DATABASE.",
         ),
     ] = "",
+    cluster_token_file: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="The token by which replicas hand requests over to each other, at its path on every node.",
+        ),
+    ] = "",
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -207,11 +215,8 @@ def ray(
                 num_cpus=cpus,
                 num_gpus=gpus,
                 ports=(port, grpc_port),
-                user_config={
-                    **({"load": load.split(",")} if load else {}),
-                    **({"revision": revision} if revision else {}),
-                },
-                options={**({"store": store} if store else {}), **dict(map(_read_option, option or []))},
+                user_config={**({"load": load.split(",")} if load else {}), **_given(revision=revision)},
+                options={**_given(store=store, cluster_token_file=cluster_token_file), **_read_options(option or [])},
             )
         )
         if dry_run:
@@ -224,6 +229,16 @@ def ray(
         deploy(plain(config), address, time_limit=timeout, tell=lambda line: print(line, file=sys.stderr))
     except ProjectError as error:
         fail(error.message)
+
+
+def _given(**values: str) -> dict[str, str]:
+    """Return those that are not empty."""
+    return {name: value for name, value in values.items() if value}
+
+
+def _read_options(texts: list[str]) -> dict[str, object]:
+    """Return what several NAME=VALUE say. Ends the command for one without a value."""
+    return dict(map(_read_option, texts))
 
 
 def _read_option(text: str) -> tuple[str, object]:

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from geartrain.transport.relay.token import ClusterAccess, Sender
 from geartrain.transport.tasks import start
 from geartrain.transport.wire.exchange import Accepted, Answer, Body, Decision, Handler, Head, Responder
 
@@ -41,10 +42,15 @@ class NoPlatform:
 
 
 class ReplicaHandler:
-    """Passes requests on as if the prefix were not there; links in answers begin with it. It is a `Handler`."""
+    """Passes requests on as if the prefix were not there; links in answers begin with it. It is a `Handler`.
 
-    def __init__(self, inner: Handler) -> None:
+    Those that other replicas hand over come without the prefix.
+    """
+
+    def __init__(self, inner: Handler, cluster: ClusterAccess) -> None:
+        """`cluster` knows the requests of other replicas."""
         self.inner = inner
+        self._cluster = cluster
         self.platform: Platform = NoPlatform()
 
     def begin(self, head: Head) -> Decision:
@@ -55,7 +61,8 @@ class ReplicaHandler:
             return Accepted(lambda responder: _ProbeExchange(probe, responder), _MAX_PROBE, lambda _: _TOO_LARGE)
         prefix = self.platform.prefix()
         below = head.path.removeprefix(prefix.encode())
-        if prefix and len(below) < len(head.path) and below[:1] in {b"", b"/"}:
+        is_below = len(below) < len(head.path) and below[:1] in {b"", b"/"}
+        if is_below and self._cluster.sender(head) is not Sender.SERVER:
             head = msgspec.structs.replace(head, path=below or b"/", root=prefix)
         return self.inner.begin(head)
 

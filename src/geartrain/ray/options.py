@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from geartrain.project.errors import ProjectError
 from geartrain.server.asgi import AsgiOptions, read_options
-from geartrain.server.options import ServeOptions
+from geartrain.server.options import ClusterOptions, ServeOptions
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.grpc.options import GrpcOptions
 from geartrain.transport.wire.limits import WireLimits
@@ -34,15 +34,19 @@ class ReplicaOptions(AsgiOptions, total=False):
         keys: the file of keys, on every node. Requests need one of them; see docs/security.md.
         cors_origins: origins whose pages may send requests.
         allowed_hosts: names that clients may call the server by; any by default.
+        cluster_token_file: the file of the token by which replicas know each other, on every node. With it they hand
+            requests over to the replica that runs a prediction; it needs a store in Postgres. See docs/scale.md.
     """
 
     keys: str | os.PathLike[str]
     cors_origins: Iterable[str]
     allowed_hosts: Iterable[str]
+    cluster_token_file: str | os.PathLike[str]
 
 
 _OWN: Final = ReplicaOptions.__annotations__.keys() - AsgiOptions.__annotations__.keys()
 _SQLITE: Final = "sqlite:"
+_POSTGRES: Final = ("postgres:", "postgresql:")
 _NOT_HERE: Final = frozenset({"shared_memory", "wait_ready"})  # a replica is one of several, and always waits
 
 
@@ -73,11 +77,15 @@ def read_scale(text: str | int) -> Scale:
 
 def check_options(options: Mapping[str, Any], scale: Scale = ONE) -> None:
     """Raise `ProjectError` for an option that there is not, or that means nothing on Ray or for so many replicas."""
-    if str(options.get("store", "")).startswith(_SQLITE) and scale.most > 1:
+    store = str(options.get("store", ""))
+    if store.startswith(_SQLITE) and scale.most > 1:
         raise ProjectError(
             f"a store in SQLite is one server's own, and there are up to {scale.most} replicas; "
             "write postgres://USER@HOST/DATABASE"
         )
+    if "cluster_token_file" in options and not store.startswith(_POSTGRES):
+        msg = "cluster_token_file needs a store that replicas can share: store=postgres://USER@HOST/DATABASE"
+        raise ProjectError(msg)
     known = sorted((AsgiOptions.__annotations__.keys() | _OWN) - _NOT_HERE)
     for name in options:
         if name not in known:
@@ -93,8 +101,11 @@ def absolute(models: str | os.PathLike[str]) -> str:
     return f"{Path(target).resolve()}{colon}{runner}"
 
 
-def serve_options(models: str, options: Mapping[str, Any], labels: Mapping[str, str]) -> ServeOptions:
-    """Return the options of the server that is a replica; raises `ProjectError` for models that are not there."""
+def serve_options(models: str, options: Mapping[str, Any], labels: Mapping[str, str], *, node: str) -> ServeOptions:
+    """Return the options of the server that is a replica; raises `ProjectError` for models that are not there.
+
+    `node`: the address by which other nodes reach this one.
+    """
     check_options(options)
     found = read_options(models, AsgiOptions(**{name: options[name] for name in options if name not in _OWN}))  # type: ignore[typeddict-item]
     return dataclasses.replace(
@@ -108,5 +119,13 @@ def serve_options(models: str, options: Mapping[str, Any], labels: Mapping[str, 
             allowed_hosts=tuple(options.get("allowed_hosts", ())),
             no_administration=NO_ADMINISTRATION,
         ),
+        cluster=_read_cluster(options, node),
         metric_labels=labels,
     )
+
+
+def _read_cluster(options: Mapping[str, Any], node: str) -> ClusterOptions:
+    """Return how the replicas reach each other, if they do."""
+    if "cluster_token_file" not in options:
+        return ClusterOptions()
+    return ClusterOptions(advertise=node, token_file=Path(options["cluster_token_file"]))

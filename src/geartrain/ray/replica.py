@@ -9,6 +9,7 @@ from typing import Any, Final
 import ray
 from ray import serve
 from ray.serve._private.constants import RAY_SERVE_ENABLE_DIRECT_INGRESS
+from ray.util import get_node_ip_address
 
 from geartrain.ray.options import serve_options
 from geartrain.ray.ports import Ports
@@ -30,7 +31,7 @@ class Replica:
 
     async def __init__(self, models: str, options: Mapping[str, Any]) -> None:  # type: ignore[misc]
         """Serve, when no model is being loaded any more. `options`: those of `ReplicaOptions`."""
-        self._server = ReplicaServer(serve_options(models, options, _labels()))
+        self._server = ReplicaServer(serve_options(models, options, _labels(), node=get_node_ip_address()))
         self._config: Mapping[str, Any] | None = None  # the latest of Ray's `user_config`
         await self._server.start()
         tune_collector()

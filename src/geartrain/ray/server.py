@@ -10,9 +10,11 @@ from geartrain.project.repository import Repository
 from geartrain.ray.handler import ReplicaHandler
 from geartrain.ray.models import ReplicaModels
 from geartrain.server.app import build
+from geartrain.server.cluster import with_address
 from geartrain.server.http import HttpServer
 from geartrain.server.options import ServeOptions
 from geartrain.server.reloading import watching
+from geartrain.server.sockets import bind
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
 from geartrain.transport.access_log import open_access_log
@@ -27,7 +29,11 @@ class ReplicaServer:
     """
 
     def __init__(self, options: ServeOptions) -> None:
-        """Spawn the workers; `start` follows. Raises `AccessError` for keys that cannot be read."""
+        """Spawn the workers; `start` follows.
+
+        Raises `AccessError` for keys that cannot be read, `ClusterOptionError` for a token, `OSError` if there is no
+        port for the other replicas.
+        """
         self.loop = asyncio.get_running_loop()
         self.handler: ReplicaHandler
         self._access = Access(options.access, options.host)
@@ -35,6 +41,11 @@ class ReplicaServer:
         self._open = contextlib.AsyncExitStack()
         self._http: HttpServer
         self._serving: asyncio.Task[None]
+        # Ray gives a replica its ports when the models are loaded. The others have to reach it before, as what it takes
+        # up from a store runs at once.
+        self._peers = _listen_for_peers(options.cluster.advertise)
+        for listener in self._peers:
+            options = with_address(options, listener)
         self.app = build(options)
         self.app.spawn()
         self.models = ReplicaModels(self.app.catalogue)
@@ -53,6 +64,8 @@ class ReplicaServer:
             raise
         self._http = HttpServer(app, access, observer=self._access_log, on_tick=access.refresh, mount=self._mount)
         self._serving = asyncio.ensure_future(self._http.serve())
+        for listener in self._peers:
+            self._http.listen(listener)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._end)
             stack.enter_context(self._access_log)
@@ -99,7 +112,7 @@ class ReplicaServer:
     # its end
 
     def _mount(self, handler: Handler) -> Handler:
-        self.handler = ReplicaHandler(handler)
+        self.handler = ReplicaHandler(handler, self.app.relay.access)
         return self.handler
 
     async def _drain(self) -> None:
@@ -118,5 +131,12 @@ class ReplicaServer:
             raise
 
     async def _give_up(self) -> None:
+        for listener in self._peers:
+            listener.close()
         await self.app.kill()
         await self.app.outbound.close()
+
+
+def _listen_for_peers(node: str) -> tuple[socket.socket, ...]:
+    """Listen on the address of a node, on any port; nowhere if there is no address."""
+    return (bind(node, 0),) if node else ()

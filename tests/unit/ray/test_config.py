@@ -62,6 +62,14 @@ def test_replicas_do_not_share_a_file_of_sqlite() -> None:
         check_options(options, Scale(1, 2))
 
 
+@pytest.mark.parametrize("store", [{}, {"store": "sqlite:////srv/predictions.db"}])
+def test_replicas_hand_over_only_what_a_common_store_has(store: dict[str, str]) -> None:
+    token = {"cluster_token_file": "/srv/token"}
+    with pytest.raises(ProjectError, match=r"cluster_token_file needs .* store=postgres://"):
+        check_options({**token, **store})
+    check_options({**token, "store": "postgres://geartrain@db/predictions"}, Scale(1, 2))
+
+
 @pytest.mark.parametrize("wrong", [{"name": "a b"}, {"name": ""}, {"route_prefix": "x"}, {"route_prefix": "/x/"}])
 def test_what_serve_would_refuse_is_refused_before(wrong: dict[str, Any]) -> None:
     with pytest.raises(ProjectError):
