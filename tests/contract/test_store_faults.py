@@ -526,6 +526,22 @@ async def test_servers_that_change_the_same_rows_never_wait_for_each_other(postg
     assert "deadlock" not in postgres.log[logged:]
 
 
+async def test_servers_that_deliver_the_same_webhooks_never_wait_for_each_other(postgres: Postgres) -> None:
+    url = postgres.dropped()
+    logged = len(postgres.log)
+    async with opened(url) as one, opened(url) as other:
+        for round_ in range(10):
+            mine = [await accept(one, f"{round_}-{number}") for number in range(4)]
+            end = End(Status.FAILED, 2.0, deliveries=(Delivery(Webhook("http://host/"), b"{}"),) * 10)
+            await asyncio.gather(*(one.ledger.finish(each, end) for each in mine))
+            numbers = [entry.number for entry in await one.outbox.lease(limit=100, seconds=0)]
+            assert len(numbers) == 40
+            orders = ((one, numbers), (other, numbers[::-1]))
+            await asyncio.gather(*(store.outbox.retry_later(each, 0) for store, order in orders for each in order))
+            await asyncio.gather(*(store.outbox.remove([each]) for store, order in orders for each in order))
+    assert "deadlock" not in postgres.log[logged:]
+
+
 async def test_server_that_does_not_answer_is_an_error_until_it_does(postgres: Postgres) -> None:
     url = postgres.dropped()
     engine = PostgresEngine(url, clock=None, answer_within=LIMIT)

@@ -30,7 +30,8 @@ class Table(IntEnum):
     REPLICAS = 0
     PREDICTIONS = 1
     WANTED = 2
-    NONE = 3
+    OUTBOX = 3
+    NONE = 4
 
 
 class RowLock(NamedTuple):
@@ -42,6 +43,7 @@ class RowLock(NamedTuple):
     table: Table
     model: str = ""
     id: str = ""
+    number: int = 0
 
 
 NO_LOCK: Final = RowLock(Table.NONE)

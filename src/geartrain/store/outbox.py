@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from geartrain.domain.predictions.webhook import Webhook
 from geartrain.store import sql
 from geartrain.store.groups import Groups
 from geartrain.store.ledger import context_of
-from geartrain.store.operations import Operation, Statement, Steps
+from geartrain.store.operations import Operation, RowLock, Statement, Steps, Table
 from geartrain.store.sealing import Sealer
 
 _decode_webhook: Final = msgspec.msgpack.Decoder(Webhook).decode
@@ -40,13 +41,14 @@ class Outbox:
         return OutboxEntry(number, key, Delivery(_decode_webhook(opened), body), attempts)
 
     async def remove(self, numbers: Sequence[int]) -> None:
-        def steps() -> Steps[None]:
-            yield [Statement(sql.REMOVE_DELIVERY, {"number": number}) for number in numbers]
-
-        await self._groups.run(Operation(steps))
+        await asyncio.gather(*(self._change(number, sql.REMOVE_DELIVERY, {}) for number in numbers))
 
     async def retry_later(self, number: int, seconds: float) -> None:
-        def steps() -> Steps[None]:
-            yield [Statement(sql.POSTPONE_DELIVERY, {"number": number, "seconds": seconds})]
+        await self._change(number, sql.POSTPONE_DELIVERY, {"seconds": seconds})
 
-        await self._groups.run(Operation(steps))
+    def _change(self, number: int, template: str, parameters: dict[str, Any]) -> asyncio.Future[None]:
+        def steps() -> Steps[None]:
+            yield [Statement(template, {"number": number, **parameters})]
+
+        # Of an entry whose loan is over, another server may be doing the same.
+        return self._groups.submit(Operation(steps, lock=RowLock(Table.OUTBOX, number=number)))

@@ -233,8 +233,10 @@ REMOVE: Final = f"""
 DELETE FROM geartrain_predictions WHERE model = :model AND id = :id AND state IN {_ENDED} RETURNING epoch"""
 
 FORGET_REPLICAS: Final = f"""
-DELETE FROM geartrain_replicas WHERE ends_at < {{now}} - :patience AND NOT EXISTS (
-    SELECT 1 FROM geartrain_predictions AS p WHERE p.owner = geartrain_replicas.owner AND p.state IN {_OPEN})"""
+DELETE FROM geartrain_replicas WHERE owner IN (
+    SELECT r.owner FROM geartrain_replicas AS r
+    WHERE r.ends_at < {{now}} - :patience AND NOT EXISTS (
+        SELECT 1 FROM geartrain_predictions AS p WHERE p.owner = r.owner AND p.state IN {_OPEN}) {{skip_locked}})"""
 
 # --- outbox ----------------------------------------------------------------------------------------------------------
 
