@@ -26,7 +26,18 @@ from geartrain.store.operations import Operation, Statement, Steps
 from geartrain.store.store import Store
 from tests.support import modes
 from tests.support.crashes import VICTIMS, Crashes
-from tests.support.durable import ASYNC, EVENTS, MODEL, Servers, get, has_given, has_output, put, until
+from tests.support.durable import (
+    ASYNC,
+    EVENTS,
+    MODEL,
+    Servers,
+    follow_after_a_restart,
+    get,
+    has_given,
+    has_output,
+    put,
+    until,
+)
 from tests.support.memory_store import answered
 from tests.support.receiver import receiving
 from tests.support.servers import PATIENCE, LiveServer, Serve, ServerProcess, eventually, write_model
@@ -146,6 +157,10 @@ async def test_what_was_accepted_is_run_by_the_next_server(servers: Servers) -> 
             calls = await receiver.ended()
         assert [call.prediction["output"] for call in calls if call.status == "succeeded"] == [["one", "two"]]
     assert servers.runs() == ["a", "a", "b"]
+
+
+async def test_what_was_accepted_is_followed_after_a_restart(servers: Servers) -> None:
+    await follow_after_a_restart(servers)
 
 
 async def checkpointed(server: LiveServer, name: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.durable import ASYNC, MODEL, Servers, get, has_output, put, until
+from tests.support.durable import ASYNC, MODEL, Servers, follow_after_a_restart, get, has_output, put, until
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.servers import PATIENCE, Serve, write_model
 
@@ -38,6 +38,10 @@ async def test_another_server_answers_and_takes_over(servers: Servers) -> None:
         again = await put(other, "a")
         assert (again.status_code, again.json()) == (200, await get(other, "a"))
     assert servers.runs() == ["a", "a"]
+
+
+async def test_what_was_accepted_is_followed_after_a_restart(servers: Servers) -> None:
+    await follow_after_a_restart(servers)
 
 
 async def test_many_servers_run_an_id_once(servers: Servers) -> None:

@@ -12,7 +12,7 @@ from geartrain.server.options import StoreOptions
 from geartrain.service.models.deployment import Limits
 from geartrain.store.opening import open_store
 from geartrain.store.store import Store
-from tests.support.servers import PATIENCE, LiveServer, Serve
+from tests.support.servers import PATIENCE, LiveServer, Serve, eventually, readers
 
 MODEL = """
     import os, time
@@ -90,9 +90,46 @@ async def until(
     return body
 
 
+async def follow_after_a_restart(servers: Servers) -> None:
+    """Check that what was accepted goes on in the next server, for GET and for a stream that joins there."""
+    async with servers.serve() as server:
+        assert (await put(server, "a", ASYNC)).status_code == 202
+        await until(server, "a", has_output)
+    async with servers.serve() as server:
+        assert (await get(server, "a"))["status"] in {"starting", "processing"}
+        joining = asyncio.ensure_future(_join(server, "a"))
+        await eventually(lambda: has_given(server, "a") and is_followed(server, "a"))
+        running = await get(server, "a")
+        assert (running["status"], running["output"], running["logs"]) == ("processing", ["one"], "begun a\n")
+        servers.open_gate()
+        stream = await joining
+        names = [line[7:] for line in stream.splitlines() if line.startswith("event: ")]
+        assert names == ["start", "log", "metric", "output", "output", "completed"]
+        ended = await get(server, "a")
+        assert (ended["status"], ended["output"], ended["logs"]) == ("succeeded", ["one", "two"], "begun a\n")
+    async with servers.serve() as server:
+        assert await get(server, "a") == ended
+    assert servers.runs() == ["a", "a"]
+
+
+async def _join(server: LiveServer, name: str) -> str:
+    """PUT until the prediction is taken up, and return the whole stream."""
+    async with asyncio.timeout(PATIENCE):
+        while (response := await put(server, name, EVENTS)).status_code == 503:  # noqa: ASYNC110 - as Retry-After says
+            await asyncio.sleep(0.05)
+    assert response.status_code == 200, response.text
+    text: str = response.text
+    return text
+
+
 def has_given(server: LiveServer, name: str) -> bool:
     prediction = server.predictions.find(name)
     return prediction is not None and bool(prediction.chunks)
+
+
+def is_followed(server: LiveServer, name: str) -> bool:
+    prediction = server.predictions.find(name)
+    return prediction is not None and readers(prediction) > 0
 
 
 def has_output(body: dict[str, Any]) -> bool:
