@@ -19,6 +19,7 @@ import pytest_asyncio
 
 from geartrain import __version__
 from geartrain.domain.cog_version import COG_VERSION
+from tests.support.cluster import ready
 from tests.support.servers import LiveServer, Serve, ServerProcess, eventually, write_model
 from tests.support.wire import Answer, connection
 
@@ -418,9 +419,7 @@ async def test_docs_page_shows_the_models_name_as_text(serve: Serve, tmp_path: P
 
 async def listening(process: ServerProcess) -> str:
     """Wait until a server of its own is ready; return its URL."""
-    url: str = (await asyncio.to_thread(process.wait_for, "listening"))["url"]
-    await asyncio.to_thread(process.wait_for, "ready")
-    return url
+    return await asyncio.to_thread(ready, process)
 
 
 async def post(url: str, path: str, values: dict[str, Any]) -> Answer:

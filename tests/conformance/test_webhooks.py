@@ -14,7 +14,7 @@ import pytest_asyncio
 from geartrain import __version__
 from geartrain.outbound.retries import Retries
 from geartrain.server import WebhookOptions
-from tests.support import modes
+from tests.support import cluster, modes
 from tests.support.clients import asyncio_client
 from tests.support.receiver import Call, Receiver, answers, cuts, is_end, receiving, waits_for
 from tests.support.servers import PATIENCE, LiveServer, Serve, ServerProcess, eventually, write_model
@@ -107,7 +107,7 @@ async def idle(server: LiveServer) -> None:
 
 async def ready(server_process: Callable[..., ServerProcess], *arguments: str, **options: Any) -> ServerProcess:
     process = server_process(*arguments, **options)
-    await asyncio.to_thread(process.wait_for, "ready")
+    await asyncio.to_thread(cluster.ready, process)
     return process
 
 
