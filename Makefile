@@ -14,10 +14,11 @@ PARALLEL := -n auto --dist loadfile
 # The tests of the protocols, which pass inside another server too, and with TLS and keys these and those of gRPC.
 CONFORMANCE := tests/conformance
 ASGI_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_*.py sse*.py open_inference_rest.py trainings.py webhooks.py)
+GRPC_TESTS := $(addprefix $(CONFORMANCE)/test_,open_inference_grpc.py kserve_client.py)
 HTTP2_TESTS := $(addprefix $(CONFORMANCE)/test_http2_,protocol.py requests.py)
 # Those of predictions that a store knows; the rest of the tests of Cog's API never ask for one by its id.
 STORED_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_predictions.py cog_cancel.py cog_routes.py sse_readers.py)
-SECURED_TESTS := $(ASGI_TESTS) $(addprefix $(CONFORMANCE)/test_,open_inference_grpc.py kserve_client.py) $(HTTP2_TESTS)
+SECURED_TESTS := $(ASGI_TESTS) $(GRPC_TESTS) $(HTTP2_TESTS)
 RUNTIME := $(VENV)/.stamp-runtime
 TOOLS := $(VENV)/.stamp-tools
 JS := tests/js
@@ -48,9 +49,10 @@ suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with 
 	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored
 
 .PHONY: test-ray
-test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for them: a minute, and 1.5 GB of memory
+test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for them, and those of the protocols behind its HAProxy
 	@$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[ray]'
 	@$(BIN)/python -m pytest tests/server/test_ray.py
+	@$(BIN)/python -m pytest $(PARALLEL) $(ASGI_TESTS) $(GRPC_TESTS) --wire haproxy
 
 .PHONY: clients
 clients: ## what npm has for the tests; without npm, or without a network, those that need it are skipped

@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--wire",
         choices=list(modes.MODES),
         default="own",
-        help="how servers are served to tests: plain, with TLS and keys, inside uvicorn, or with a store",
+        help="how servers are served to tests: plain, with TLS and keys, in uvicorn, with a store, or behind HAProxy",
     )
     parser.addoption(
         "--write-snippets", action="store_true", help="write what the commands of the docs print into their pages"
@@ -47,7 +47,8 @@ def pytest_unconfigure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what only the server's own connections do, where others have them, and what a store does otherwise."""
-    left_out = {"own_wire": modes.current().is_hosted, "without_store": modes.current().has_store}
+    mode = modes.current()
+    left_out = {"own_wire": mode.is_hosted or mode.is_fronted, "without_store": mode.has_store}
     for name in (name for name, is_left_out in left_out.items() if is_left_out):
         for item in items:
             for mark in item.iter_markers(name):

@@ -67,6 +67,11 @@ def address(node: int) -> str:
     return f"10.77.0.{10 + node}"
 
 
+def node_of(url: str) -> str:
+    """Name the node that a request goes to."""
+    return f"node {int(url.rpartition('.')[2].partition(':')[0]) - 10}"
+
+
 @contextlib.contextmanager
 def network() -> Iterator[None]:
     """Namespaces on a bridge, for the time of the block; what runs in them is killed at its end."""
@@ -163,7 +168,8 @@ class Load:
     def __init__(self, hook: str) -> None:
         self._hook = hook
         self._urls = [f"http://{address(node)}:8000" for node in (0, 1)]
-        self.good = self.bad = self.cut = 0
+        self.good = self.cut = 0
+        self.bad: Counter[str] = Counter()  # by what came instead of an answer
         self.accepted: list[str] = []
         self._is_over = False
 
@@ -171,10 +177,12 @@ class Load:
         while not self._is_over:
             try:
                 answer = await client.post(f"{url}/predictions", json={"input": {"seconds": 0.05}})
-                is_good = answer.status_code == 200 and answer.json()["status"] == "succeeded"  # noqa: PLR2004
-            except httpx.HTTPError:
-                is_good = False
-            self.good, self.bad = self.good + is_good, self.bad + (not is_good)
+                if answer.status_code == 200 and answer.json()["status"] == "succeeded":  # noqa: PLR2004
+                    self.good += 1
+                else:
+                    self.bad[f"{answer.status_code} of {node_of(url)}: {answer.text[:60]}"] += 1
+            except httpx.HTTPError as error:
+                self.bad[f"{type(error).__name__} of {node_of(url)}"] += 1
 
     async def _stream(self, client: httpx.AsyncClient, url: str) -> None:
         try:
@@ -214,13 +222,13 @@ class Load:
             await asyncio.gather(*asking)
 
 
-async def replicas(client: httpx.AsyncClient, wanted: int, besides: set[str]) -> set[str]:
-    """Ask until so many replicas have answered that are not those; return them."""
+async def replicas(client: httpx.AsyncClient, wanted: int, besides: set[str], node: int = 0) -> set[str]:
+    """Ask a node until so many replicas have answered that are not those; return them."""
     seen: set[str] = set()
     async with asyncio.timeout(PATIENCE):
         while len(seen) < wanted:
             with contextlib.suppress(httpx.HTTPError):
-                text = (await client.get(f"http://{address(0)}:8000/metrics", headers={"connection": "close"})).text
+                text = (await client.get(f"http://{address(node)}:8000/metrics", headers={"connection": "close"})).text
                 seen |= set(REPLICA.findall(text)) - besides
             await asyncio.sleep(0.1)
     return seen
@@ -234,6 +242,8 @@ async def measure(what: str, models: Path, store: str) -> dict[str, Any]:
         httpx.AsyncClient(timeout=10.0) as looking,
     ):
         load = Load(f"http://{HOST}:{hooks.sockets[0].getsockname()[1]}/")
+        for node in (0, 1):  # each has a HAProxy of its own, which starts by itself
+            await replicas(looking, 1, set(), node)
         before = await replicas(looking, NODES, set())
         back = 0.0
         async with load.running():
@@ -257,8 +267,8 @@ async def measure(what: str, models: Path, store: str) -> dict[str, Any]:
     return {
         "what": what,
         "store": bool(store),
-        "requests": load.good + load.bad,
-        "bad": load.bad,
+        "requests": load.good + load.bad.total(),
+        "bad": dict(load.bad),
         "streams cut": f"{load.cut} of {STREAMS}",
         "accepted": len(load.accepted),
         "lost": len(set(load.accepted) - set(receiver.ends)),

@@ -493,6 +493,7 @@ async def test_two_hundred_streams_at_once(concurrent: LiveServer, gates: Gates)
     await idle(concurrent)
 
 
+@pytest.mark.own_wire(reason="a proxy goes on listening")
 async def test_sigterm_lets_a_stream_end(
     tmp_path: Path, server_process: Callable[..., ServerProcess], gates: Gates
 ) -> None:

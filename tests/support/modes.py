@@ -1,4 +1,4 @@
-"""How the servers of tests are served, and how their clients come in: `pytest --wire own|secured|asgi|stored`.
+"""How the servers of tests are served, and how their clients come in: `pytest --wire own|secured|asgi|stored|haproxy`.
 
 Fixtures and clients ask `current()`, so the same tests run in each mode.
 """
@@ -41,6 +41,7 @@ class Own:
 
     is_hosted = False  # by a server of others, in the test's own process
     has_store = False  # each server has one of its own
+    is_fronted = False  # by HAProxy, as Ray Serve has it
     scheme = "http"
 
     def __init__(self) -> None:
@@ -99,6 +100,12 @@ class Stored(Own):
         self._folder.cleanup()
 
 
+class Fronted(Own):
+    """The server's own connections, which are those of HAProxy: clients reach that."""
+
+    is_fronted = True
+
+
 class Secured(Own):
     """The server's own connections, with TLS, for clients with a key."""
 
@@ -139,7 +146,7 @@ class Secured(Own):
         self._folder.cleanup()
 
 
-MODES: dict[str, type[Own]] = {"own": Own, "secured": Secured, "asgi": Hosted, "stored": Stored}
+MODES: dict[str, type[Own]] = {"own": Own, "secured": Secured, "asgi": Hosted, "stored": Stored, "haproxy": Fronted}
 
 _chosen: list[Own] = [Own()]
 

@@ -13,7 +13,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -41,6 +41,8 @@ from tests.support.clients import asyncio_client
 
 if TYPE_CHECKING:
     import httpx
+
+    from tests.support.haproxy import Front
 
 
 LOG_PATIENCE: Final = 120.0  # seconds until the next line of a log, such as of a model that takes long to load
@@ -200,6 +202,8 @@ async def serve_folder(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(app.stop)
         url = await stack.enter_async_context(serving(app, quiet))
+        if modes.current().is_fronted:
+            url = stack.enter_context(_front(url)).url
         client = await stack.enter_async_context(asyncio_client(url))
         server = LiveServer(url, client, app.catalogue.entry(found.name).deployment())
         server.app = app
@@ -208,6 +212,12 @@ async def serve_folder(
         if ready:
             await app.ready()
         yield server
+
+
+def _front(target: str) -> AbstractContextManager[Front]:
+    from tests.support.haproxy import fronted  # few runs have Ray
+
+    return fronted(target)
 
 
 @contextlib.asynccontextmanager
@@ -327,6 +337,7 @@ class ServerProcess:
         )
         self.lines: list[dict[str, Any]] = []  # that have been waited for, with those before them
         self._coming: queue.SimpleQueue[str] = queue.SimpleQueue()  # an empty one at the end
+        self._fronts = contextlib.ExitStack()
         # A server whose log nobody reads stands still when the pipe is full.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -356,13 +367,25 @@ class ServerProcess:
         """Read log lines until one that says one of these."""
         for text in self.rest():
             line: dict[str, Any] = json.loads(text)
+            if modes.current().is_fronted:
+                self._front(line)
             self.lines.append(line)
             if not {line.get("event"), line.get("message"), line.get("stage")}.isdisjoint(events):
                 return line
         pytest.fail(f"the server ended without saying {' or '.join(events)}: {self.lines}")
 
+    def _front(self, line: dict[str, Any]) -> None:
+        """Put HAProxy in front of what the server says that it listens on."""
+        said = {line.get(name) for name in ("event", "message", "stage")}
+        url = line.get("url", "")
+        if "listening" in said and url.startswith("http:"):
+            line["url"] = self._fronts.enter_context(_front(url)).url
+        elif "listening-grpc" in said and not url.startswith("unix:"):
+            line["url"] = self._fronts.enter_context(_front(url)).grpc
+
     def end(self) -> None:
         """Make sure nothing is left."""
+        self._fronts.close()
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGKILL)
         self.popen.wait()

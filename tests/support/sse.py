@@ -100,11 +100,16 @@ class EventStream:
 
     def __init__(self, wire: Connection, answer: Answer) -> None:
         self.headers = answer.headers
-        self.text = b""  # all that has come
         self._wire = wire
+        self._pieces: list[bytes] = []  # all that has come
         self._waiting: list[Event] = []
-        self._partial = b""
+        self._partial = bytearray()
         self._over = False
+
+    @property
+    def text(self) -> bytes:
+        """All that has come."""
+        return b"".join(self._pieces)
 
     async def next(self) -> Event:
         """The next event."""
@@ -130,10 +135,14 @@ class EventStream:
     async def _read(self) -> bool:
         chunk = b"" if self._over else await self._wire.chunk()
         self._over = not chunk
-        self.text += chunk
-        whole, end, self._partial = (self._partial + chunk).rpartition(b"\n\n")
-        if end:
-            self._waiting += parse(whole + end)
+        self._pieces.append(chunk)
+        self._partial += chunk
+        begin = max(0, len(self._partial) - len(chunk) - 1)  # large events come in many pieces, read but once
+        end = self._partial.rfind(b"\n\n", begin)
+        if end >= 0:
+            whole = end + len(b"\n\n")
+            self._waiting += parse(bytes(self._partial[:whole]))
+            del self._partial[:whole]
         return not self._over
 
 

@@ -14,13 +14,14 @@ from geartrain.ray.config import merged
 _LOOK: Final = 1.0  # seconds between two looks
 _FAILED: Final = frozenset({"DEPLOY_FAILED", "UNHEALTHY", "DELETING"})
 _RUNNING: Final = "RUNNING"
+_STARTING: Final = "STARTING"  # of a proxy
 _LONGEST: Final = 2000  # characters of what Serve says
 
 
 def deploy(
     config: Mapping[str, Any], address: str, *, time_limit: float, tell: Callable[[str], object] = lambda _line: None
 ) -> None:
-    """Deploy the applications of a config beside those that are there; return when they run.
+    """Deploy the applications of a config beside those that are there; return when they run and all nodes have proxies.
 
     `address`: of the dashboard, such as http://127.0.0.1:8265. `tell` hears of what others should know. Raises
     `ProjectError` if the cluster cannot be reached, refuses the config, or does not get the applications to run within
@@ -41,13 +42,19 @@ def deploy(
 
 
 def _wait(client: ServeSubmissionClient, name: str, until: float) -> None:
-    """Wait until an application runs as it was deployed last; raises `ProjectError`."""
+    """Wait until an application runs as it was deployed last; raises `ProjectError`.
+
+    Ray says that it runs before the nodes that have got their first replica listen for its requests.
+    """
     while True:
-        found = client.get_serve_details()["applications"].get(name, {})
+        details = client.get_serve_details()
+        found = details["applications"].get(name, {})
         status = found.get("status", "NOT_STARTED")
-        if status == _RUNNING:
+        is_late = time.monotonic() > until
+        starting = [each for each in details.get("proxies", {}).values() if each.get("status") == _STARTING]
+        if status == _RUNNING and (is_late or not starting):
             return
-        if status in _FAILED or time.monotonic() > until:
+        if status in _FAILED or is_late:
             said = [
                 found.get("message", ""),
                 *(each.get("message", "") for each in found.get("deployments", {}).values()),
