@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from geartrain.transport.wire.bodies import BufferBudget
 from geartrain.transport.wire.exchange import Records, keep_nothing
-from geartrain.transport.wire.head_cache import HeadCache
+from geartrain.transport.wire.head_cache import HeadCache, ParsedHeads
 from geartrain.transport.wire.responses import AnswerHeads
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class WireContext:
         self.limits = limits
         self.loop = loop
         self.heads = HeadCache()
+        self.parsed = ParsedHeads(limits.max_head_size)
         self.answers = AnswerHeads()
         self.budget = BufferBudget(limits.max_buffered_size)
         self.now = loop.time()  # as of the last sweep: close enough for limits, and free to read

@@ -1,21 +1,24 @@
 """A cache of the heads that have been parsed.
 
 A client that keeps its connection sends the same head again and again, byte for byte: one that has been found good need
-not be parsed anew, nor be shown to its handler.
+not be parsed anew, nor be shown to its handler. One that differs in its path only need not be parsed anew.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
 
-from geartrain.transport.wire.exchange import Accepted, NewRecord
-from geartrain.transport.wire.heads import END
+from geartrain.transport.wire.exchange import Accepted, Head, NewRecord
+from geartrain.transport.wire.heads import END, RequestHead
 from geartrain.transport.wire.terms import Terms
 
 _LARGEST: Final = 2048  # bytes of a head
 _MANY: Final = 512  # heads
+_MANY_WITHOUT_PATH: Final = 128
+_PLAIN_PATH: Final = re.compile(rb"/[A-Za-z0-9._~%/-]*")  # that means what it says: no query, nothing to refuse
 
 
 class KnownHead(msgspec.Struct, frozen=True, gc=False):
@@ -54,3 +57,44 @@ class HeadCache:
         """Forget all heads: their handlers might decide otherwise now."""
         self._known.clear()
         self.generation += 1
+
+
+class ParsedHeads:
+    """Heads without their paths, of all connections together: a client that PUTs many ids changes nothing else."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: the largest head in bytes that is accepted; 0 disables it."""
+        self._longest = min(limit, _LARGEST) if limit else _LARGEST
+        self._known: dict[tuple[bytes, bytes], RequestHead] = {}
+
+    def recall(self, head: bytes) -> RequestHead | None:
+        """Return what a head says if one with another path was learned, None otherwise. Takes any bytes."""
+        before, path, after = _without_path(head)
+        known = self._known.get((before, after))
+        if known is None or len(head) > self._longest or _PLAIN_PATH.fullmatch(path) is None:
+            return None
+        other = known.head
+        return RequestHead(
+            Head(other.method, path, b"", other.headers, other.length),
+            known.keeps_alive,
+            known.is_modern,
+            known.expects_continue,
+        )
+
+    def learn(self, head: bytes, request: RequestHead) -> None:
+        """Remember what a head says that came in one piece, unless it has ids of its own besides the path."""
+        if len(head) > self._longest or not head.endswith(END) or request.head.is_unique:
+            return
+        before, path, after = _without_path(head)
+        if path != request.head.path or _PLAIN_PATH.fullmatch(path) is None:
+            return
+        if len(self._known) >= _MANY_WITHOUT_PATH:
+            self._known.clear()
+        self._known[before, after] = request
+
+
+def _without_path(head: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return what stands before the target of a request, the target, and what stands behind it."""
+    begin = head.find(b" ") + 1
+    end = head.find(b" ", begin)
+    return head[:begin], head[begin:end], head[end:]

@@ -190,12 +190,19 @@ class RequestReader:
                 return
             connection.step(_HEAD)
             connection.terms = PLAIN  # what is no request is answered as one
+            recalled = context.parsed.recall(data[:end])
+            if recalled is not None:
+                self.held = data[end:]
+                self._decide(recalled, data[:end])
+                return
             self.intake.reader = HeadReader(context.limits.max_head_size)
         reader = self.intake.reader
         taken = reader.feed(data)
         self.held = data[taken:]
         if reader.is_complete:
-            self._decide(reader.result(), data[:taken] if reader.size == taken else b"")
+            request, raw = reader.result(), data[:taken] if reader.size == taken else b""
+            context.parsed.learn(raw, request)
+            self._decide(request, raw)
 
     def _decide(self, request: RequestHead, raw: bytes) -> None:
         """Ask the handler what becomes of a request. `raw`: its head as it came, empty if it came in pieces."""
