@@ -23,10 +23,10 @@ from geartrain.apis.infer_json import (
     RequestJson,
     is_given,
 )
-from geartrain.apis.infer_parameters import NO_PARAMETERS, TakenParameters, take_parameters
+from geartrain.apis.infer_parameters import NO_PARAMETERS, take_parameters
 from geartrain.apis.infer_repeats import Repeats
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.inference import InferRequest, InferResponse, Parameter
+from geartrain.domain.predictions.inference import InferRequest, InferResponse, Parameter, Parameters, SchedulePolicy
 from geartrain.domain.rendering import MAX_SHOWN_CHARACTERS, clip
 from geartrain.domain.signature.tensor_view import TensorView
 from geartrain.domain.tensors.tensor import (
@@ -112,8 +112,9 @@ def read_request(
 class _Rest(msgspec.Struct, frozen=True):
     """What a request says besides its inputs."""
 
-    parameters: TakenParameters
+    parameters: Parameters
     outputs: tuple[str, ...] | None
+    schedule: SchedulePolicy
     reply: Reply
 
 
@@ -125,11 +126,10 @@ def _read_small(text: bytes, view: TensorView, *, fetch: Fetch) -> tuple[InferRe
     if recalled is not None:
         tensor, rest = recalled
         _check_forms(view, rest.outputs, rest.reply)
-        return InferRequest((tensor,), "", rest.parameters.own, rest.outputs, rest.parameters.schedule), rest.reply
+        return InferRequest((tensor,), "", rest.parameters, rest.outputs, rest.schedule), rest.reply
     json = infer_json.decode(text)
     request, reply = assemble(json, [one.data for one in json.inputs], _NOTHING, view=view, fetch=fetch)
-    parameters = TakenParameters(request.parameters, request.schedule, reply.binary)
-    _repeats.remember(text, json, _Rest(parameters, request.outputs, reply))
+    _repeats.remember(text, json, _Rest(request.parameters, request.outputs, request.schedule, reply))
     return request, reply
 
 

@@ -406,10 +406,6 @@ def unpack(packed: Buffer) -> tuple[bytes, list[Tensor]]:
     begin = _LENGTH + int.from_bytes(view[:_LENGTH], "little")
     header = _decode(bytes(view[_LENGTH:begin]))
     json = bytes(view[header.at : header.at + header.json_size])
-    if len(header.tensors) == 1:
-        (place,) = header.tensors
-        contents = view[place.offset : place.offset + place.size]
-        return json, [Tensor(place.name, place.datatype, place.shape, contents)]
     return json, [
         Tensor(place.name, place.datatype, place.shape, view[place.offset : place.offset + place.size])
         for place in header.tensors
