@@ -21,7 +21,7 @@ from geartrain.bridge.raw_output import RawOutput
 from geartrain.bridge.slot_server import SlotServer
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.predictions import calls
-from geartrain.domain.predictions.lifecycle import StateMachine
+from geartrain.domain.state_machine import StateMachine
 from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
     BackendChoice,

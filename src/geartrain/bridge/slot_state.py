@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from geartrain.domain.state_machine import steps_to
+
 
 class SlotState(StrEnum):
     """Where a slot stands."""
@@ -23,3 +25,4 @@ SLOT_STEPS: Final[dict[SlotState, frozenset[SlotState]]] = {
     SlotState.DETACHED: frozenset({SlotState.FREE, SlotState.CLOSED}),
     SlotState.CLOSED: frozenset(),
 }
+TO_SLOT_STATE: Final = steps_to("a slot", SLOT_STEPS)

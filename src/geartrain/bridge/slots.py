@@ -14,16 +14,16 @@ from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.bridge.slot_memory import SharedSlotMemory
 from geartrain.bridge.slot_reports import NoListener, tell, tell_begin, tell_end, tell_reports
-from geartrain.bridge.slot_state import SLOT_STEPS, SlotState
+from geartrain.bridge.slot_state import TO_SLOT_STATE, SlotState
 from geartrain.bridge.wakeup import Blocking, WakeupPolicy
 from geartrain.domain.predictions import calls
-from geartrain.domain.predictions.lifecycle import IllegalStepError
 from geartrain.ipc.messages import Inline, Payload, Reports
 
 logger = logging.getLogger(__name__)
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _FREE, _RUNNING = SlotState.FREE, SlotState.RUNNING
+_TO_FREE, _TO_RUNNING = TO_SLOT_STATE[_FREE], TO_SLOT_STATE[_RUNNING]
 
 
 class SlotCall(msgspec.Struct, frozen=True, eq=False):
@@ -61,11 +61,6 @@ class SlotChannel:
         self._files = SlotFiles(number, folder, self.memory)
         socket.join(number, self._on_reports)
 
-    def _step(self, wanted: SlotState) -> None:
-        if wanted not in SLOT_STEPS[self.state]:
-            raise IllegalStepError("a slot", self.state, wanted)
-        self.state = wanted
-
     # towards the worker
 
     def run(self, call: calls.CallInput, listener: calls.CallListener, *, alone: bool) -> asyncio.Task[None] | None:
@@ -88,9 +83,9 @@ class SlotChannel:
             return None
         self.call = slot_call
         if payload is None:
-            self._step(SlotState.LOADING)
+            self.state = TO_SLOT_STATE[SlotState.LOADING][self.state]
             return asyncio.ensure_future(self._load(call, slot_call))
-        self._step(_RUNNING)
+        self.state = _TO_RUNNING[self.state]
         self._begin(call, slot_call, payload, alone=alone)
         return None
 
@@ -99,13 +94,13 @@ class SlotChannel:
             payload: Payload = await asyncio.to_thread(self._files.to_file, call)
         except OSError as error:
             if self.state is SlotState.LOADING:
-                self._step(_FREE)
+                self.state = _TO_FREE[self.state]
                 self.call = NO_CALL
                 failure = calls.Failed(f"the input could not be handed to the worker: {error}")
                 tell_end(slot_call.listener, (calls.ItemEnd(calls.ALL, failure),), idle=True)
             return
         if self.state is SlotState.LOADING:
-            self._step(_RUNNING)
+            self.state = _TO_RUNNING[self.state]
             self._begin(call, slot_call, payload, alone=False)
         else:
             self._files.reader.discard(payload)
@@ -130,7 +125,7 @@ class SlotChannel:
     def detach(self, outcome: calls.Outcome) -> None:
         """End the call while the worker is still busy with it: `on_idle` follows, or never comes."""
         if self.state is _RUNNING:
-            self._step(SlotState.DETACHED)
+            self.state = TO_SLOT_STATE[SlotState.DETACHED][self.state]
             tell_end(self.call.listener, (calls.ItemEnd(calls.ALL, outcome),), idle=False)
 
     def on_idle(self) -> None:
@@ -161,7 +156,7 @@ class SlotChannel:
     def close(self) -> None:
         """Take no more calls. The connection is closed with the last slot. Repeating it is harmless."""
         if self.state is not SlotState.CLOSED:
-            self._step(SlotState.CLOSED)
+            self.state = TO_SLOT_STATE[SlotState.CLOSED][self.state]
         self.memory.close()
         self.wakeup.close()
         self._socket.leave(self._number)
@@ -194,10 +189,10 @@ class SlotChannel:
     def _free(self) -> calls.CallListener:
         """Begin the prefetched call, or become free. Returns the listener of the call that has ended."""
         listener = self.call.listener
-        self._step(_FREE)
+        self.state = _TO_FREE[self.state]
         self.call, self.next_call = self.next_call, NO_CALL
         if self.call is not NO_CALL:
-            self._step(_RUNNING)
+            self.state = _TO_RUNNING[self.state]
             self.wakeup.before_send(alone=False)
             tell_begin(self.call.listener)
         return listener

@@ -14,8 +14,8 @@ from collections.abc import Callable, MutableMapping
 from enum import StrEnum
 from typing import Final, Self
 
+from geartrain.domain.state_machine import steps_to
 from geartrain.service.models.readiness import Readiness
-from geartrain.transport.wire.states import illegal_step
 
 logger = logging.getLogger("geartrain.server")
 
@@ -89,6 +89,7 @@ SERVICE_STEPS: Final[dict[ServiceState, frozenset[ServiceState]]] = {
     _S.RELOADING: frozenset({_S.READY, _S.STOPPING}),
     _S.STOPPING: frozenset(),
 }
+_TO: Final = steps_to("a service", SERVICE_STEPS)
 
 
 class Supervision:
@@ -139,8 +140,7 @@ class Supervision:
         status = _clip(_describe(wanted, reasons))
         lines = [f"STATUS={status}"] if status != self._status else []
         if wanted is not self.state:
-            if wanted not in SERVICE_STEPS[self.state]:
-                raise illegal_step("a service", self.state, wanted)
+            wanted = _TO[wanted][self.state]
             lines += _lines(wanted)
         if lines and self._notifier.send(*lines):  # otherwise with the next look
             self.state, self._status = wanted, status

@@ -1,15 +1,15 @@
 """The state machines: of a prediction, of its execution, of a call, of a version of a model, and of its health.
 
-Tables without a clock, a loop or a socket. To change a machine, change its table; an illegal step raises, and a
-terminal state has no way out. Spec: Cog's HTTP API, "Status Lifecycle" and "Health States"; container runtime, the
-health diagram.
+Tables without a clock, a loop or a socket; see `geartrain.domain.state_machine`. Spec: Cog's HTTP API, "Status
+Lifecycle" and "Health States"; container runtime, the health diagram.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, Generic, TypeVar
+from typing import Final
+
+from geartrain.domain.state_machine import steps_to
 
 
 class Status(StrEnum):
@@ -161,43 +161,8 @@ VERSION_STEPS: Final[dict[VersionState, frozenset[VersionState]]] = {
 }
 
 
-class IllegalStepError(RuntimeError):
-    """A state machine was asked for a step that its table does not have: a bug in the server."""
-
-    def __init__(self, what: str, current: StrEnum, wanted: StrEnum) -> None:
-        super().__init__(f"{what} cannot go from {current} to {wanted}")
-
-
-StateT = TypeVar("StateT", bound=StrEnum)
-
-
-class StateMachine(Generic[StateT]):
-    """A state and the table of its steps, for what is not on the path of each prediction."""
-
-    def __init__(self, what: str, steps: Mapping[StateT, frozenset[StateT]], state: StateT) -> None:
-        """`what` names it in errors, such as "a slot"."""
-        self.state = state
-        self._what = what
-        self._steps = steps
-
-    def step(self, wanted: StateT) -> StateT:
-        """Go to another state, and return the one before; raise `IllegalStepError` if there is no such step."""
-        before = self.state
-        if wanted not in self._steps[before]:
-            raise IllegalStepError(self._what, before, wanted)
-        self.state = wanted
-        return before
-
-
-def next_status(current: Status, wanted: Status) -> Status:
-    """Return `wanted` if a prediction may go there from `current`; raise `IllegalStepError` if not."""
-    if wanted not in PREDICTION_STEPS[current]:
-        raise IllegalStepError("a prediction", current, wanted)
-    return wanted
-
-
-def next_health(current: Health, wanted: Health) -> Health:
-    """Return `wanted` if a model may go there from `current`; raise `IllegalStepError` if not."""
-    if wanted not in HEALTH_STEPS.get(current, frozenset()):
-        raise IllegalStepError("a model", current, wanted)
-    return wanted
+TO_STATUS: Final = steps_to("a prediction", PREDICTION_STEPS)
+TO_HEALTH: Final = steps_to("a model", HEALTH_STEPS)
+TO_EXECUTION_STATE: Final = steps_to("an execution", EXECUTION_STEPS)
+TO_CALL_STATE: Final = steps_to("a call", CALL_STEPS)
+TO_VERSION_STATE: Final = steps_to("a version of a model", VERSION_STEPS)

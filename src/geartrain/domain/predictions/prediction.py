@@ -20,13 +20,14 @@ from geartrain.domain.predictions.events import (
     Released,
     Start,
 )
-from geartrain.domain.predictions.lifecycle import Status, next_status
+from geartrain.domain.predictions.lifecycle import TO_STATUS, Status
 from geartrain.domain.predictions.metrics import apply_metric
 from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.printed.text import Printed
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
-_STARTING, _PROCESSING, _SUCCEEDED = Status.STARTING, Status.PROCESSING, Status.SUCCEEDED
+_STARTING, _SUCCEEDED = Status.STARTING, Status.SUCCEEDED
+_TO_PROCESSING = TO_STATUS[Status.PROCESSING]
 _TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
 _START = Start()
 _NOTHING_PRINTED = Printed()  # of nearly all predictions; never added to
@@ -88,7 +89,7 @@ class Prediction:
 
     def start(self, at: float) -> None:
         """The runner is about to be called."""
-        self.status = next_status(self.status, _PROCESSING)
+        self.status = _TO_PROCESSING[self.status]
         self.started_at = self.record.began = at
         self.log.append(_START)
 
@@ -153,7 +154,7 @@ class Prediction:
         for chunk in draft.chunks[len(self.chunks) :]:
             self.add_output(chunk)
         self.output, self.error, self.error_code = draft.output, draft.error, draft.error_code
-        self.status = next_status(self.status, draft.status)
+        self.status = TO_STATUS[draft.status][self.status]
         self.completed_at, self.predict_time = draft.completed_at, draft.predict_time
         self.log.end(_COMPLETED[draft.status])
 
@@ -163,7 +164,7 @@ class Prediction:
 
     def _complete(self, status: Status, at: float, predict_time: float | None) -> None:
         record = self.record
-        self.status = record.outcome = next_status(self.status, status)
+        self.status = record.outcome = TO_STATUS[status][self.status]
         self.completed_at = record.completed = at
         if predict_time is None:
             predict_time = at - (self.started_at or self.created_at)

@@ -11,7 +11,7 @@ import msgspec
 
 from geartrain.domain.predictions.calls import WorkerInfo, WorkerObserver
 from geartrain.domain.predictions.events import LogSource
-from geartrain.domain.predictions.lifecycle import Health, next_health
+from geartrain.domain.predictions.lifecycle import TO_HEALTH, Health
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.printed.text import Printed
 from geartrain.service.models.restarts import RestartPolicy, Restarts
@@ -223,5 +223,5 @@ class Replica:
         self._step(Health.READY)
 
     def _step(self, health: Health) -> None:
-        self.health = next_health(self.health, health)
+        self.health = TO_HEALTH[health][self.health]
         self._owner.on_replica(self)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from geartrain.domain.predictions.lifecycle import DORMANT, VERSION_STEPS, Health, IllegalStepError, VersionState
+from geartrain.domain.predictions.lifecycle import DORMANT, TO_VERSION_STATE, Health, VersionState
+from geartrain.domain.state_machine import IllegalStepError
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.repository import IndexEntry, State
 
@@ -40,9 +41,7 @@ class Version:
         self.coming: tuple[Deployment, ...] = ()  # the one whose workers are on their way
 
     def _step(self, wanted: VersionState, reason: str = "") -> None:
-        if wanted not in VERSION_STEPS[self.state]:
-            raise IllegalStepError("a version of a model", self.state, wanted)
-        self.state = wanted
+        self.state = TO_VERSION_STATE[wanted][self.state]
         self.reason = reason
         self.coming = ()
         if wanted not in _DEPLOYED:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from geartrain.domain.predictions.calls import ALL, CallInput, FileRef, ItemEnd, Outcome, Succeeded
 from geartrain.domain.predictions.events import LogSource, Metric
-from geartrain.domain.predictions.lifecycle import CALL_STEPS, CallState, ExecutionState, IllegalStepError
+from geartrain.domain.predictions.lifecycle import TO_CALL_STATE, CallState, ExecutionState
 from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.execution import CANCELED, Execution
 from geartrain.service.scheduling.pace import Pace
@@ -20,6 +20,7 @@ SIZE_METRIC = "batch_size"
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _ASSIGNED, _RUNNING, _ENDED, _OVER = CallState.ASSIGNED, CallState.RUNNING, CallState.ENDED, CallState.OVER
 _DELIVERING, _WITHDRAWN = CallState.DELIVERING, CallState.WITHDRAWN
+_TO_RUNNING, _TO_OVER = TO_CALL_STATE[_RUNNING], TO_CALL_STATE[_OVER]
 _IN_RUN = frozenset({CallState.RUNNING, CallState.CANCELING, CallState.KILLED})
 
 
@@ -116,9 +117,7 @@ class Call:
         )
 
     def _step(self, wanted: CallState) -> None:
-        if wanted not in CALL_STEPS[self.state]:
-            raise IllegalStepError("a call", self.state, wanted)
-        self.state = wanted
+        self.state = TO_CALL_STATE[wanted][self.state]
 
     # towards its members
 
@@ -186,7 +185,7 @@ class Call:
             self.permit.worker.cancel(self.permit.slot, self.call_id)
             self._limit_stop()
             return
-        self._step(_RUNNING)
+        self.state = _TO_RUNNING[self.state]
         owner = self._owner
         at = self._began_at = self._began_at or owner.context.clock()
         if owner.context.traces is not NO_TRACES:
@@ -258,7 +257,7 @@ class Call:
             if self._timer is not None:
                 self._timer.cancel()
             if self._owner.is_batching or not _has_files(over) or self._owner.is_followed(self):
-                self._step(_OVER)
+                self.state = _TO_OVER[self.state]
                 self._owner.release(self)
             else:
                 self._step(_DELIVERING)
@@ -285,7 +284,7 @@ class Call:
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._step(_OVER)
+        self.state = _TO_OVER[self.state]
         self._owner.release(self)
 
     def _count(self, at: float) -> None:

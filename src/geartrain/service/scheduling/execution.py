@@ -14,7 +14,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import Canceled, Failed, FileRef, ItemInput, Outcome, Succeeded
 from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
-from geartrain.domain.predictions.lifecycle import EXECUTION_STEPS, ExecutionState, IllegalStepError
+from geartrain.domain.predictions.lifecycle import TO_EXECUTION_STATE, ExecutionState
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.delivery import NO_DELIVERY, Delivery, NoDelivery
@@ -32,14 +32,10 @@ from geartrain.service.statistics import Fault
 CANCELED = Canceled()
 _S = ExecutionState
 _WITHOUT_SLOT = frozenset({_S.ADMITTED, _S.PREPARING, _S.WAITING, _S.PREFETCHED})
-# The steps of the table, and by how many predictions without a slot each of them makes more.
-_STEPS: Final = {
-    state: {wanted: (wanted in _WITHOUT_SLOT) - (state in _WITHOUT_SLOT) for wanted in steps}
-    for state, steps in EXECUTION_STEPS.items()
-}
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _ADMITTED, _ASSIGNED, _PREFETCHED, _WAITING = _S.ADMITTED, _S.ASSIGNED, _S.PREFETCHED, _S.WAITING
 _RUNNING, _CLOSING, _OVER = _S.RUNNING, _S.CLOSING, _S.OVER
+_TO_ASSIGNED, _TO_RUNNING, _TO_OVER = (TO_EXECUTION_STATE[state] for state in (_ASSIGNED, _RUNNING, _OVER))
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -191,14 +187,13 @@ class Execution:
             self._bound(timeout)
 
     def _step(self, wanted: ExecutionState) -> None:
-        """Go to another state, and count as waiting while there is no slot."""
-        steps = _STEPS[self.state]
-        if wanted not in steps:
-            raise IllegalStepError("an execution", self.state, wanted)
-        self.state = wanted
-        more = steps[wanted]
-        if more:
-            self._scheduler.waiting += more
+        """Go to another state, and count as waiting while there is no slot.
+
+        Steps of each prediction that lead to a slot, or to the end, do the same themselves.
+        """
+        before = self.state
+        self.state = TO_EXECUTION_STATE[wanted][before]
+        self._scheduler.waiting += (wanted in _WITHOUT_SLOT) - (before in _WITHOUT_SLOT)
 
     # before its run
 
@@ -250,8 +245,14 @@ class Execution:
 
     def assign(self, call: CallPort, *, prefetched: bool) -> None:
         """Make this prediction a member of a call, which has a slot or is `prefetched`."""
-        self._step(_PREFETCHED if prefetched else _ASSIGNED)
         self._call = call
+        if prefetched:
+            self._step(_PREFETCHED)
+            return
+        before = self.state
+        self.state = _TO_ASSIGNED[before]
+        if before in _WITHOUT_SLOT:
+            self._scheduler.waiting -= 1
 
     def refuse(self, reason: GeartrainError) -> None:
         """End an execution that has not begun, because there is nothing to wait for any more."""
@@ -312,9 +313,12 @@ class Execution:
 
     def begin(self, at: float) -> None:
         """Note that the call has begun."""
-        self._step(_RUNNING)
+        before, scheduler = self.state, self._scheduler
+        self.state = _TO_RUNNING[before]
+        if before is _PREFETCHED:
+            scheduler.waiting -= 1
         self.prediction.start(at)
-        limit = self._scheduler.context.run_timeout
+        limit = scheduler.context.run_timeout
         if limit is not None:
             self._bound(limit)
 
@@ -402,10 +406,12 @@ class Execution:
         self._begin_delivery().after(close)
 
     def _finish(self, outcome: Result, at: float) -> None:
-        was_closing = self.state is _CLOSING
-        self._step(_OVER)
-        self._scheduler.on_over(self)
-        if was_closing:
+        before, scheduler = self.state, self._scheduler
+        self.state = _TO_OVER[before]
+        if before in _WITHOUT_SLOT:
+            scheduler.waiting -= 1
+        scheduler.on_over(self)
+        if before is _CLOSING:
             # Before the log says so: a reader of the end may use the slot at once.
             self._call.on_member_over()
         if self._delivery is not NO_DELIVERY:
@@ -416,7 +422,7 @@ class Execution:
         if type(outcome) is Succeeded:
             output, predict_time = outcome.output, outcome.predict_time
             size = sum(map(len, prediction.chunks)) if output is None else len(output)
-            self._scheduler.context.counts.add_success(self.record, predict_time, size, at=at)
+            scheduler.context.counts.add_success(self.record, predict_time, size, at=at)
             is_packed = output is None and self._is_packed()  # of a whole output it makes no difference
             prediction.succeed(output, at=at, predict_time=predict_time, packed=is_packed)
         elif type(outcome) is Failed:

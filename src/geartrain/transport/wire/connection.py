@@ -35,7 +35,7 @@ from geartrain.transport.wire.outgoing import BodyStream, Outgoing
 from geartrain.transport.wire.reading import RequestReader
 from geartrain.transport.wire.responses import BUG, CONTINUE, UNREADABLE, refusal
 from geartrain.transport.wire.sockets import peer_of
-from geartrain.transport.wire.states import CONNECTION_STEPS, OVER, ConnectionState, illegal_step
+from geartrain.transport.wire.states import OVER, TO_CONNECTION_STATE, ConnectionState
 from geartrain.transport.wire.terms import PLAIN, Terms
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,8 @@ _BETWEEN: Final = frozenset({ConnectionState.IDLE, ConnectionState.PREFACE})  # 
 _IDLE: Final = ConnectionState.IDLE
 _RUNNING: Final = ConnectionState.RUNNING
 _PARTS: Final = ConnectionState.PARTS
+_TO_IDLE: Final = TO_CONNECTION_STATE[_IDLE]
+_TO_RUNNING: Final = TO_CONNECTION_STATE[_RUNNING]
 
 
 class Owner(Protocol):
@@ -140,15 +142,14 @@ class Connection(asyncio.Protocol):
         self._owner.switch(self, data)
 
     def step(self, wanted: ConnectionState) -> None:
-        """Go to another state; raise `RuntimeError` if there is no such step."""
-        if wanted not in CONNECTION_STEPS[self.state]:
-            raise illegal_step("a connection", self.state, wanted)
-        self.state = wanted
+        """Go to another state; raise `IllegalStepError` if there is no such step."""
+        self.state = TO_CONNECTION_STATE[wanted][self.state]
         self.since = self._context.now
 
     def run(self, accepted: Accepted, body: Body) -> None:
         """Hand a whole request to its exchange."""
-        self.step(_RUNNING)
+        self.state = _TO_RUNNING[self.state]
+        self.since = self._context.now
         try:
             self._exchange = exchange = accepted.new_exchange(self)
             exchange.receive(body)
@@ -247,8 +248,10 @@ class Connection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Go on to the next request: this one has its answer."""
         self._exchange = NO_EXCHANGE
-        if self.terms.keeps_alive and not self._context.is_draining:
-            self.step(_IDLE)
+        context = self._context
+        if self.terms.keeps_alive and not context.is_draining:
+            self.state = _TO_IDLE[self.state]
+            self.since = context.now
             if self.reader.has_read:
                 self.reader.go_on()
         elif self.reader.held:

@@ -28,12 +28,11 @@ from geartrain.transport.wire.exchange import Accepted, AcceptedInParts
 from geartrain.transport.wire.http2_bodies import BodyParts, by_body
 from geartrain.transport.wire.http2_heads import HEAD, Http2Heads
 from geartrain.transport.wire.http2_output import Http2Output
-from geartrain.transport.wire.http2_states import ENDED, HTTP2_STEPS, Http2State
+from geartrain.transport.wire.http2_states import ENDED, TO_HTTP2_STATE, Http2State
 from geartrain.transport.wire.http2_stream import Http2Stream, PartsStream, WholeStream
 from geartrain.transport.wire.http2_timeouts import Http2Watch
 from geartrain.transport.wire.limits import MAX_FIELDS, WireLimits
 from geartrain.transport.wire.sockets import peer_of
-from geartrain.transport.wire.states import illegal_step
 
 logger = logging.getLogger(__name__)
 
@@ -140,9 +139,7 @@ class Http2Connection(asyncio.Protocol):
         self.transport.resume_reading()
 
     def _step(self, wanted: Http2State) -> None:
-        if wanted not in HTTP2_STEPS[self.state]:
-            raise illegal_step("a connection", self.state, wanted)
-        self.state = wanted
+        self.state = TO_HTTP2_STATE[wanted][self.state]
 
     # what the codec says
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from geartrain.domain.state_machine import steps_to
+
 
 class Http2State(StrEnum):
     """Where a connection stands."""
@@ -32,6 +34,8 @@ HTTP2_STEPS: Final[dict[Http2State, frozenset[Http2State]]] = {
     _H.CLOSED: frozenset(),
 }
 
+TO_HTTP2_STATE: Final = steps_to("a connection", HTTP2_STEPS)
+
 ENDED: Final = frozenset({_H.CLOSING, _H.CLOSED})
 """The states in which nothing is served any more."""
 
@@ -42,3 +46,4 @@ STREAM_STEPS: Final[dict[StreamState, frozenset[StreamState]]] = {
     _S.RUNNING: frozenset({_S.OVER}),
     _S.OVER: frozenset(),
 }
+TO_STREAM_STATE: Final = steps_to("a stream", STREAM_STEPS)

@@ -25,9 +25,8 @@ from geartrain.transport.wire.exchange import (
 from geartrain.transport.wire.heads import WireError
 from geartrain.transport.wire.http2_bodies import NO_BODY, BodyParts, GatheredBody, NoBody, PiecewiseBody
 from geartrain.transport.wire.http2_output import HELD, Http2Output
-from geartrain.transport.wire.http2_states import STREAM_STEPS, StreamState
+from geartrain.transport.wire.http2_states import TO_STREAM_STATE, StreamState
 from geartrain.transport.wire.responses import BUG, has_body, refusal
-from geartrain.transport.wire.states import illegal_step
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +68,8 @@ class Http2Stream:
         self._exchange: Exchange | PartsExchange = NO_EXCHANGE
 
     def step(self, wanted: StreamState) -> None:
-        """Go to another state; raise `RuntimeError` if there is no such step."""
-        if wanted not in STREAM_STEPS[self.state]:
-            raise illegal_step("a stream", self.state, wanted)
-        self.state = wanted
+        """Go to another state; raise `IllegalStepError` if there is no such step."""
+        self.state = TO_STREAM_STATE[wanted][self.state]
 
     @property
     def is_bidirectional(self) -> bool:

@@ -1,9 +1,11 @@
-"""The states of a connection. To change the machine, change its table; an illegal step raises."""
+"""The states of a connection; see `geartrain.domain.state_machine`."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Final
+
+from geartrain.domain.state_machine import steps_to
 
 
 class ConnectionState(StrEnum):
@@ -37,10 +39,7 @@ CONNECTION_STEPS: Final[dict[ConnectionState, frozenset[ConnectionState]]] = {
     _S.CLOSED: frozenset(),
 }
 
+TO_CONNECTION_STATE: Final = steps_to("a connection", CONNECTION_STEPS)
+
 OVER: Final = frozenset({_S.LINGER, _S.CLOSING, _S.CLOSED})
 """The states in which the last answer has been written."""
-
-
-def illegal_step(what: str, state: StrEnum, wanted: StrEnum) -> RuntimeError:
-    """Return the error for a step that a table of states does not have."""
-    return RuntimeError(f"{what} cannot go from {state} to {wanted}")

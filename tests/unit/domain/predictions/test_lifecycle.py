@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import types
 from collections.abc import Callable
@@ -16,19 +17,18 @@ from geartrain.domain.predictions.lifecycle import (
     CallState,
     ExecutionState,
     Health,
-    IllegalStepError,
     Status,
     VersionState,
-    next_health,
-    next_status,
 )
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.state_machine import IllegalStepError
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.repository import IndexEntry
 from geartrain.service.models.version import Version
 from geartrain.service.scheduling.call import Call
-from geartrain.service.scheduling.execution import NO_TICKET, Execution
+from geartrain.service.scheduling.execution import CANCELED, NO_TICKET, Execution
+from geartrain.service.statistics import Counts
 from tests.support.deployments import unspawned
 from tests.support.hand_worker import HandWorker
 
@@ -55,19 +55,19 @@ HEALTH_STEPS = {
 @pytest.mark.parametrize(("current", "wanted"), list(itertools.product(Status, Status)))
 def test_status(current: Status, wanted: Status) -> None:
     if (current, wanted) in STATUS_STEPS:
-        assert next_status(current, wanted) is wanted
+        assert lifecycle.TO_STATUS[wanted][current] is wanted
     else:
         with pytest.raises(IllegalStepError):
-            next_status(current, wanted)
+            _ = lifecycle.TO_STATUS[wanted][current]
 
 
 @pytest.mark.parametrize(("current", "wanted"), list(itertools.product(Health, Health)))
 def test_health(current: Health, wanted: Health) -> None:
     if (current, wanted) in HEALTH_STEPS:
-        assert next_health(current, wanted) is wanted
+        assert lifecycle.TO_HEALTH[wanted][current] is wanted
     else:
         with pytest.raises(IllegalStepError):
-            next_health(current, wanted)
+            _ = lifecycle.TO_HEALTH[wanted][current]
 
 
 EXECUTION_STEPS = {
@@ -176,6 +176,36 @@ def test_execution(current: ExecutionState, wanted: ExecutionState) -> None:
     else:
         with pytest.raises(IllegalStepError, match=f"an execution cannot go from {current} to {wanted}"):
             execution._step(wanted)
+
+
+@pytest.mark.parametrize("state", ExecutionState)
+def test_an_execution_counts_as_waiting_until_it_has_a_slot(state: ExecutionState) -> None:
+    """Some methods of each prediction go to their state without `_step`, and come to the same."""
+    call: Any = types.SimpleNamespace(on_member_over=lambda: None)
+    methods: dict[ExecutionState, Callable[[Execution], None]] = {
+        E.ASSIGNED: lambda execution: execution.assign(call, prefetched=False),
+        E.PREFETCHED: lambda execution: execution.assign(call, prefetched=True),
+        E.RUNNING: lambda execution: execution.begin(1.0),
+        E.OVER: lambda execution: execution._finish(CANCELED, 1.0),
+    }
+    for wanted, method in methods.items():
+        counts = []
+        by_step: Callable[[Execution], None] = functools.partial(Execution._step, wanted=wanted)
+        for step in (method, by_step):
+            context = types.SimpleNamespace(run_timeout=None, counts=Counts())
+            scheduler: Any = types.SimpleNamespace(waiting=0, context=context, on_over=lambda _: None)
+            prediction = Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0)
+            execution = Execution(scheduler, prediction, ItemInput("id", b"{}"), ticket=NO_TICKET)
+            execution.state = state
+            execution._call = call
+            if (state, wanted) in EXECUTION_STEPS:
+                step(execution)
+                assert execution.state is wanted
+            else:
+                with pytest.raises(IllegalStepError):
+                    step(execution)
+            counts.append(scheduler.waiting)
+        assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize(("current", "wanted"), list(itertools.product(CallState, CallState)))

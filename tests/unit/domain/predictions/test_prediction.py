@@ -17,10 +17,11 @@ from geartrain.domain.predictions.events import (
     Output,
     Start,
 )
-from geartrain.domain.predictions.lifecycle import IllegalStepError, Status
+from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.metrics import apply_metric
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.state_machine import IllegalStepError
 
 
 def make() -> Prediction:

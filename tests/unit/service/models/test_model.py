@@ -14,7 +14,8 @@ import pytest
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import LogSource
-from geartrain.domain.predictions.lifecycle import Health, IllegalStepError
+from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.state_machine import IllegalStepError
 from geartrain.service.models import healthcheck
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings
