@@ -12,13 +12,6 @@ from geartrain.ipc.messages import CallItem, Payload, Predict, SlotMemory
 LONG_TEXT: Final = 262_144  # bytes of JSON that are handed over faster in shared memory than through a socket
 
 
-def is_short(call: CallInput) -> bool:
-    """Return whether the input of a call is one text that goes through a socket, as nearly all without tensors do."""
-    items = call.items
-    item = items[0]
-    return item.tensors is None and len(items) == 1 and len(item.input) <= LONG_TEXT
-
-
 def wants_memory(call: CallInput) -> bool:
     """Return whether shared memory is worth having for a call: its input is packed, or one long text."""
     items = call.items

@@ -180,7 +180,7 @@ class ChildWorker:
         if self._life.state is _DEAD:
             listener.on_unstarted()
         else:
-            self._output.count_call()
+            self._output.calls += 1
             self._slots.run(slot, call, listener)
 
     @property

@@ -24,7 +24,7 @@ class RawOutput:
     for a while, and its output finds its calls again.
     """
 
-    __slots__ = ("_calls", "_is_served", "_on_setup_log", "_quiet_from", "_slots", "log", "pipes")
+    __slots__ = ("_is_served", "_on_setup_log", "_quiet_from", "_slots", "calls", "log", "pipes")
 
     def __init__(self, stdout: IO[bytes], stderr: IO[bytes], on_setup_log: Callable[[LogSource, str], None]) -> None:
         self.log = ModelLog()
@@ -32,7 +32,7 @@ class RawOutput:
         self._slots: Mapping[int, SlotChannel] = {}
         self._on_setup_log = on_setup_log
         self._is_served = False
-        self._calls = 0
+        self.calls = 0  # that have begun
         self._quiet_from = _FIRST  # the number of calls from which on the worker is taken to write nothing
 
     def begin_service(self, slots: Mapping[int, SlotChannel]) -> None:
@@ -45,21 +45,17 @@ class RawOutput:
         self.pipes.close()
         self.log.end()
 
-    def count_call(self) -> None:
-        """Note that a call begins."""
-        self._calls += 1
-
     @property
     def is_quiet(self) -> bool:
         """Whether none of the last calls has written anything."""
-        return self._calls >= self._quiet_from
+        return self.calls >= self._quiet_from
 
     def give(self, source: LogSource, data: str) -> None:
         """Take whole lines, or a last line that has no end."""
         if not self._is_served:
             self._on_setup_log(source, data)
             return
-        self._quiet_from = self._calls + _AFTER
+        self._quiet_from = self.calls + _AFTER
         running = [slot for slot in self._slots.values() if slot.state is SlotState.RUNNING]
         if len(running) == 1 and running[0].next_call is NO_CALL:
             running[0].call.listener.on_log(ALL, source, data)

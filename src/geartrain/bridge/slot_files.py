@@ -25,7 +25,7 @@ class SlotFiles:
         self.reader = PayloadReader(memory.outputs)
         self._writer = PayloadWriter(memory.inputs, folder.new_input)
         self._folder = folder
-        self._temporary_files: list[str] = []  # the author's own temporary files, as `FileOutput` has them
+        self.temporary_files: list[str] = []  # the author's own, as `FileOutput` has them
 
     def place(self, call: calls.CallInput, *, may_share: bool) -> Payload | None:
         """Put the input of a call where it travels best; None if it has to go into a file.
@@ -64,7 +64,7 @@ class SlotFiles:
         """Take over a file of an output."""
         reference = calls.FileRef(report.token, report.filename, report.mime_type)
         self._folder.lend(reference)
-        self._temporary_files += report.temporary_files
+        self.temporary_files += report.temporary_files
         return reference
 
     def discard(self, reports: Iterable[Report]) -> None:
@@ -78,11 +78,7 @@ class SlotFiles:
                 else:
                     self.reader.discard(report.output)
 
-    def forget_temporary_files(self) -> None:
-        """Note that the worker has deleted the author's temporary files."""
-        self._temporary_files.clear()
-
     def delete_temporary_files(self) -> None:
         """Delete what a worker that has died can no longer delete."""
-        temporary_files, self._temporary_files = self._temporary_files, []
+        temporary_files, self.temporary_files = self.temporary_files, []
         delete_temporary_files(temporary_files)

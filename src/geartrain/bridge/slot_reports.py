@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from geartrain.bridge.slot_files import SlotFiles
@@ -127,9 +127,9 @@ def tell_begin(listener: calls.CallListener) -> None:
         logger.exception(_LISTENER_FAILED)
 
 
-def tell_end(listener: calls.CallListener, ends: Iterable[calls.ItemEnd], *, idle: bool) -> None:
+def tell_end(listener: calls.CallListener, ends: Sequence[calls.ItemEnd], *, idle: bool) -> None:
     """Tell a listener that items have ended; as `tell`."""
     try:
-        listener.on_end(tuple(ends), idle=idle)
+        listener.on_end(ends, idle=idle)
     except Exception:
         logger.exception(_LISTENER_FAILED)

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from geartrain.bridge.call_messages import is_short, wants_memory
+from geartrain.bridge.call_messages import LONG_TEXT, wants_memory
 from geartrain.bridge.call_socket import CallSocket
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.bridge.slot_files import SlotFiles
@@ -71,8 +71,9 @@ class SlotChannel:
         """
         self._last_serial = serial = self._last_serial + 1
         payload: Payload | None
-        if is_short(call):
-            slot_call, payload = SlotCall(serial, call.id, listener), Inline(call.items[0].input)
+        first = call.items[0]
+        if first.tensors is None and len(call.items) == 1 and len(first.input) <= LONG_TEXT:  # nearly all
+            slot_call, payload = SlotCall(serial, call.id, listener), Inline(first.input)
         else:
             slot_call = SlotCall(serial, call.id, listener, wants_memory(call))
             payload = self._files.place(call, may_share=slot_call.packed and not call.prefetch)
@@ -131,8 +132,9 @@ class SlotChannel:
     def on_idle(self) -> None:
         """Free the slot: the worker is done with a call that was ended from outside."""
         if self.state is SlotState.DETACHED:
-            self._files.forget_temporary_files()  # the worker has deleted them
-            listener = self._free()
+            self._files.temporary_files.clear()  # the worker has deleted them
+            listener = self.call.listener
+            self._free()
             tell(listener.on_idle)
 
     def fail(self, reason: str) -> None:
@@ -172,27 +174,23 @@ class SlotChannel:
         listener = self.call.listener
         ends = tell_reports(message.reports, listener, self._files)
         if message.idle:
-            self._end_call(ends)
+            self.wakeup.on_end(ends)
+            self._socket.before_end()
+            self._files.temporary_files.clear()
+            self._free()
+            tell_end(listener, ends, idle=True)
+            if self.is_last and self.state is _FREE:
+                self.close()
         elif ends:
             self._socket.before_end()
             tell_end(listener, ends, idle=False)
 
-    def _end_call(self, ends: list[calls.ItemEnd]) -> None:
-        self.wakeup.on_end(ends)
-        self._socket.before_end()
-        self._files.forget_temporary_files()
-        listener = self._free()
-        tell_end(listener, ends, idle=True)
-        if self.is_last and self.state is _FREE:
-            self.close()
-
-    def _free(self) -> calls.CallListener:
-        """Begin the prefetched call, or become free. Returns the listener of the call that has ended."""
-        listener = self.call.listener
+    def _free(self) -> None:
+        """Begin the prefetched call, or become free."""
         self.state = _TO_FREE[self.state]
-        self.call, self.next_call = self.next_call, NO_CALL
-        if self.call is not NO_CALL:
+        self.call = following = self.next_call
+        if following is not NO_CALL:
+            self.next_call = NO_CALL
             self.state = _TO_RUNNING[self.state]
             self.wakeup.before_send(alone=False)
-            tell_begin(self.call.listener)
-        return listener
+            tell_begin(following.listener)

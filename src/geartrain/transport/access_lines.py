@@ -12,7 +12,8 @@ import msgspec
 from geartrain.domain.predictions.lifecycle import PREDICTION_STEPS, Status
 from geartrain.transport.records import LEFT, NO_GRPC, RequestRecord
 
-LOGGER: Final = logging.getLogger("geartrain.access")
+_LOGGER_NAME: Final = "geartrain.access"
+LOGGER: Final = logging.getLogger(_LOGGER_NAME)
 MESSAGE: Final = "request"
 # By the status of a prediction; to read the value of a member of an enumeration takes many times as long.
 _OUTCOMES: Final = {status: status.value if not PREDICTION_STEPS[status] else "accepted" for status in Status}
@@ -75,14 +76,19 @@ class LineMaker:
     def make(self, request: RequestRecord) -> AccessLine:
         """Return the line of a request."""
         origin, context, ended, prediction = request.origin, request.context, request.ended, request.prediction
+        began = prediction.began
         queue = run = _NOTHING
-        if prediction.began and request.outcome is not _STARTING:  # what goes on may have begun after the answer
-            queue = _milliseconds(prediction.began - prediction.admitted)
-            run = _milliseconds(prediction.completed - prediction.began)
+        if began and request.outcome is not _STARTING:  # what goes on may have begun after the answer
+            # Milliseconds with three digits: this takes half the time of `round`.
+            queue = int((began - prediction.admitted) * 1_000_000) / 1000
+            run = int((prediction.completed - began) * 1_000_000) / 1000
+        second = int(ended)
+        if second != self._second:
+            self._second, self._text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         return AccessLine(
-            self._timestamp(ended),
+            "%s.%06d+00:00" % (self._text, (ended - second) * 1_000_000),  # noqa: UP031 - half the price of an f-string
             "debug" if origin.is_routine else "info",
-            LOGGER.name,
+            _LOGGER_NAME,
             MESSAGE,
             origin.protocol,
             origin.method,
@@ -91,7 +97,7 @@ class LineMaker:
             outcome_of(request),
             context.request_id,
             context.traceparent[3:35],
-            _milliseconds(ended - request.began),
+            int((ended - request.began) * 1_000_000) / 1000,
             request.received,
             request.sent,
             prediction.model or origin.model,
@@ -105,12 +111,6 @@ class LineMaker:
             request.requests,
             request.failures,
         )
-
-    def _timestamp(self, moment: float) -> str:
-        second = int(moment)
-        if second != self._second:
-            self._second, self._text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return "%s.%06d+00:00" % (self._text, (moment - second) * 1_000_000)  # noqa: UP031 - half the price of an f-string
 
 
 def outcome_of(request: RequestRecord) -> str:
@@ -141,7 +141,3 @@ def by_logging() -> RequestWriter:
             LOGGER.log(level, "%s %s %d", line.method, line.path, line.status, extra=fields_of(line))
 
     return write
-
-
-def _milliseconds(seconds: float) -> float:
-    return int(seconds * 1_000_000) / 1000  # half the price of `round`

@@ -114,7 +114,9 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
         prediction_id = self.prediction.prediction_id or self.origin.prediction_id
         if not prediction_id:
             return self.id_lines
-        return b"%bx-prediction-id: %b\r\n" % (self.id_lines, header_text(prediction_id).encode())
+        if not (prediction_id.isascii() and prediction_id.isprintable()):
+            prediction_id = header_text(prediction_id)
+        return b"%bx-prediction-id: %b\r\n" % (self.id_lines, prediction_id.encode())
 
     def fields(self) -> Fields:
         """Return the header fields of the answer."""

@@ -16,7 +16,7 @@ class RequestCounts:
     """Hears of requests that are over, and passes them on to another `RequestObserver`."""
 
     def __init__(self, following: RequestObserver = NOBODY) -> None:
-        self._following = following
+        self._pass_on = following.add
         self._good: defaultdict[str, int] = defaultdict(int)  # nearly all; by protocol
         self._others: Counter[tuple[str, int, int]] = Counter()  # by protocol, status of HTTP and status of gRPC
 
@@ -26,8 +26,7 @@ class RequestCounts:
             self._good[request.origin.protocol] += 1
         else:
             self._others[request.origin.protocol, int(request.status), request.grpc_status] += 1
-        if self._following is not NOBODY:
-            self._following.add(request)
+        self._pass_on(request)
 
     def all(self) -> dict[tuple[str, str], int]:
         """Return the counts by protocol and status: the name of gRPC's, otherwise the number of HTTP's."""

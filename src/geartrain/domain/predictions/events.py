@@ -127,7 +127,12 @@ class EventLog:
 
     def end(self, event: Completed | Released) -> None:
         """Append the last event, and call the listeners."""
-        self.append(event)
+        events = self._events  # as `append`, without its price
+        events.append(event)
+        if len(events) > self._most:
+            self._cut()
+        if self._listeners:
+            self._tell(event)
         enders = self._enders
         # A listener often refers to the prediction: without this, they would keep each other alive.
         self._listeners = self._enders = ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import cast
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.rendering import clip
@@ -124,7 +126,7 @@ class Catalogue:
         if name is None:
             raise GeartrainError(Code.NOT_FOUND, "This server has several models, and none of them is the default.")
         absent = ModelEntry(name)
-        return ModelRef(lambda: self._entries.get(name, absent))
+        return ModelRef(cast("Callable[[], ModelEntry]", partial(self._entries.get, name, absent)))
 
     def deployments(self) -> Iterable[Deployment]:
         """Give every deployment that is available, in order."""

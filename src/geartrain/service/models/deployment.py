@@ -276,7 +276,10 @@ class Deployment:
 
     def _on_over(self, execution: Execution) -> None:
         self.predictions.remove(execution)
-        self.executions.remove(execution)
+        executions = self.executions
+        executions.live.discard(execution)
+        if not executions.live:
+            executions.tell_drained()
 
     def webhooks(self) -> Webhooks:
         """Return what sends the webhooks of its predictions."""

@@ -218,7 +218,10 @@ class ModelRef:
     @property
     def deployment(self) -> Deployment:
         """What serves it now; raises `NOT_FOUND`, `NOT_READY` with the reason."""
-        return self._find().deployment(self.version)
+        entry = self._find()
+        if entry.default and not self.version:  # nearly all
+            return entry.default[0]
+        return entry.deployment(self.version)
 
     async def report(self) -> HealthReport:
         """Return the health now; raises `NOT_FOUND`."""

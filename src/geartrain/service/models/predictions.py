@@ -99,14 +99,12 @@ class Executions:
         self.live: set[Execution] = set()
         self._waiting: list[asyncio.Future[None]] = []  # for the end of the last of them
 
-    def remove(self, execution: Execution) -> None:
-        """Remove one that is about to reach its terminal state."""
-        self.live.discard(execution)
-        if self._waiting and not self.live:
-            for waiter in self._waiting:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._waiting.clear()
+    def tell_drained(self) -> None:
+        """Note that the last of them is about to reach its terminal state."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
 
     def cancel_all(self) -> None:
         """Ask for the end of each of them."""

@@ -237,45 +237,53 @@ class Call:
         member = self._members.get(item)
         return [] if member is None else [member]
 
-    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:  # noqa: C901 - on the path of each prediction
         """End members. With `idle` the slot has its next call before any of them hears of it."""
-        at = self._owner.context.clock()
+        owner, members = self._owner, self._members
+        at = owner.context.clock()
         over: list[_Part] = []
-        members = self._members
+        has_files = False  # to deliver, or still on their way
         for end in ends:
             outcome = end.outcome
             if type(outcome) is Succeeded:
                 self._predict_time = outcome.predict_time
             member = members.pop(end.item, None)
             if member is None:
-                self._end_rest(end, over)
+                has_files = self._end_rest(end, over) or has_files
             else:
                 over.append((member, outcome, end.files))
+                if end.files or member.delivery.is_pending:
+                    has_files = True
         if self.state in _IN_RUN and (idle or not members):
             self._count(at)
         if idle:
             if self._timer is not None:
                 self._timer.cancel()
-            if self._owner.is_batching or not _has_files(over) or self._owner.is_followed(self):
+            if not has_files or owner.is_batching or owner.is_followed(self):
                 self.state = _TO_OVER[self.state]
-                self._owner.release(self)
+                owner.release(self)
             else:
                 self._step(_DELIVERING)
         elif not members and self.state is not _ENDED:
             self._step(_ENDED)
-            self._owner.on_call_ended(self)
+            owner.on_call_ended(self)
         for member, outcome, files in over:
             member.end(outcome, files, at=at)
 
-    def _end_rest(self, end: ItemEnd, over: list[_Part]) -> None:
-        """Handle an end of all members, or of one that has ended before."""
+    def _end_rest(self, end: ItemEnd, over: list[_Part]) -> bool:
+        """Handle an end of all members, or of one that has ended before.
+
+        Returns whether files of one of them are still on their way.
+        """
         if end.item != ALL:
             if end.files:
                 self.discard(end.files)
-            return
+            return False
         outcome = CANCELED if self.state is CallState.KILLED else end.outcome
-        over += [(member, outcome, ()) for member in self._members.values()]
+        rest = tuple(self._members.values())
+        over += [(member, outcome, ()) for member in rest]
         self._members.clear()
+        return any(member.delivery.is_pending for member in rest)
 
     def on_idle(self) -> None:
         """Free the slot: the run has ended, after all members of the call."""
@@ -295,11 +303,3 @@ class Call:
         counts.runs += 1
         if owner.is_batching:
             counts.add_batch(self.rows, took, predict_time=self._predict_time)
-
-
-def _has_files(over: Sequence[_Part]) -> bool:
-    """Whether files are to be delivered, or still on their way."""
-    for member, _, files in over:  # noqa: SIM110 - see below
-        if files or member.is_delivering:
-            return True
-    return False  # a loop takes a third of the time of `any()`, and this is on the path of each prediction

@@ -151,11 +151,11 @@ class Execution:
 
     __slots__ = (
         "_call",
-        "_delivery",
         "_preparation",
         "_scheduler",
         "_stopped_as",
         "_timer",
+        "delivery",
         "is_kept",
         "item",
         "output_prefix",
@@ -178,7 +178,7 @@ class Execution:
         self._scheduler = scheduler
         self._call: CallPort = _NO_CALL
         self._preparation: Preparation | NoPreparation = NO_PREPARATION
-        self._delivery: Delivery | NoDelivery = NO_DELIVERY
+        self.delivery: Delivery | NoDelivery = NO_DELIVERY
         self._stopped_as: Canceled | TimedOut = CANCELED  # what its outcome is when it has been told to stop
         self._timer: asyncio.TimerHandle | None = None  # ends it when its time is up
         scheduler.waiting += 1
@@ -270,10 +270,10 @@ class Execution:
                 self._withdraw()
                 self.end(CANCELED, at=self._scheduler.context.clock())
             case _S.RUNNING | _S.CANCELING:
-                self._delivery.cut()
+                self.delivery.cut()
                 self._call.cancel(self)
             case _S.CLOSING:
-                self._delivery.cut()
+                self.delivery.cut()
 
     def _withdraw(self) -> None:
         if self.state is _WAITING:
@@ -326,11 +326,6 @@ class Execution:
         """Note that the run has been asked to stop, and that its end is awaited."""
         self._step(_S.CANCELING)
 
-    @property
-    def is_delivering(self) -> bool:
-        """Whether outputs are on their way."""
-        return self._delivery.is_pending
-
     def on_output(self, chunk: bytes, files: Sequence[FileRef]) -> None:
         """The run gave a chunk of JSON text, empty if one of the files holds it."""
         if not self.record.first_output:
@@ -338,8 +333,8 @@ class Execution:
         if files:
             with self.trace.delivering():
                 self._begin_delivery().give(chunk, files, self.prediction.add_output)
-        elif self._delivery.is_pending:
-            self._delivery.after(lambda: self.prediction.add_output(chunk))
+        elif self.delivery.is_pending:
+            self.delivery.after(lambda: self.prediction.add_output(chunk))
         else:
             self.prediction.add_output(chunk)
 
@@ -351,25 +346,25 @@ class Execution:
     def on_log(self, source: LogSource, data: str) -> None:
         """The run wrote to a stream."""
         self._scheduler.context.on_print(self.prediction, source, data)
-        if self._delivery.is_pending:
-            self._delivery.after(lambda: self.prediction.add_log(source, data))
+        if self.delivery.is_pending:
+            self.delivery.after(lambda: self.prediction.add_log(source, data))
         else:
             self.prediction.add_log(source, data)
 
     def on_metric(self, metric: Metric) -> None:
         """The run recorded a metric."""
-        if self._delivery.is_pending:
-            self._delivery.after(lambda: self.prediction.apply(metric))
+        if self.delivery.is_pending:
+            self.delivery.after(lambda: self.prediction.apply(metric))
         else:
             self.prediction.apply(metric)
 
     def _begin_delivery(self) -> Delivery:
-        if isinstance(self._delivery, NoDelivery):
+        if isinstance(self.delivery, NoDelivery):
             outputs = self._scheduler.context.outputs()
             prediction = self.prediction
             files = functools.partial(outputs.of, prediction.id, self.output_prefix, self.record.request)
-            self._delivery = Delivery(files, self._call.discard, packed=self._is_packed(), on_error=self.cancel)
-        return self._delivery
+            self.delivery = Delivery(files, self._call.discard, packed=self._is_packed(), on_error=self.cancel)
+        return self.delivery
 
     def _is_packed(self) -> bool:
         """Whether its outputs are JSON and tensors in one piece."""
@@ -381,7 +376,7 @@ class Execution:
         """The run is over, or there will be none. What is still on its way is delivered first."""
         if self._timer is not None:
             self._timer.cancel()
-        if not (files or self._delivery.is_pending or self._preparation.has_files):
+        if not (files or self.delivery.is_pending or self._preparation.has_files):
             self._finish(outcome, at)
             return
         self.record.run_ended = at
@@ -414,9 +409,9 @@ class Execution:
         if before is _CLOSING:
             # Before the log says so: a reader of the end may use the slot at once.
             self._call.on_member_over()
-        if self._delivery is not NO_DELIVERY:
+        if self.delivery is not NO_DELIVERY:
             outcome = self._outcome_of_delivery(outcome)
-            self._delivery = NO_DELIVERY  # it refers to this execution: without the cycle, both are freed at once
+            self.delivery = NO_DELIVERY  # it refers to this execution: without the cycle, both are freed at once
         self._preparation = NO_PREPARATION  # as the delivery
         prediction = self.prediction
         if type(outcome) is Succeeded:
@@ -457,9 +452,9 @@ class Execution:
 
     def _outcome_of_delivery(self, outcome: Result) -> Result:
         """Return the outcome of a prediction whose outputs could not be delivered, or were cut short by a cancel."""
-        if self._delivery.error is not None:
-            return Undelivered(self._delivery.error)
-        return CANCELED if self._delivery.is_cut else outcome
+        if self.delivery.error is not None:
+            return Undelivered(self.delivery.error)
+        return CANCELED if self.delivery.is_cut else outcome
 
     def _count_fault(self, fault: Fault, at: float) -> None:
         self._scheduler.context.counts.add_fault(fault, self.record, at=at)

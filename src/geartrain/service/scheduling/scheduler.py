@@ -82,11 +82,12 @@ class Scheduler:
         does not have.
         """
         capacity, has_levels = self._capacity, self.pending.has_levels
-        level = capacity.priorities.level_of(schedule.priority) if has_levels else 0
         fits = capacity.fits(self.waiting, size)
+        if fits and schedule is NO_SCHEDULE and not has_levels and not self.is_batching:
+            return NO_TICKET
+        level = capacity.priorities.level_of(schedule.priority) if has_levels else 0
         if fits and (not has_levels or capacity.fits_level(level, self.pending.queue.size_of(level))):
-            is_plain = schedule is NO_SCHEDULE and not level and not self.is_batching
-            return NO_TICKET if is_plain else Ticket(key, schedule, level)
+            return Ticket(key, schedule, level)
         self.context.counts.add_refusal("REJECTED")
         self._demand.end_call(alone=False)  # several clients ask at the same time
         raise capacity.refusal(size, ahead=self.pending.queue.ahead_of(level) if has_levels else self.waiting)
