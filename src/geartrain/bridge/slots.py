@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _FREE, _RUNNING = SlotState.FREE, SlotState.RUNNING
-_TO_FREE, _TO_RUNNING = TO_SLOT_STATE[_FREE], TO_SLOT_STATE[_RUNNING]
+_to_free, _to_running = TO_SLOT_STATE[_FREE], TO_SLOT_STATE[_RUNNING]
 
 
 class SlotCall(msgspec.Struct, frozen=True, eq=False):
@@ -84,9 +84,9 @@ class SlotChannel:
             return None
         self.call = slot_call
         if payload is None:
-            self.state = TO_SLOT_STATE[SlotState.LOADING][self.state]
+            self.state = TO_SLOT_STATE[SlotState.LOADING](self.state)
             return asyncio.ensure_future(self._load(call, slot_call))
-        self.state = _TO_RUNNING[self.state]
+        self.state = _to_running(self.state)
         self._begin(call, slot_call, payload, alone=alone)
         return None
 
@@ -95,13 +95,13 @@ class SlotChannel:
             payload: Payload = await asyncio.to_thread(self._files.to_file, call)
         except OSError as error:
             if self.state is SlotState.LOADING:
-                self.state = _TO_FREE[self.state]
+                self.state = _to_free(self.state)
                 self.call = NO_CALL
                 failure = calls.Failed(f"the input could not be handed to the worker: {error}")
                 tell_end(slot_call.listener, (calls.ItemEnd(calls.ALL, failure),), idle=True)
             return
         if self.state is SlotState.LOADING:
-            self.state = _TO_RUNNING[self.state]
+            self.state = _to_running(self.state)
             self._begin(call, slot_call, payload, alone=False)
         else:
             self._files.reader.discard(payload)
@@ -126,7 +126,7 @@ class SlotChannel:
     def detach(self, outcome: calls.Outcome) -> None:
         """End the call while the worker is still busy with it: `on_idle` follows, or never comes."""
         if self.state is _RUNNING:
-            self.state = TO_SLOT_STATE[SlotState.DETACHED][self.state]
+            self.state = TO_SLOT_STATE[SlotState.DETACHED](self.state)
             tell_end(self.call.listener, (calls.ItemEnd(calls.ALL, outcome),), idle=False)
 
     def on_idle(self) -> None:
@@ -158,7 +158,7 @@ class SlotChannel:
     def close(self) -> None:
         """Take no more calls. The connection is closed with the last slot. Repeating it is harmless."""
         if self.state is not SlotState.CLOSED:
-            self.state = TO_SLOT_STATE[SlotState.CLOSED][self.state]
+            self.state = TO_SLOT_STATE[SlotState.CLOSED](self.state)
         self.memory.close()
         self.wakeup.close()
         self._socket.leave(self._number)
@@ -187,10 +187,10 @@ class SlotChannel:
 
     def _free(self) -> None:
         """Begin the prefetched call, or become free."""
-        self.state = _TO_FREE[self.state]
+        self.state = _to_free(self.state)
         self.call = following = self.next_call
         if following is not NO_CALL:
             self.next_call = NO_CALL
-            self.state = _TO_RUNNING[self.state]
+            self.state = _to_running(self.state)
             self.wakeup.before_send(alone=False)
             tell_begin(following.listener)

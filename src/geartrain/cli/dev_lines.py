@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -18,8 +18,9 @@ from rich.text import Text
 
 from geartrain.cli import logs, tracebacks
 from geartrain.cli.access_lines import printable
-from geartrain.transport.access_lines import LineMaker, RequestWriter, fields_of
+from geartrain.transport.access_lines import LineMaker, SlowWriter, fields_of
 from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.records import RequestRecord
 
 _PRINTED: Final = "geartrain.model"
 _FAILED: Final = "geartrain.runs"
@@ -62,15 +63,14 @@ def requests_written(options: AccessLogOptions) -> AccessLogOptions:
     return msgspec.structs.replace(options, new_writer=new_writer)
 
 
-def new_writer() -> RequestWriter:
+def new_writer() -> SlowWriter:
     """Return what writes the lines of requests."""
     maker, paper = LineMaker(), _Paper()
 
-    def write(requests: Sequence[Any]) -> None:
-        for request in requests:
-            logs.write_lines(f"{paper.print(line_of(fields_of(maker.make(request)), request.ended))}\n")
+    def write(request: RequestRecord) -> None:
+        logs.write_lines(f"{paper.print(line_of(fields_of(maker.make(request)), request.ended))}\n")
 
-    return write
+    return SlowWriter(write)
 
 
 def line_of(fields: Mapping[str, Any], moment: float) -> Text:

@@ -5,7 +5,7 @@ To change a machine, change its table. A terminal state has no way out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -19,30 +19,34 @@ class IllegalStepError(RuntimeError):
         super().__init__(f"{what} cannot go from {current} to {wanted}")
 
 
-class StepsTo(dict[StateT, StateT]):
-    """The steps to one state: each state that may come before it, with that state.
+Step = Callable[[StateT], StateT]
+"""Takes the present state and returns the one that it is made for; raises `IllegalStepError` if there is no such step.
 
-    To look up the present state is the check and the step in one, as in `self.state = _TO_RUNNING[self.state]`: the
-    cheapest way there is, for what is on the path of each prediction. Raises `IllegalStepError`.
-    """
+As in `self.state = _to_running(self.state)`.
+"""
+
+
+class _StepsTo(dict[StateT, StateT]):
+    """The steps to one state: each state that may come before it, with that state."""
 
     __slots__ = ("_wanted", "_what")
 
     def __init__(self, what: str, steps: Mapping[StateT, frozenset[StateT]], wanted: StateT) -> None:
-        """`what` names the machine in errors, such as "a slot"."""
         super().__init__({state: wanted for state, following in steps.items() if wanted in following})
         self._what = what
         self._wanted = wanted
 
     def __missing__(self, current: StateT) -> StateT:
-        """Refuse the step."""
         raise IllegalStepError(self._what, current, self._wanted)
 
 
-def steps_to(what: str, steps: Mapping[StateT, frozenset[StateT]]) -> dict[StateT, StepsTo[StateT]]:
-    """Return the steps of a table by the state that they lead to; `what` names the machine in errors."""
+def steps_to(what: str, steps: Mapping[StateT, frozenset[StateT]]) -> dict[StateT, Step[StateT]]:
+    """Return the step to each state of a table. `what` names the machine in errors, such as "a slot".
+
+    A step is one look into a `dict`, written in C, as it is on the path of each prediction.
+    """
     states = type(next(iter(steps)))  # also those that no step leads to or from
-    return {wanted: StepsTo(what, steps, wanted) for wanted in states}
+    return {wanted: _StepsTo(what, steps, wanted).__getitem__ for wanted in states}
 
 
 class StateMachine(Generic[StateT]):
@@ -56,5 +60,5 @@ class StateMachine(Generic[StateT]):
     def step(self, wanted: StateT) -> StateT:
         """Go to another state, and return the one before; raise `IllegalStepError` if there is no such step."""
         before = self.state
-        self.state = self._to[wanted][before]
+        self.state = self._to[wanted](before)
         return before

@@ -140,7 +140,7 @@ class Supervision:
         status = _clip(_describe(wanted, reasons))
         lines = [f"STATUS={status}"] if status != self._status else []
         if wanted is not self.state:
-            wanted = _TO[wanted][self.state]
+            wanted = _TO[wanted](self.state)
             lines += _lines(wanted)
         if lines and self._notifier.send(*lines):  # otherwise with the next look
             self.state, self._status = wanted, status

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -20,8 +21,37 @@ _OUTCOMES: Final = {status: status.value if not PREDICTION_STEPS[status] else "a
 _STARTING: Final = Status.STARTING
 _NOTHING: Final = -1.0
 
-RequestWriter = Callable[[Sequence[RequestRecord]], None]
-"""Writes lines for requests. Called by a thread, one call after the other; may block."""
+PreparedT = TypeVar("PreparedT")
+
+
+class RequestWriter(abc.ABC, Generic[PreparedT]):
+    """Writes lines for requests, in two steps."""
+
+    @abc.abstractmethod
+    def prepare(self, requests: Sequence[RequestRecord]) -> PreparedT:
+        """Return what is to be written of some requests. Called on the event loop: it takes microseconds for each."""
+
+    @abc.abstractmethod
+    def write(self, prepared: Sequence[PreparedT]) -> None:
+        """Write it, in this order. Called by a thread, one call after the other; may block."""
+
+
+class SlowWriter(RequestWriter[Sequence[RequestRecord]]):
+    """Leaves all to the thread, for lines that take long to make."""
+
+    def __init__(self, write: Callable[[RequestRecord], None]) -> None:
+        """`write` writes the line of one request."""
+        self._write = write
+
+    def prepare(self, requests: Sequence[RequestRecord]) -> Sequence[RequestRecord]:
+        """Return the requests themselves."""
+        return requests
+
+    def write(self, prepared: Sequence[Sequence[RequestRecord]]) -> None:
+        """Make each line and write it."""
+        for requests in prepared:
+            for request in requests:
+                self._write(request)
 
 
 class AccessLine(msgspec.Struct, omit_defaults=True, gc=False):
@@ -130,14 +160,13 @@ def fields_of(line: AccessLine) -> dict[str, Any]:
     return fields
 
 
-def by_logging() -> RequestWriter:
+def by_logging() -> SlowWriter:
     """Return what writes lines as records of `geartrain.access`, for whoever has set up logging."""
     maker = LineMaker()
 
-    def write(requests: Sequence[RequestRecord]) -> None:
-        for request in requests:
-            line = maker.make(request)
-            level = logging.DEBUG if request.origin.is_routine else logging.INFO
-            LOGGER.log(level, "%s %s %d", line.method, line.path, line.status, extra=fields_of(line))
+    def write(request: RequestRecord) -> None:
+        line = maker.make(request)
+        level = logging.DEBUG if request.origin.is_routine else logging.INFO
+        LOGGER.log(level, "%s %s %d", line.method, line.path, line.status, extra=fields_of(line))
 
-    return write
+    return SlowWriter(write)

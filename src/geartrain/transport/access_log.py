@@ -1,23 +1,26 @@
 """The access log: a line for each request when it is over.
 
-The loop does no more than append to a list; a thread chooses, formats and writes, many lines at a time.
+Requests that are over are gathered, and their lines made many at a time. A thread writes them, because whoever reads
+may be slow.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import deque
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from geartrain.transport.access_lines import LOGGER
+from geartrain.transport.access_lines import LOGGER, RequestWriter
 from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.records import NoObserver, RequestRecord
 
 _MOST: Final = 16_384  # requests that wait to be written; further ones are dropped and counted
-_TOGETHER: Final = 128  # lines of one write: the loop has to wait while they are formatted
-_INTERVAL: Final = 0.1  # seconds in which lines are gathered
+_TOGETHER: Final = 64  # requests whose lines are made at once: the loop does nothing else meanwhile
+_INTERVAL: Final = 0.05  # seconds in which requests are gathered, and then lines
+_FAULT: Final = "lines of the access log could not be written"
 _LAST: Final = 5.0  # seconds that the last lines have at the end of the server
 
 
@@ -41,68 +44,56 @@ def open_access_log(options: AccessLogOptions) -> AccessLog | NoAccessLog:
 class AccessLog:
     """Hears of requests (`RequestObserver`), and has lines written for those that the options want.
 
-    Used as a context: it ends with all lines written.
+    Used as a context, on the event loop that ends the requests: it ends with all lines written.
     """
 
     def __init__(self, options: AccessLogOptions) -> None:
         self._options = options
-        self._write = options.new_writer()
-        self._waiting: deque[RequestRecord] = deque()
-        self._is_awake = False  # the thread has been told that something waits
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._dropped = 0
+        self._writer = options.new_writer()
+        self._gathered: list[RequestRecord] = []
+        self._is_timed = False  # what has been gathered is looked at when the interval is over
         self._count = 0  # of requests that may be left out
-        self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+        self._lines = _Lines(self._writer)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._lines.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._closing.set()
-        self._wake.set()
-        self._thread.join(_LAST)  # whoever reads the log may have stopped reading
+        self._prepare()
+        self._lines.close()
 
     def add(self, request: RequestRecord) -> None:
         """Take a request that is over."""
-        waiting = self._waiting
-        if len(waiting) >= _MOST:
-            self._dropped += 1
+        gathered = self._gathered
+        gathered.append(request)
+        if len(gathered) >= _TOGETHER:
+            self._prepare()
+        elif not self._is_timed:
+            self._is_timed = True
+            asyncio.get_running_loop().call_later(_INTERVAL, self._on_interval)
+
+    def _on_interval(self) -> None:
+        self._is_timed = False
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Have the lines written of what has been gathered."""
+        gathered, self._gathered = self._gathered, []
+        wanted = self._wanted(gathered)
+        if not wanted:
             return
-        waiting.append(request)
-        if not self._is_awake:
-            self._is_awake = True
-            self._wake.set()
-
-    # in the thread
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            self._wake.wait()
-            self._closing.wait(_INTERVAL)
-            self._wake.clear()
-            self._is_awake = False  # before the first look: what comes behind the last one wakes the thread again
-            self._write_all()
-        self._write_all()
-
-    def _write_all(self) -> None:
-        waiting = self._waiting
-        while waiting:
-            wanted = self._wanted([waiting.popleft() for _ in range(min(len(waiting), _TOGETHER))])
-            if wanted:
-                self._write_some(wanted)
-        dropped, self._dropped = self._dropped, 0
-        if dropped:
-            LOGGER.warning("lines of the access log were dropped: they are not read in time", extra={"count": dropped})
-
-    def _write_some(self, wanted: list[RequestRecord]) -> None:
+        if not self._lines.have_room(len(wanted)):
+            self._lines.dropped += len(wanted)
+            return
         try:
-            self._write(wanted)
+            prepared = self._writer.prepare(wanted)
         except Exception:  # noqa: BLE001 - it is logged, and the next lines are tried
-            LOGGER.exception("lines of the access log could not be written")
+            LOGGER.exception(_FAULT)
+        else:
+            self._lines.add(prepared, len(wanted))
 
     def _wanted(self, requests: list[RequestRecord]) -> list[RequestRecord]:
         """Return those that have a line."""
@@ -121,3 +112,66 @@ class AccessLog:
             return False
         self._count += 1
         return self._count % self._options.each == 0
+
+
+class _Lines:
+    """Lines that have been prepared, and the thread that writes them."""
+
+    def __init__(self, writer: RequestWriter[Any]) -> None:
+        self._writer = writer
+        self._waiting: deque[tuple[Any, int]] = deque()  # with the number of lines
+        # Each is changed by one side alone.
+        self._added = self._written = 0  # lines
+        self.dropped = 0  # lines, in all
+        self._told = 0  # of these
+        self._is_awake = False  # the thread has been told that something waits
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def have_room(self, count: int) -> bool:
+        """Whether so many more lines may wait."""
+        return self._added - self._written + count <= _MOST
+
+    def add(self, prepared: Any, count: int) -> None:
+        """Have something written that is so many lines."""
+        self._added += count
+        self._waiting.append((prepared, count))
+        if not self._is_awake:
+            self._is_awake = True
+            self._wake.set()
+
+    def close(self) -> None:
+        """Write what waits, and end the thread."""
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(_LAST)  # whoever reads the log may have stopped reading
+
+    # in the thread
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.wait()
+            self._closing.wait(_INTERVAL)
+            self._wake.clear()
+            self._is_awake = False  # before the first look: what comes behind the last one wakes the thread again
+            self._write_all()
+        self._write_all()
+
+    def _write_all(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            taken = [waiting.popleft() for _ in range(len(waiting))]
+            try:
+                self._writer.write([prepared for prepared, _ in taken])
+            except Exception:  # noqa: BLE001 - it is logged, and the next lines are tried
+                LOGGER.exception(_FAULT)
+            self._written += sum([count for _, count in taken])
+        dropped = self.dropped - self._told
+        if dropped:
+            self._told += dropped
+            LOGGER.warning("lines of the access log were dropped: they are not read in time", extra={"count": dropped})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -27,7 +27,7 @@ class AccessLogOptions(msgspec.Struct, frozen=True):
 
     mode: Mode = "on"
     each: int = 1
-    new_writer: Callable[[], RequestWriter] = by_logging
+    new_writer: Callable[[], RequestWriter[Any]] = by_logging
 
 
 def read_access_log(text: str) -> AccessLogOptions:

@@ -514,7 +514,7 @@ async def test_what_a_listener_raises_reaches_neither_the_slot_nor_anybody_else(
 @pytest.mark.parametrize(("current", "wanted"), list(itertools.product(SlotState, SlotState)))
 def test_steps_of_a_slot(current: SlotState, wanted: SlotState) -> None:
     if wanted in SLOT_STEPS[current]:
-        assert TO_SLOT_STATE[wanted][current] is wanted
+        assert TO_SLOT_STATE[wanted](current) is wanted
     else:
         with pytest.raises(IllegalStepError, match=f"a slot cannot go from {current} to {wanted}"):
-            _ = TO_SLOT_STATE[wanted][current]
+            TO_SLOT_STATE[wanted](current)

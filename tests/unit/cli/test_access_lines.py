@@ -45,14 +45,16 @@ def ended(path: str = "/predictions") -> RequestRecord:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    new_writer("json")([ended(), ended('/a"b')])
+    writer = new_writer("json")
+    writer.write([writer.prepare([ended()]), writer.prepare([ended('/a"b')])])
     first, second = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert list(first)[:4] == ["timestamp", "level", "logger", "message"]
     assert (first["logger"], first["path"], second["path"]) == ("geartrain.access", "/predictions", '/a"b')
 
 
 def test_console(capsys: pytest.CaptureFixture[str]) -> None:
-    new_writer("console")([ended()])
+    writer = new_writer("console")
+    writer.write([writer.prepare([ended()])])
     line = capsys.readouterr().err
     assert "[info     ] POST /predictions 200 protocol=system outcome=done " in line
     assert line.endswith(" peer=192.0.2.1:1\n")

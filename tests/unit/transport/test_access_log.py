@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -16,7 +17,7 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.predictions.request_context import NO_REQUEST
 from geartrain.transport import access_log
-from geartrain.transport.access_lines import LOGGER, LineMaker, by_logging, fields_of, outcome_of
+from geartrain.transport.access_lines import LOGGER, LineMaker, RequestWriter, by_logging, fields_of, outcome_of
 from geartrain.transport.access_log import AccessLog, NoAccessLog, open_access_log
 from geartrain.transport.access_options import AccessLogOptions, Mode, read_access_log
 from geartrain.transport.records import LEFT, RequestRecord, RequestRecords
@@ -171,7 +172,9 @@ def test_a_stream_tells_how_many_requests_came_in_it() -> None:
 
 def test_lines_as_records_of_the_logger(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, LOGGER.name):
-        by_logging()([request(prediction=prediction()), request(is_routine=True, protocol="system")])
+        writer = by_logging()
+        requests = [request(prediction=prediction()), request(is_routine=True, protocol="system")]
+        writer.write([writer.prepare(requests)])
     first, second = caplog.records
     assert (first.getMessage(), first.levelno, second.levelno) == ("POST /predictions 200", logging.INFO, logging.DEBUG)
     assert first.__dict__["prediction_id"] == "p1"
@@ -180,7 +183,7 @@ def test_lines_as_records_of_the_logger(caplog: pytest.LogCaptureFixture) -> Non
 # which requests have a line, and when
 
 
-class Written:
+class Written(RequestWriter[Sequence[RequestRecord]]):
     """A writer that keeps what it is given."""
 
     def __init__(self) -> None:
@@ -190,11 +193,19 @@ class Written:
         self.gate.set()
         self.has_begun = threading.Event()
 
-    def __call__(self, requests: Sequence[RequestRecord]) -> None:
+    def prepare(self, requests: Sequence[RequestRecord]) -> Sequence[RequestRecord]:
+        self.sizes.append(len(requests))
+        return requests
+
+    def write(self, prepared: Sequence[Sequence[RequestRecord]]) -> None:
         self.has_begun.set()
         assert self.gate.wait(PATIENCE)
-        self.sizes.append(len(requests))
-        self.requests += requests
+        for requests in prepared:
+            self.requests += requests
+
+    async def begun(self) -> None:
+        """Wait until the thread writes."""
+        assert await asyncio.to_thread(self.has_begun.wait, PATIENCE)
 
     def log(self, mode: Mode = "on", each: int = 1) -> AccessLog | NoAccessLog:
         return open_access_log(AccessLogOptions(mode, each, new_writer=lambda: self))
@@ -205,7 +216,7 @@ def _level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER.name)
 
 
-def test_at_the_end_all_lines_are_written_in_their_order() -> None:
+async def test_at_the_end_all_lines_are_written_in_their_order() -> None:
     written = Written()
     requests = [request(200 + number % 2) for number in range(1000)]
     with written.log() as log:
@@ -215,20 +226,20 @@ def test_at_the_end_all_lines_are_written_in_their_order() -> None:
     assert max(written.sizes) <= access_log._TOGETHER
 
 
-def test_lines_are_written_while_the_server_runs() -> None:
+async def test_lines_are_written_while_the_server_runs() -> None:
     written = Written()
     with written.log() as log:
         for _ in range(3):
             written.has_begun.clear()
             log.add(request())
-            assert written.has_begun.wait(PATIENCE)
+            await written.begun()
 
 
 @pytest.mark.parametrize(
     ("mode", "each", "lines"),
     [("on", 1, 30), ("sampled", 10, 12), ("sampled", 1, 30), ("errors", 1, 10), ("off", 1, 0)],
 )
-def test_mode(mode: Mode, each: int, lines: int) -> None:
+async def test_mode(mode: Mode, each: int, lines: int) -> None:
     written = Written()
     failed = request(prediction=prediction("failed"))
     with written.log(mode, each) as log:
@@ -247,7 +258,7 @@ def test_errors(status: int, trailers: Fields, end: str) -> None:
 
 
 @pytest.mark.parametrize(("level", "lines"), [(logging.DEBUG, 2), (logging.INFO, 1), (logging.WARNING, 0)])
-def test_level(level: int, lines: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_level(level: int, lines: int, caplog: pytest.LogCaptureFixture) -> None:
     written = Written()
     with caplog.at_level(level, LOGGER.name), written.log() as log:
         log.add(request())
@@ -255,32 +266,49 @@ def test_level(level: int, lines: int, caplog: pytest.LogCaptureFixture) -> None
     assert len(written.requests) == lines
 
 
-def test_what_a_slow_reader_does_not_take_is_dropped_and_counted(
+async def test_what_a_slow_reader_does_not_take_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(access_log, "_MOST", 10)
+    monkeypatch.setattr(access_log, "_MOST", access_log._TOGETHER + 1)
     written = Written()
     written.gate.clear()
     with written.log() as log:
         log.add(request())
-        assert written.has_begun.wait(PATIENCE)
-        for _ in range(15):
+        await written.begun()
+        for _ in range(3 * access_log._TOGETHER):
             log.add(request())
         written.gate.set()
-    assert len(written.requests) == 11
+    assert len(written.requests) == 1 + access_log._TOGETHER
     (warning,) = [each for each in caplog.records if "dropped" in each.getMessage()]
-    assert warning.__dict__["count"] == 5
+    assert warning.__dict__["count"] == 2 * access_log._TOGETHER
 
 
-def test_a_writer_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    calls: list[int] = []
+async def test_a_writer_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    lines: list[int] = []
 
-    def write(requests: Sequence[RequestRecord]) -> None:
-        calls.append(len(requests))
-        raise OSError("no space")
+    class Failing(Written):
+        def write(self, prepared: Sequence[Sequence[RequestRecord]]) -> None:
+            lines.extend(map(len, prepared))
+            raise OSError("no space")
 
-    with AccessLog(AccessLogOptions(new_writer=lambda: write)) as log:
+    with AccessLog(AccessLogOptions(new_writer=Failing)) as log:
         for _ in range(access_log._TOGETHER + 1):
             log.add(request())
-    assert sum(calls) == access_log._TOGETHER + 1
+    assert sum(lines) == access_log._TOGETHER + 1
     assert "no space" in caplog.text
+
+
+async def test_lines_that_cannot_be_made_cost_no_others(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Written):
+        def prepare(self, requests: Sequence[RequestRecord]) -> Sequence[RequestRecord]:
+            if not self.sizes:
+                self.sizes.append(len(requests))
+                raise ValueError("not a line")
+            return super().prepare(requests)
+
+    written = Failing()
+    with AccessLog(AccessLogOptions(new_writer=lambda: written)) as log:
+        for _ in range(access_log._TOGETHER + 1):
+            log.add(request())
+    assert len(written.requests) == 1
+    assert "not a line" in caplog.text

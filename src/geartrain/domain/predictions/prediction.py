@@ -27,7 +27,7 @@ from geartrain.domain.printed.text import Printed
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _STARTING, _SUCCEEDED = Status.STARTING, Status.SUCCEEDED
-_TO_PROCESSING = TO_STATUS[Status.PROCESSING]
+_to_processing = TO_STATUS[Status.PROCESSING]
 _TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
 _START = Start()
 _NOTHING_PRINTED = Printed()  # of nearly all predictions; never added to
@@ -89,7 +89,7 @@ class Prediction:
 
     def start(self, at: float) -> None:
         """The runner is about to be called."""
-        self.status = _TO_PROCESSING[self.status]
+        self.status = _to_processing(self.status)
         self.started_at = self.record.began = at
         self.log.append(_START)
 
@@ -154,7 +154,7 @@ class Prediction:
         for chunk in draft.chunks[len(self.chunks) :]:
             self.add_output(chunk)
         self.output, self.error, self.error_code = draft.output, draft.error, draft.error_code
-        self.status = TO_STATUS[draft.status][self.status]
+        self.status = TO_STATUS[draft.status](self.status)
         self.completed_at, self.predict_time = draft.completed_at, draft.predict_time
         self.log.end(_COMPLETED[draft.status])
 
@@ -164,7 +164,7 @@ class Prediction:
 
     def _complete(self, status: Status, at: float, predict_time: float | None) -> None:
         record = self.record
-        self.status = record.outcome = TO_STATUS[status][self.status]
+        self.status = record.outcome = TO_STATUS[status](self.status)
         self.completed_at = record.completed = at
         if predict_time is None:
             predict_time = at - (self.started_at or self.created_at)

@@ -223,5 +223,5 @@ class Replica:
         self._step(Health.READY)
 
     def _step(self, health: Health) -> None:
-        self.health = TO_HEALTH[health][self.health]
+        self.health = TO_HEALTH[health](self.health)
         self._owner.on_replica(self)

@@ -41,7 +41,7 @@ class Version:
         self.coming: tuple[Deployment, ...] = ()  # the one whose workers are on their way
 
     def _step(self, wanted: VersionState, reason: str = "") -> None:
-        self.state = TO_VERSION_STATE[wanted][self.state]
+        self.state = TO_VERSION_STATE[wanted](self.state)
         self.reason = reason
         self.coming = ()
         if wanted not in _DEPLOYED:

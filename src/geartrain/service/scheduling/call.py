@@ -20,7 +20,7 @@ SIZE_METRIC = "batch_size"
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _ASSIGNED, _RUNNING, _ENDED, _OVER = CallState.ASSIGNED, CallState.RUNNING, CallState.ENDED, CallState.OVER
 _DELIVERING, _WITHDRAWN = CallState.DELIVERING, CallState.WITHDRAWN
-_TO_RUNNING, _TO_OVER = TO_CALL_STATE[_RUNNING], TO_CALL_STATE[_OVER]
+_to_running, _to_over = TO_CALL_STATE[_RUNNING], TO_CALL_STATE[_OVER]
 _IN_RUN = frozenset({CallState.RUNNING, CallState.CANCELING, CallState.KILLED})
 
 
@@ -117,7 +117,7 @@ class Call:
         )
 
     def _step(self, wanted: CallState) -> None:
-        self.state = TO_CALL_STATE[wanted][self.state]
+        self.state = TO_CALL_STATE[wanted](self.state)
 
     # towards its members
 
@@ -185,7 +185,7 @@ class Call:
             self.permit.worker.cancel(self.permit.slot, self.call_id)
             self._limit_stop()
             return
-        self.state = _TO_RUNNING[self.state]
+        self.state = _to_running(self.state)
         owner = self._owner
         at = self._began_at = self._began_at or owner.context.clock()
         if owner.context.traces is not NO_TRACES:
@@ -260,7 +260,7 @@ class Call:
             if self._timer is not None:
                 self._timer.cancel()
             if not has_files or owner.is_batching or owner.is_followed(self):
-                self.state = _TO_OVER[self.state]
+                self.state = _to_over(self.state)
                 owner.release(self)
             else:
                 self._step(_DELIVERING)
@@ -292,7 +292,7 @@ class Call:
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self.state = _TO_OVER[self.state]
+        self.state = _to_over(self.state)
         self._owner.release(self)
 
     def _count(self, at: float) -> None:

@@ -35,7 +35,7 @@ _WITHOUT_SLOT = frozenset({_S.ADMITTED, _S.PREPARING, _S.WAITING, _S.PREFETCHED}
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _ADMITTED, _ASSIGNED, _PREFETCHED, _WAITING = _S.ADMITTED, _S.ASSIGNED, _S.PREFETCHED, _S.WAITING
 _RUNNING, _CLOSING, _OVER = _S.RUNNING, _S.CLOSING, _S.OVER
-_TO_ASSIGNED, _TO_RUNNING, _TO_OVER = (TO_EXECUTION_STATE[state] for state in (_ASSIGNED, _RUNNING, _OVER))
+_to_assigned, _to_running, _to_over = (TO_EXECUTION_STATE[state] for state in (_ASSIGNED, _RUNNING, _OVER))
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -192,7 +192,7 @@ class Execution:
         Steps of each prediction that lead to a slot, or to the end, do the same themselves.
         """
         before = self.state
-        self.state = TO_EXECUTION_STATE[wanted][before]
+        self.state = TO_EXECUTION_STATE[wanted](before)
         self._scheduler.waiting += (wanted in _WITHOUT_SLOT) - (before in _WITHOUT_SLOT)
 
     # before its run
@@ -250,7 +250,7 @@ class Execution:
             self._step(_PREFETCHED)
             return
         before = self.state
-        self.state = _TO_ASSIGNED[before]
+        self.state = _to_assigned(before)
         if before in _WITHOUT_SLOT:
             self._scheduler.waiting -= 1
 
@@ -314,7 +314,7 @@ class Execution:
     def begin(self, at: float) -> None:
         """Note that the call has begun."""
         before, scheduler = self.state, self._scheduler
-        self.state = _TO_RUNNING[before]
+        self.state = _to_running(before)
         if before is _PREFETCHED:
             scheduler.waiting -= 1
         self.prediction.start(at)
@@ -402,7 +402,7 @@ class Execution:
 
     def _finish(self, outcome: Result, at: float) -> None:
         before, scheduler = self.state, self._scheduler
-        self.state = _TO_OVER[before]
+        self.state = _to_over(before)
         if before in _WITHOUT_SLOT:
             scheduler.waiting -= 1
         scheduler.on_over(self)

@@ -122,7 +122,7 @@ class ChunkReader:
                 raise _bad("a trailer is not a header field")
 
     def _step(self, wanted: ChunkState) -> None:
-        self.state = _TO[wanted][self.state]
+        self.state = _TO[wanted](self.state)
 
 
 def _bad(fault: str) -> WireError:

@@ -46,8 +46,8 @@ _BETWEEN: Final = frozenset({ConnectionState.IDLE, ConnectionState.PREFACE})  # 
 _IDLE: Final = ConnectionState.IDLE
 _RUNNING: Final = ConnectionState.RUNNING
 _PARTS: Final = ConnectionState.PARTS
-_TO_IDLE: Final = TO_CONNECTION_STATE[_IDLE]
-_TO_RUNNING: Final = TO_CONNECTION_STATE[_RUNNING]
+_to_idle: Final = TO_CONNECTION_STATE[_IDLE]
+_to_running: Final = TO_CONNECTION_STATE[_RUNNING]
 
 
 class Owner(Protocol):
@@ -143,12 +143,12 @@ class Connection(asyncio.Protocol):
 
     def step(self, wanted: ConnectionState) -> None:
         """Go to another state; raise `IllegalStepError` if there is no such step."""
-        self.state = TO_CONNECTION_STATE[wanted][self.state]
+        self.state = TO_CONNECTION_STATE[wanted](self.state)
         self.since = self._context.now
 
     def run(self, accepted: Accepted, body: Body) -> None:
         """Hand a whole request to its exchange."""
-        self.state = _TO_RUNNING[self.state]
+        self.state = _to_running(self.state)
         self.since = self._context.now
         try:
             self._exchange = exchange = accepted.new_exchange(self)
@@ -250,7 +250,7 @@ class Connection(asyncio.Protocol):
         self._exchange = NO_EXCHANGE
         context = self._context
         if self.terms.keeps_alive and not context.is_draining:
-            self.state = _TO_IDLE[self.state]
+            self.state = _to_idle(self.state)
             self.since = context.now
             if self.reader.has_read:
                 self.reader.go_on()

@@ -139,7 +139,7 @@ class Http2Connection(asyncio.Protocol):
         self.transport.resume_reading()
 
     def _step(self, wanted: Http2State) -> None:
-        self.state = TO_HTTP2_STATE[wanted][self.state]
+        self.state = TO_HTTP2_STATE[wanted](self.state)
 
     # what the codec says
 

@@ -69,7 +69,7 @@ class Http2Stream:
 
     def step(self, wanted: StreamState) -> None:
         """Go to another state; raise `IllegalStepError` if there is no such step."""
-        self.state = TO_STREAM_STATE[wanted][self.state]
+        self.state = TO_STREAM_STATE[wanted](self.state)
 
     @property
     def is_bidirectional(self) -> bool:

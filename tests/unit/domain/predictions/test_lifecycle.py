@@ -55,19 +55,19 @@ HEALTH_STEPS = {
 @pytest.mark.parametrize(("current", "wanted"), list(itertools.product(Status, Status)))
 def test_status(current: Status, wanted: Status) -> None:
     if (current, wanted) in STATUS_STEPS:
-        assert lifecycle.TO_STATUS[wanted][current] is wanted
+        assert lifecycle.TO_STATUS[wanted](current) is wanted
     else:
         with pytest.raises(IllegalStepError):
-            _ = lifecycle.TO_STATUS[wanted][current]
+            lifecycle.TO_STATUS[wanted](current)
 
 
 @pytest.mark.parametrize(("current", "wanted"), list(itertools.product(Health, Health)))
 def test_health(current: Health, wanted: Health) -> None:
     if (current, wanted) in HEALTH_STEPS:
-        assert lifecycle.TO_HEALTH[wanted][current] is wanted
+        assert lifecycle.TO_HEALTH[wanted](current) is wanted
     else:
         with pytest.raises(IllegalStepError):
-            _ = lifecycle.TO_HEALTH[wanted][current]
+            lifecycle.TO_HEALTH[wanted](current)
 
 
 EXECUTION_STEPS = {
