@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from geartrain.cli.main import app
+from geartrain.cli.commands import app
 from geartrain.platforms.dockerfile import Recipe, write_dockerfile
 
 ROOT: Final = Path(__file__).parents[1]

@@ -313,7 +313,7 @@ async def test_every_limit_has_an_option(
 def test_the_help_names_every_limit() -> None:
     from typer.testing import CliRunner
 
-    from geartrain.cli.main import app
+    from geartrain.cli.commands import app
 
     text = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     for field in WireLimits.__struct_fields__:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner, Result
 
-from geartrain.cli.main import app
+from geartrain.cli.commands import app
 from geartrain.testing import serve
 from geartrain.testing.server import Server
 from tests.support.certificates import make_party

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
-from geartrain.cli.main import app
+from geartrain.cli.commands import app
 
 _WIDTH: Final = 100
 _AUTHOR: Final = (

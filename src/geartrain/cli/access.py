@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
+from geartrain.cli.declared import Option, unusable
 from geartrain.cli.options import SECURITY
 from geartrain.transport.access.options import AccessOptions, JwtOptions
 
@@ -15,7 +14,7 @@ DEFAULT_SCOPE_CLAIM: Final = "scope"
 
 Keys = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--keys",
         metavar="FILE",
         help="Ask clients for a key of this file, over HTTP and gRPC; `geartrain keys new` adds one.",
@@ -24,7 +23,7 @@ Keys = Annotated[
 ]
 JwtIssuer = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--jwt-issuer",
         metavar="URL",
         help="Take the tokens (JWT) of this issuer, beside the keys.",
@@ -33,7 +32,7 @@ JwtIssuer = Annotated[
 ]
 JwtAudience = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--jwt-audience",
         metavar="NAME",
         help="Take only tokens for this audience; may be repeated.",
@@ -42,7 +41,7 @@ JwtAudience = Annotated[
 ]
 JwtJwks = Annotated[
     str,
-    typer.Option(
+    Option(
         "--jwt-jwks",
         metavar="URL|FILE",
         show_default=False,
@@ -52,7 +51,7 @@ JwtJwks = Annotated[
 ]
 JwtScopeClaim = Annotated[
     str,
-    typer.Option(
+    Option(
         "--jwt-scope-claim",
         metavar="NAME",
         help="The claim of a token that lists its scopes.",
@@ -61,7 +60,7 @@ JwtScopeClaim = Annotated[
 ]
 JwtModelsClaim = Annotated[
     str,
-    typer.Option(
+    Option(
         "--jwt-models-claim",
         metavar="NAME",
         show_default=False,
@@ -71,7 +70,7 @@ JwtModelsClaim = Annotated[
 ]
 CorsOrigins = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--cors-origin",
         metavar="ORIGIN",
         help="Let pages of this origin, such as https://app.example.com, use the server; * for any; may be repeated.",
@@ -80,7 +79,7 @@ CorsOrigins = Annotated[
 ]
 AllowedHosts = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--allowed-host",
         metavar="NAME",
         help="A name that clients may call the server by, such as models.example.com or *.example.com; may be "
@@ -99,13 +98,13 @@ def jwt_options(
     """
     if issuer is None:
         if audience or jwks or models or scope != DEFAULT_SCOPE_CLAIM:
-            raise typer.BadParameter("the options of tokens need --jwt-issuer")
+            raise unusable("the options of tokens need --jwt-issuer")
         return None
     if not issuer.startswith(("https://", "http://")):
-        raise typer.BadParameter(f"--jwt-issuer: {issuer!r} is no URL; write it as in the claim `iss` of the tokens")
+        raise unusable(f"--jwt-issuer: {issuer!r} is no URL; write it as in the claim `iss` of the tokens")
     if not audience:
         msg = "--jwt-issuer needs --jwt-audience: tokens that the issuer made for other services would pass"
-        raise typer.BadParameter(msg)
+        raise unusable(msg)
     return JwtOptions(issuer=issuer, audience=tuple(audience), jwks=jwks, scope_claim=scope, models_claim=models)
 
 
@@ -129,4 +128,4 @@ def _read_all(option: str, texts: Iterable[str], read: Callable[[str], str]) -> 
         try:
             yield read(text)
         except ValueError as error:
-            raise typer.BadParameter(f"{option}: {error}") from None
+            raise unusable(f"{option}: {error}") from None

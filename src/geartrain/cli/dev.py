@@ -11,11 +11,12 @@ from geartrain.cli.access_lines import written_as
 from geartrain.cli.browser import open_page
 from geartrain.cli.console import reachable
 from geartrain.cli.dev_lines import DevFormatter, requests_written
+from geartrain.cli.typer_app import CommandApp
 from geartrain.project.variables import DEFAULT_PORT
 from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.listeners import is_loopback
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(cls=debugging.BareProfileCommand)

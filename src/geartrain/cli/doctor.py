@@ -14,6 +14,7 @@ import typer
 
 from geartrain.cli import fetching, logs, machine, options
 from geartrain.cli.failure import FAILURE, INTERRUPTED
+from geartrain.cli.typer_app import CommandApp
 from geartrain.cli.wire import DEFAULT_HOST
 from geartrain.project.code_check import check_code
 from geartrain.project.config_check import check_config
@@ -26,7 +27,7 @@ from geartrain.project.variables import resolve
 if TYPE_CHECKING:
     from geartrain.domain.signature.types import Signature
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
 _MARKS: Final[dict[Level, tuple[str, str, str]]] = {  # the mark, in ASCII, and its colour
     "ok": ("✓", "ok", "green"),

@@ -7,8 +7,6 @@ import os
 import sys
 from typing import Final, NoReturn
 
-import typer
-
 FAILURE: Final = 1
 INTERRUPTED: Final = 130  # as a shell reports a program that SIGINT ended
 NO_READER: Final = 141  # as a shell reports a program that SIGPIPE ended
@@ -17,6 +15,13 @@ NO_READER: Final = 141  # as a shell reports a program that SIGPIPE ended
 def fail(message: str, code: int = FAILURE) -> NoReturn:
     """Say why on stderr and end the command."""
     complain(message)
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the command with an exit code."""
+    import typer  # late: a server that starts does without
+
     raise typer.Exit(code)
 
 

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from geartrain.cli import logs
-from geartrain.cli.failure import INTERRUPTED
+from geartrain.cli.declared import Option
+from geartrain.cli.failure import INTERRUPTED, leave
 from geartrain.cli.options import MODELS
 from geartrain.project.errors import ProjectError
 from geartrain.project.fetched import find_fetched, local_target
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 CacheDir = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--cache-dir",
         metavar="FOLDER",
         show_default=False,
@@ -41,7 +40,7 @@ CacheDir = Annotated[
 ]
 VerifyCache = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--verify-cache",
         help="Compare what is in the cache with its checksums before it is used; by default only sizes are compared.",
         rich_help_panel=MODELS,
@@ -88,7 +87,7 @@ class LocalModels:
         except RemoteError as error:
             raise ProjectError(error.message) from None
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            leave(INTERRUPTED)
         finally:
             view.end()
 

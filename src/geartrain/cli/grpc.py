@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
+from geartrain.cli.declared import Option, unusable
 from geartrain.cli.options import GRPC, parse_size
 from geartrain.transport.grpc.options import DEFAULT_MAX_MESSAGE, DEFAULT_PORT, GrpcOptions
 from geartrain.transport.wire.tls import TlsFiles, TlsOptions
@@ -25,12 +24,12 @@ def parse_port(text: str | int) -> int:
         return _NO_PORT
     if text.isascii() and text.isdecimal() and int(text) in _PORTS:
         return int(text)
-    raise typer.BadParameter(f"{text!r} is no port; write a number from 0 to 65535, or {_OFF}")
+    raise unusable(f"{text!r} is no port; write a number from 0 to 65535, or {_OFF}")
 
 
 Port = Annotated[
     int | None,
-    typer.Option(
+    Option(
         "--grpc-port",
         parser=parse_port,
         metavar="PORT",
@@ -41,7 +40,7 @@ Port = Annotated[
 ]
 MaxMessageSize = Annotated[
     int | None,
-    typer.Option(
+    Option(
         "--grpc-max-message-size",
         parser=parse_size,
         metavar="SIZE",
@@ -52,7 +51,7 @@ MaxMessageSize = Annotated[
 ]
 TlsCert = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--grpc-tls-cert",
         metavar="FILE",
         help="Another certificate for gRPC than --tls-cert, or one for gRPC alone.",
@@ -61,11 +60,11 @@ TlsCert = Annotated[
 ]
 TlsKey = Annotated[
     Path | None,
-    typer.Option("--grpc-tls-key", metavar="FILE", help="The key of that certificate.", rich_help_panel=GRPC),
+    Option("--grpc-tls-key", metavar="FILE", help="The key of that certificate.", rich_help_panel=GRPC),
 ]
 TlsCa = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--grpc-tls-ca",
         metavar="FILE",
         help="Let in only clients whose certificate was signed by this CA; needs --grpc-tls-cert.",
@@ -79,7 +78,7 @@ def tls_files(cert: Path | None, key: Path | None, ca: Path | None) -> TlsFiles 
     if cert is not None and key is not None:
         return TlsFiles(cert=cert, key=key, client_ca=ca, options=_TLS_OPTIONS)
     if cert is not None or key is not None or ca is not None:
-        raise typer.BadParameter("TLS needs both --grpc-tls-cert and --grpc-tls-key")
+        raise unusable("TLS needs both --grpc-tls-cert and --grpc-tls-key")
     return None
 
 

@@ -1,61 +1,13 @@
-"""The `geartrain` command: finds the subcommand and imports nothing of the others."""
+"""The `geartrain` command. A server starts without Typer, where its command line is plain."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
-import logging
 import os
 import sys
-from typing import Any
 
-import typer
-from typer.core import TyperCommand, TyperGroup
-
-from geartrain.cli import options
-
-_COMMANDS = (
-    "serve",
-    "dev",
-    "run",
-    "call",
-    "bench",
-    "train",
-    "schema",
-    "init",
-    "doctor",
-    "keys",
-    "predictions",
-    "build",
-    "deploy",
-)
-
-
-class _LateGroup(TyperGroup):
-    """Subcommands by name: each is the `app` of the module of that name, imported when it is asked for."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.commands = dict.fromkeys(_COMMANDS, typer.core.TyperCommand(None))  # their names, for "Did you mean"
-
-    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # noqa: ARG002
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> TyperCommand | TyperGroup | None:  # type: ignore[override]  # noqa: ARG002
-        if cmd_name not in _COMMANDS:
-            return None
-        command = typer.main.get_command(importlib.import_module(f"geartrain.cli.{cmd_name}").app)
-        command.name = cmd_name
-        return command if isinstance(command, TyperCommand | TyperGroup) else None
-
-
-app = typer.Typer(cls=_LateGroup, no_args_is_help=True, pretty_exceptions_enable=False)
-
-
-@app.callback()
-def geartrain(*, version: options.Version = False) -> None:
-    """Serve a Python model class over HTTP, or run it from the command line."""
+from geartrain.cli.quick import UnclearError, run_server
 
 
 def main() -> None:
@@ -63,10 +15,19 @@ def main() -> None:
     end = _End()
     atexit.register(end.at_exit)  # before anything else is: those that come later are called earlier
     try:
-        app(prog_name="geartrain")
+        _run()
     except SystemExit as error:
         end.note(error.code)
         raise
+
+
+def _run() -> None:
+    with contextlib.suppress(UnclearError):
+        run_server(sys.argv[1:], os.environ)
+        return
+    from geartrain.cli.commands import app
+
+    app(prog_name="geartrain")
 
 
 class _End:
@@ -87,6 +48,8 @@ class _End:
         """End the process, when all threads have ended and all else that is to be done at the end is done."""
         if "obstore" not in sys.modules:
             return
+        import logging
+
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):  # nobody reads it any more

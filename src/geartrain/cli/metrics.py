@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-import typer
-
+from geartrain.cli.declared import Option, unusable
 from geartrain.cli.options import parse_duration, parse_size
 from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets, check_bounds
 
@@ -23,7 +22,7 @@ def _parser(read: Callable[[str], float]) -> Callable[[Any], tuple[float, ...]]:
         try:
             check_bounds(bounds)
         except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
+            raise unusable(str(error)) from None
         return bounds
 
     return parse
@@ -31,7 +30,7 @@ def _parser(read: Callable[[str], float]) -> Callable[[Any], tuple[float, ...]]:
 
 LatencyBuckets = Annotated[
     Any,
-    typer.Option(
+    Option(
         parser=_parser(parse_duration),
         metavar="TIMES",
         show_default=False,
@@ -42,7 +41,7 @@ LatencyBuckets = Annotated[
 ]
 SizeBuckets = Annotated[
     Any,
-    typer.Option(
+    Option(
         parser=_parser(parse_size),
         metavar="SIZES",
         show_default=False,

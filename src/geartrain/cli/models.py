@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
+from geartrain.cli.declared import Argument, Option, unusable
 from geartrain.cli.options import MODELS, PREDICTIONS, parse_duration, parse_size
 from geartrain.project.device_settings import Devices, read_devices
 from geartrain.project.errors import ProjectError
@@ -32,12 +31,12 @@ def parse_devices(text: str | Devices) -> Devices:
     try:
         return read_devices(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no device; write auto, cpu, or names such as cuda:0,cuda:1") from None
+        raise unusable(f"{text!r} is no device; write auto, cpu, or names such as cuda:0,cuda:1") from None
 
 
 Target = Annotated[
     str | None,
-    typer.Argument(
+    Argument(
         metavar="MODEL",
         help="A model's folder, path/to/run.py, run.py:Runner, package.module:name, or a model file such as "
         "model.onnx; or a folder of models. The current folder by default.",
@@ -45,7 +44,7 @@ Target = Annotated[
 ]
 ServedTarget = Annotated[
     str | None,
-    typer.Argument(
+    Argument(
         metavar="MODEL",
         help="A model's folder, path/to/run.py, run.py:Runner, package.module:name, or a model file such as "
         "model.onnx; a folder of models; or a model elsewhere, such as s3://bucket/model, hf://org/name or an https:// "
@@ -54,7 +53,7 @@ ServedTarget = Annotated[
 ]
 ModelName = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="NAME",
         show_default=False,
         help="The name of a model that is served alone; by default that of its folder or file.",
@@ -63,13 +62,11 @@ ModelName = Annotated[
 ]
 DefaultModel = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="Of several models, the one whose Cog API is at the root.", rich_help_panel=MODELS
-    ),
+    Option(metavar="NAME", help="Of several models, the one whose Cog API is at the root.", rich_help_panel=MODELS),
 ]
 Load = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="all|none|on-demand|NAME,…",
         help="Of several models, those to load at the start; on-demand: each when a request needs it.",
         rich_help_panel=MODELS,
@@ -77,7 +74,7 @@ Load = Annotated[
 ]
 Replicas = Annotated[
     int,
-    typer.Option(
+    Option(
         min=1,
         metavar="N",
         help="Equal workers of each model that does not set its own number.",
@@ -86,7 +83,7 @@ Replicas = Annotated[
 ]
 DeviceNames = Annotated[
     Devices | None,
-    typer.Option(
+    Option(
         parser=parse_devices,
         metavar="auto|cpu|NAME,…",
         help="The devices of each model that does not say itself: auto divides the GPUs that the server sees among the "
@@ -97,7 +94,7 @@ DeviceNames = Annotated[
 ]
 InferenceQueue = Annotated[
     int,
-    typer.Option(
+    Option(
         min=0,
         metavar="N",
         help="How many requests of the Open Inference Protocol may wait for a slot of a model.",
@@ -106,7 +103,7 @@ InferenceQueue = Annotated[
 ]
 IdleUnload = Annotated[
     float,
-    typer.Option(
+    Option(
         parser=parse_duration,
         metavar="TIME",
         show_default=False,
@@ -116,7 +113,7 @@ IdleUnload = Annotated[
 ]
 MaxMemory = Annotated[
     int,
-    typer.Option(
+    Option(
         parser=parse_size,
         metavar="SIZE",
         show_default=False,
@@ -127,7 +124,7 @@ MaxMemory = Annotated[
 ]
 Reload = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--reload",
         help="Reload a model when its code, settings or model file change, and follow the models of a folder as they "
         "come and go; for development.",

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from itertools import zip_longest
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-import typer
-from typer.core import TyperCommand
-
-from geartrain.cli.completion import complete_model
-from geartrain.domain.signature.text_values import FALSE, TRUE, parse_boolean
+from geartrain.cli.declared import Argument, Option, unusable
+from geartrain.domain.signature.text_values import parse_boolean
 from geartrain.project.durations import read_duration, read_seconds
 from geartrain.transport.access_options import AccessLogOptions, read_access_log
 
@@ -43,7 +40,7 @@ def parse_size(text: str | int) -> int:
     number = float(match[1]) if match and factor else None
     size = int(number * factor) if number is not None and factor else 0
     if number is None or (size < 1 and number > 0):
-        raise typer.BadParameter(f"{text!r} is no size; write bytes, or a unit such as 50MB or 100MiB")
+        raise unusable(f"{text!r} is no size; write bytes, or a unit such as 50MB or 100MiB")
     return size
 
 
@@ -52,7 +49,7 @@ def check_switch(text: str) -> str:
     try:
         return "true" if parse_boolean(text) else "false"
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise unusable(str(error)) from None
 
 
 def parse_access_log(text: str | AccessLogOptions) -> AccessLogOptions:
@@ -62,7 +59,7 @@ def parse_access_log(text: str | AccessLogOptions) -> AccessLogOptions:
     try:
         return read_access_log(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise unusable(str(error)) from None
 
 
 def parse_timeout(text: str | float) -> float:
@@ -70,7 +67,7 @@ def parse_timeout(text: str | float) -> float:
     try:
         return read_seconds(str(text))
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number of seconds") from None
+        raise unusable(f"{text!r} is no number of seconds") from None
 
 
 def parse_duration(text: str | float) -> float:
@@ -81,22 +78,30 @@ def parse_duration(text: str | float) -> float:
         return read_duration(text)
     except ValueError:
         msg = f"{text!r} is no span of time; write seconds, or a unit such as 500ms, 90s, 5m or 1h"
-        raise typer.BadParameter(msg) from None
+        raise unusable(msg) from None
 
 
 def print_version(wanted: bool) -> None:
     """Print the version and exit, when the option was given."""
     if wanted:
+        import typer
+
         import geartrain
 
         typer.echo(f"geartrain {geartrain.__version__}")
         raise typer.Exit
 
 
+def _complete_model(incomplete: str) -> Iterator[str]:
+    from geartrain.cli.completion import complete_model  # late: it imports Typer
+
+    return complete_model(incomplete)
+
+
 Model = Annotated[
     str | None,
-    typer.Argument(
-        autocompletion=complete_model,
+    Argument(
+        autocompletion=_complete_model,
         metavar="MODEL",
         help="A model's folder, path/to/run.py, run.py:Runner, package.module:name, or a model file such as "
         "model.onnx; or a model elsewhere, such as s3://bucket/model, hf://org/name or an https:// URL. The current "
@@ -105,7 +110,7 @@ Model = Annotated[
 ]
 NoPickle = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--no-pickle",
         help="Refuse model files that can run code when they are loaded, such as pickles.",
         rich_help_panel=SECURITY,
@@ -113,7 +118,7 @@ NoPickle = Annotated[
 ]
 SetupTimeout = Annotated[
     float | None,
-    typer.Option(
+    Option(
         parser=parse_timeout,
         metavar="SECONDS",
         help="Give up when setup takes longer; 0 for no limit. COG_SETUP_TIMEOUT says the same.",
@@ -122,7 +127,7 @@ SetupTimeout = Annotated[
 ]
 SharedMemory = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--shared-memory",
         help="Let clients of the Open Inference Protocol pass tensors in system shared memory: they can then read and "
         "write every object of it that the server can.",
@@ -131,7 +136,7 @@ SharedMemory = Annotated[
 ]
 HealthBody = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--health-body",
         help="Put what KServe's client reads into the health responses of the Open Inference Protocol, which are empty "
         "by default.",
@@ -140,7 +145,7 @@ HealthBody = Annotated[
 ]
 Queue = Annotated[
     int,
-    typer.Option(
+    Option(
         min=0,
         metavar="N",
         help="How many predictions may wait for a slot before the answer is 409.",
@@ -149,7 +154,7 @@ Queue = Annotated[
 ]
 Keep = Annotated[
     float,
-    typer.Option(
+    Option(
         parser=parse_duration,
         metavar="TIME",
         show_default=False,
@@ -159,17 +164,15 @@ Keep = Annotated[
 ]
 XMode = Annotated[
     Literal["predict", "train"],
-    typer.Option(
-        "--x-mode", help="What to serve: predictions, or trainings alone, set up at once.", rich_help_panel=MODELS
-    ),
+    Option("--x-mode", help="What to serve: predictions, or trainings alone, set up at once.", rich_help_panel=MODELS),
 ]
 Restart = Annotated[
     Literal["never", "on-crash"],
-    typer.Option(help="Whether a crashed worker is followed by another, with growing pauses.", rich_help_panel=MODELS),
+    Option(help="Whether a crashed worker is followed by another, with growing pauses.", rich_help_panel=MODELS),
 ]
 Wakeup = Annotated[
     Literal["adaptive", "blocking"],
-    typer.Option(
+    Option(
         help="How server and workers wait for each other: adaptive stays awake for moments around predictions, which "
         "makes short ones faster; blocking always sleeps, for machines that are billed by processor time. With a CPU "
         "quota of one core or less, adaptive sleeps too.",
@@ -178,7 +181,7 @@ Wakeup = Annotated[
 ]
 MirrorPrints = Annotated[
     Literal["auto", "on", "off"],
-    typer.Option(
+    Option(
         help="Whether what runs print is in the server's log too, with the id of the prediction: auto where the answer "
         "has no place for it, which is the Open Inference Protocol and generate; on always; off never.",
         rich_help_panel=PREDICTIONS,
@@ -186,13 +189,11 @@ MirrorPrints = Annotated[
 ]
 RestartLimit = Annotated[
     int,
-    typer.Option(
-        min=1, metavar="N", help="How many crashes in a row are followed by a restart.", rich_help_panel=MODELS
-    ),
+    Option(min=1, metavar="N", help="How many crashes in a row are followed by a restart.", rich_help_panel=MODELS),
 ]
 CancelGrace = Annotated[
     float,
-    typer.Option(
+    Option(
         parser=parse_duration,
         metavar="TIME",
         show_default=False,
@@ -202,7 +203,7 @@ CancelGrace = Annotated[
 ]
 RunTimeout = Annotated[
     float,
-    typer.Option(
+    Option(
         parser=parse_duration,
         metavar="TIME",
         show_default=False,
@@ -213,7 +214,7 @@ RunTimeout = Annotated[
 ]
 ShutdownGrace = Annotated[
     float,
-    typer.Option(
+    Option(
         parser=parse_duration,
         metavar="TIME",
         show_default=False,
@@ -223,7 +224,7 @@ ShutdownGrace = Annotated[
 ]
 DrainDelay = Annotated[
     float,
-    typer.Option(
+    Option(
         parser=parse_duration,
         metavar="TIME",
         show_default=False,
@@ -233,29 +234,14 @@ DrainDelay = Annotated[
     ),
 ]
 Version = Annotated[
-    bool, typer.Option("--version", "-v", callback=print_version, is_eager=True, help="Print the version and exit.")
+    bool, Option("--version", "-v", callback=print_version, is_eager=True, help="Print the version and exit.")
 ]
-
-
-class BareSwitchCommand(TyperCommand):
-    """A command whose options of `check_switch` may stand bare: `--await-explicit-shutdown` alone means true."""
-
-    bare_switches: frozenset[str] = frozenset({"--await-explicit-shutdown"})
-
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # narrower in name
-        """Give each bare switch its value, then parse as usual."""
-        complete: list[str] = []
-        for word, following in zip_longest(args, args[1:], fillvalue=""):
-            complete.append(word)
-            if word in self.bare_switches and following.lower() not in TRUE | FALSE:
-                complete.append("true")
-        return super().parse_args(ctx, complete)
 
 
 LOG_ALL: Final = AccessLogOptions()
 AccessLog = Annotated[
     AccessLogOptions,
-    typer.Option(
+    Option(
         parser=parse_access_log,
         metavar="MODE",
         show_default="on",

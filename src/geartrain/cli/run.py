@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from geartrain.cli import debugging, fetching, once, options
+from geartrain.cli.typer_app import CommandApp
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(cls=debugging.BareProfileCommand)

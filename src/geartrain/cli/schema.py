@@ -11,13 +11,14 @@ import typer
 
 from geartrain.cli import fetching, logs, options
 from geartrain.cli.failure import INTERRUPTED, fail, warn
+from geartrain.cli.typer_app import CommandApp
 from geartrain.project.source import ProjectError
 
 if TYPE_CHECKING:
     from geartrain.domain.signature.types import Signature
     from geartrain.project.source import ModelSource
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()

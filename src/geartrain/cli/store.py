@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
+from geartrain.cli.declared import Option, unusable
 from geartrain.cli.options import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ DEFAULT_ATTEMPTS: Final = 3
 
 Store = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--store",
         metavar="URL",
         help="Where predictions are kept that have an id or are answered with 202, so that they outlive the server: "
@@ -31,7 +30,7 @@ Store = Annotated[
 ]
 StoreKeyFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         metavar="FILE",
         help="Keys that stored inputs are encrypted with, 32 bytes in base64 on each line; the first one encrypts. "
         "GEARTRAIN_STORE_KEY_FILE says the same.",
@@ -40,7 +39,7 @@ StoreKeyFile = Annotated[
 ]
 StoreKeep = Annotated[
     float,
-    typer.Option(
+    Option(
         parser=parse_duration,
         metavar="TIME",
         show_default=False,
@@ -50,7 +49,7 @@ StoreKeep = Annotated[
 ]
 StoreSize = Annotated[
     int,
-    typer.Option(
+    Option(
         parser=parse_size,
         metavar="SIZE",
         show_default=False,
@@ -60,7 +59,7 @@ StoreSize = Annotated[
 ]
 Lease = Annotated[
     float,
-    typer.Option(
+    Option(
         parser=parse_duration,
         metavar="TIME",
         show_default=False,
@@ -71,7 +70,7 @@ Lease = Annotated[
 ]
 Attempts = Annotated[
     int,
-    typer.Option(
+    Option(
         min=1,
         metavar="N",
         help="How often an accepted prediction is run at most when its server is lost each time.",
@@ -82,7 +81,7 @@ Attempts = Annotated[
 
 Advertise = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="HOST:PORT",
         show_default=False,
         help="Where servers that share the store reach this one, so that each of them answers for the predictions of "
@@ -92,7 +91,7 @@ Advertise = Annotated[
 ]
 ClusterTokenFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         metavar="FILE",
         help="The token by which these servers know each other, 32 characters or more; of several lines the first one "
         "is sent, and all of them are taken.",
@@ -101,7 +100,7 @@ ClusterTokenFile = Annotated[
 ]
 ClusterCa = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         metavar="FILE",
         help="The CA that the certificates of these servers are checked against, where they have TLS; by default those "
         "of the machine.",
@@ -119,7 +118,7 @@ def read(url: str | None, key_file: Path | None, variables: Variables, *, bounds
 
     keep, max_bytes, lease, attempts = bounds
     if not lease:
-        raise typer.BadParameter("--lease is 0; write a time such as 15s")
+        raise unusable("--lease is 0; write a time such as 15s")
     named = variables.store_key_file
     return StoreOptions(
         url=url or variables.store or "",

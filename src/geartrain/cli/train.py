@@ -8,8 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from geartrain.cli import fetching, once, options
+from geartrain.cli.typer_app import CommandApp
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
 _WEIGHTS: Final = pathlib.Path("weights")  # observed Cog, section 25
 

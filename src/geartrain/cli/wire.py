@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
+from geartrain.cli.declared import Option, unusable
 from geartrain.cli.options import CONNECTIONS, SECURITY, parse_duration, parse_size
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.tls import TlsFiles
@@ -16,15 +15,15 @@ DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_MAX_JSON_ELEMENTS: Final = 2_000_000
 
 
-def _size(text: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(
+def _size(text: str) -> Option:
+    option: Option = Option(
         parser=parse_size, metavar="SIZE", show_default=False, help=text, rich_help_panel=CONNECTIONS
     )
     return option
 
 
-def _time(text: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(
+def _time(text: str) -> Option:
+    option: Option = Option(
         parser=parse_duration, metavar="TIME", show_default=False, help=text, rich_help_panel=CONNECTIONS
     )
     return option
@@ -32,7 +31,7 @@ def _time(text: str) -> typer.models.OptionInfo:
 
 Host = Annotated[
     str,
-    typer.Option(
+    Option(
         envvar="HOST",
         metavar="ADDRESS",
         help="The address to listen on; 0.0.0.0 for all addresses of the machine, as in a container.",
@@ -41,7 +40,7 @@ Host = Annotated[
 ]
 AdminPort = Annotated[
     int | None,
-    typer.Option(
+    Option(
         min=0,
         max=65535,
         metavar="PORT",
@@ -63,7 +62,7 @@ MaxBufferedSize = Annotated[
 ]
 MaxJsonElements = Annotated[
     int,
-    typer.Option(
+    Option(
         min=0,
         metavar="N",
         help="How many elements a JSON body may have besides the data of tensors. 0 disables this limit.",
@@ -72,7 +71,7 @@ MaxJsonElements = Annotated[
 ]
 MaxConnections = Annotated[
     int,
-    typer.Option(
+    Option(
         min=0,
         metavar="N",
         help="How many connections may be open at once. 0 disables this limit.",
@@ -81,7 +80,7 @@ MaxConnections = Annotated[
 ]
 MaxConnectionsPerClient = Annotated[
     int,
-    typer.Option(
+    Option(
         min=0,
         metavar="N",
         help="How many of them may come from one address; 0, the default, disables this limit. All clients of a "
@@ -105,7 +104,7 @@ SendTimeout = Annotated[
 ]
 TlsCert = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--tls-cert",
         metavar="FILE",
         help="Serve over TLS with this certificate, PEM. A renewed one is taken up without a restart.",
@@ -114,11 +113,11 @@ TlsCert = Annotated[
 ]
 TlsKey = Annotated[
     Path | None,
-    typer.Option("--tls-key", metavar="FILE", help="The key of that certificate.", rich_help_panel=SECURITY),
+    Option("--tls-key", metavar="FILE", help="The key of that certificate.", rich_help_panel=SECURITY),
 ]
 TlsClientCa = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--tls-client-ca",
         metavar="FILE",
         help="Let in only clients whose certificate was signed by this CA.",
@@ -127,7 +126,7 @@ TlsClientCa = Annotated[
 ]
 AllowPrivateUrls = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--allow-private-urls",
         help="Let clients' URLs (inputs, webhooks, output_file_prefix) point into the server's own networks.",
         rich_help_panel=SECURITY,
@@ -140,7 +139,7 @@ def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> Tl
     if cert is not None and key is not None:
         return TlsFiles(cert=cert, key=key, client_ca=client_ca)
     if cert is not None or key is not None or client_ca is not None:
-        raise typer.BadParameter("TLS needs both --tls-cert and --tls-key")
+        raise unusable("TLS needs both --tls-cert and --tls-key")
     return None
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from geartrain.bench.load import Level
 from geartrain.cli.bench import parse_concurrency, parse_rates
-from geartrain.cli.main import app
+from geartrain.cli.commands import app
 
 URL = "http://127.0.0.1:1"
 

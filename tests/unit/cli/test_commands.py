@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import geartrain
 import geartrain.server
 from geartrain.cli import logs, options
-from geartrain.cli.main import app
+from geartrain.cli.commands import app
 from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.project.variables import NAMES
 from geartrain.server import NO_LIMIT, PortInUseError, Progress, ServeOptions, log_progress

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 import geartrain.server
 from geartrain.cli import logs
 from geartrain.cli.access import DEFAULT_SCOPE_CLAIM, access_options, jwt_options
-from geartrain.cli.main import app
+from geartrain.cli.commands import app
 from geartrain.server import ServeOptions
 from geartrain.transport.access.errors import AccessError
 from geartrain.transport.access.keys import Key, read_lines

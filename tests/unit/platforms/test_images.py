@@ -19,7 +19,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from geartrain.cli import serve
-from geartrain.cli.main import app
+from geartrain.cli.commands import app
 from geartrain.platforms.image import find_builder, plan, write_context
 from geartrain.platforms.wheel import write_wheel
 from geartrain.project.build_settings import BuildSettings, read_build

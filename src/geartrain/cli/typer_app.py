@@ -1,0 +1,63 @@
+"""Typer, for commands whose options are declared as `declared` has them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import typer
+
+from geartrain.cli.declared import Argument, Declared
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class CommandApp(typer.Typer):
+    """A `typer.Typer` that also takes options and arguments as `declared` has them."""
+
+    def command(self, *args: Any, **how: Any) -> Callable[[_Function], _Function]:
+        """See `typer.Typer.command`."""
+        return _registers(super().command(*args, **how))
+
+    def callback(self, *args: Any, **how: Any) -> Callable[[_Function], _Function]:
+        """See `typer.Typer.callback`."""
+        return _registers(super().callback(*args, **how))
+
+
+def _registers(register: Callable[..., Any]) -> Callable[[_Function], _Function]:
+    def decorate(function: _Function) -> _Function:
+        register(_for_typer(function))
+        return function
+
+    return decorate
+
+
+def _for_typer(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that does the same, with annotations that Typer reads."""
+
+    @functools.wraps(function)
+    def called(**values: Any) -> Any:
+        return function(**values)
+
+    hints = {name: _hint_for_typer(hint) for name, hint in get_type_hints(function, include_extras=True).items()}
+    signature = inspect.signature(function)
+    parameters = [each.replace(annotation=hints.get(name, Any)) for name, each in signature.parameters.items()]
+    called.__annotations__ = hints
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect looks for it
+    return called
+
+
+def _hint_for_typer(hint: Any) -> Any:
+    if get_origin(hint) is not Annotated:
+        return hint
+    kind, *notes = get_args(hint)
+    return Annotated[kind, *(_note_for_typer(note) for note in notes)]
+
+
+def _note_for_typer(note: Any) -> Any:
+    if not isinstance(note, Declared):
+        return note
+    make = typer.Argument if isinstance(note, Argument) else typer.Option
+    return make(*note.names, **note.how)
