@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
 
 from geartrain.server.sockets import address_text, bind
 from geartrain.service.models.catalogue import Catalogue
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from geartrain.transport.grpc.handler import GrpcHandler
 
 logger = logging.getLogger(__name__)
+
+_HANDLER: Final = "geartrain.transport.grpc.handler"
+_PATIENCE: Final = 1.0  # seconds for models to become ready
+_BREATH: Final = 0.1  # seconds for those who have waited for them
 
 
 def listen_grpc(options: GrpcOptions, host: str) -> tuple[socket.socket, ...]:
@@ -59,16 +65,22 @@ class GrpcCalls:
     """Takes calls of gRPC. What answers them is imported in the background, or by the first of them."""
 
     def __init__(
-        self, catalogue: Catalogue, regions: SharedRegions, options: GrpcOptions, *, authorizer: Authorizer
+        self,
+        catalogue: Catalogue,
+        regions: SharedRegions,
+        options: GrpcOptions,
+        *,
+        authorizer: Authorizer,
+        settled: Callable[[], Awaitable[None]],
     ) -> None:
-        """`authorizer` decides what the sender of a call may do."""
+        """`authorizer` decides what the sender of a call may do. `settled` waits for models that start."""
         self._catalogue = catalogue
         self._regions = regions
         self._options = options
         self._authorizer = authorizer
         self._handlers: list[GrpcHandler] = []  # the one, when it has been imported
         self._is_closed = False
-        self._importing = asyncio.get_running_loop().run_in_executor(None, _import)
+        self._importing = asyncio.ensure_future(_import_after(settled))
 
     def begin(self, head: Head) -> Decision:
         """Decide what becomes of a call. See `Handler`."""
@@ -77,12 +89,13 @@ class GrpcCalls:
     def close(self) -> None:
         """Begin no further calls in open streams; those that run may go on."""
         self._is_closed = True
+        self._importing.cancel()
         for handler in self._handlers:
             handler.close()
 
     def _handler(self) -> GrpcHandler:
         if not self._handlers:
-            module = importlib.import_module("geartrain.transport.grpc.handler")
+            module = importlib.import_module(_HANDLER)
             self._handlers.append(
                 module.GrpcHandler(self._catalogue, self._regions, authorizer=self._authorizer, options=self._options)
             )
@@ -91,8 +104,13 @@ class GrpcCalls:
         return self._handlers[0]
 
 
-def _import() -> None:
-    importlib.import_module("geartrain.transport.grpc.handler")
+async def _import_after(settled: Callable[[], Awaitable[None]]) -> None:
+    """Import what answers gRPC, in a thread, and not while models start: it would delay them."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE):
+            await settled()
+    await asyncio.sleep(_BREATH)
+    await asyncio.to_thread(importlib.import_module, _HANDLER)
 
 
 class ProtocolSwitch:

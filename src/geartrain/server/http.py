@@ -67,7 +67,7 @@ def _grpc_calls(app: App, access: Access) -> tuple[GrpcCalls, ...]:
     """Return what answers gRPC, where there are models to be called."""
     if not app.serves_models:
         return ()
-    return (GrpcCalls(app.catalogue, app.regions, app.options.grpc, authorizer=access.authorizer),)
+    return (GrpcCalls(app.catalogue, app.regions, app.options.grpc, authorizer=access.authorizer, settled=app.settled),)
 
 
 def _with_grpc(http: Handler, grpc: tuple[GrpcCalls, ...]) -> Handler:

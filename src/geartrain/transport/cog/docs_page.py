@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
-import mimetypes
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -43,6 +41,8 @@ def docs_page(name: str, prefix: str, document: str = "") -> Answer:
 
     It shows the OpenAPI document at the path `document`, or else that of the whole server.
     """
+    import html  # late: few look at the page
+
     title = html.escape(f"{name} - geartrain")
     body = _PAGE.format(
         title=title, prefix=html.escape(prefix), document=html.escape(document or prefix + REFERENCE)
@@ -53,7 +53,7 @@ def docs_page(name: str, prefix: str, document: str = "") -> Answer:
 
 async def docs_file(request: Request) -> Answer:
     """Return a file of the page, or of Swagger UI, which a client may keep as long as its `ETag` holds."""
-    import swagger_ui_bundle  # late: few look at the page
+    import swagger_ui_bundle  # late: as above
 
     folder = Path(swagger_ui_bundle.swagger_ui_path)
     path = folder / request.params["file"]
@@ -70,5 +70,7 @@ async def docs_file(request: Request) -> Answer:
 
 
 def _media_type(path: Path) -> bytes:
+    import mimetypes  # late: as above
+
     found, _ = mimetypes.guess_type(path.name)
     return (found or "application/octet-stream").encode()

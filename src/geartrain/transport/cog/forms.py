@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from geartrain.apis.multipart import MultipartReader, PartHead
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.signature.constraints import unexpected
@@ -35,6 +34,9 @@ from geartrain.service.scheduling.preparation import SINGLE, Attachment, Attachm
 from geartrain.transport.errors import BUG
 from geartrain.transport.tasks import start
 from geartrain.transport.wire.exchange import BodyReader, ClientGoneError
+
+if TYPE_CHECKING:
+    from geartrain.apis.multipart import PartHead
 
 logger = logging.getLogger(__name__)
 
@@ -192,6 +194,8 @@ class _Reader(Protocol):
 
 
 def _reader(content_type: bytes, signature: Signature, fields: _Fields) -> _Reader:
+    from geartrain.apis.multipart import MultipartReader, PartHead  # late: most bodies are JSON
+
     media_type = _media_type(content_type)
     if media_type == _FORM:
         return MultipartReader(content_type, fields)

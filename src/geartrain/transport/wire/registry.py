@@ -6,15 +6,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from geartrain.transport.http2.interface import ErrorCode
 from geartrain.transport.wire.connection import Connection
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.heads import WireError
-from geartrain.transport.wire.http2_connection import Http2Connection
 
-Served = Connection | Http2Connection
+if TYPE_CHECKING:
+    from geartrain.transport.wire.http2_connection import Http2Connection
+
+Served: TypeAlias = "Connection | Http2Connection"
 
 _REFUSED: Final = 256  # connections beyond the limit that are told so; further ones are closed without a word
 
@@ -83,6 +85,8 @@ class Connections:
 
     def switch(self, connection: Connection, data: bytes) -> None:
         """Go on over HTTP/2 with a connection whose client speaks it; `data` has come already."""
+        from geartrain.transport.wire.http2_connection import Http2Connection  # late: most clients speak HTTP/1.1
+
         transport = connection.transport
         successor = Http2Connection(self._context, transport, self.remove)
         self._addresses[successor] = self._addresses.pop(connection)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
@@ -21,7 +20,16 @@ CLOSE: Final = b"connection: close\r\n"
 KEEP: Final = b"connection: keep-alive\r\n"  # as HTTP/1.0 wants to hear it
 CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
+_DAYS: Final = (b"Mon", b"Tue", b"Wed", b"Thu", b"Fri", b"Sat", b"Sun")
+_MONTHS: Final = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 _BODILESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+
+
+def http_date(at: time.struct_time) -> bytes:
+    """Return a time in UTC as HTTP writes it (RFC 9110, section 5.6.7); `strftime` would use words of the locale."""
+    day, month = _DAYS[at.tm_wday], _MONTHS[at.tm_mon - 1]
+    clock = (at.tm_hour, at.tm_min, at.tm_sec)
+    return b"%b, %02d %b %04d %02d:%02d:%02d GMT" % (day, at.tm_mday, month, at.tm_year, *clock)
 
 
 class AnswerHeads:
@@ -47,7 +55,7 @@ class AnswerHeads:
 
     def renew(self) -> None:
         """Take the date of now; to be called once a second, which is what a date tells."""
-        self.date = formatdate(time.time(), usegmt=True).encode()
+        self.date = http_date(time.gmtime())
         self._date = b"date: %b\r\n" % self.date
         self._json.clear()
         self.json_ok = self.of_json(HTTPStatus.OK)

@@ -8,9 +8,9 @@ import ssl
 from collections.abc import Callable, Iterable
 
 from geartrain.transport.wire.acceptor import Acceptor
+from geartrain.transport.wire.connection import Connection
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.exchange import Handler, Records, keep_nothing
-from geartrain.transport.wire.http2_connection import Http2Connection
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.registry import Connections, Served
 from geartrain.transport.wire.timeouts import Sweep
@@ -50,7 +50,7 @@ class WireServer:
         """
         self._context.is_draining = True
         for connection in self._connections:
-            if isinstance(connection, Http2Connection):
+            if not isinstance(connection, Connection):
                 connection.drain()
 
     def close(self) -> None:
