@@ -29,7 +29,17 @@ SIGNATURE = Signature(
 DECLARED = DeclaredTensor("x", "FP32", (-1, 3), is_reshaped=True, inner=(-1, 1, 3))
 EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     "control/Init": (
-        m.Init(1, "run.py:Runner", "/model", 4, "train", "w.bin", inspect=True, probe="/proc/1/fd/4"),
+        m.Init(
+            1,
+            "run.py:Runner",
+            "/model",
+            4,
+            "train",
+            "w.bin",
+            inspect=True,
+            probe="/proc/1/fd/4",
+            environment={"GEARTRAIN_REPLICA": "1"},
+        ),
         "to_worker",
     ),
     "control/Init of a file": (
@@ -234,7 +244,7 @@ def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
 
 
 def test_version_of_the_protocol() -> None:
-    assert m.PROTOCOL_VERSION == 10
+    assert m.PROTOCOL_VERSION == 11
 
 
 def test_the_first_message_carries_the_protocol_version() -> None:

@@ -19,6 +19,7 @@ from geartrain.bridge.healthchecks import HealthChecks, gone
 from geartrain.bridge.process import WorkerProcess, describe_exit
 from geartrain.bridge.raw_output import RawOutput
 from geartrain.bridge.slot_server import SlotServer
+from geartrain.bridge.spare import SPARE
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.predictions import calls
 from geartrain.domain.state_machine import StateMachine
@@ -56,11 +57,16 @@ class SetupError(Exception):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What to run, and where. `slots` None leaves the number to the model; a `backend` runs a file instead of code."""
+    """What to run, and where. `slots` None leaves the number to the model; a `backend` runs a file instead of code.
+
+    `environment` are variables that the process is started with, `placement` those that it gets before it loads the
+    model.
+    """
 
     runner: str
     root: Path
     environment: Mapping[str, str] = {}
+    placement: Mapping[str, str] = {}
     slots: int | None = None
     mode: Literal["predict", "train"] = "predict"
     weights: str | None = None
@@ -133,9 +139,7 @@ class ChildWorker:
         self._observer = observer
         folder = WorkerFolder()
         terminal = lender.descriptor
-        self._process = WorkerProcess(
-            launch.root, launch.environment, launch.cpus, inherited=() if terminal is None else (terminal,)
-        )
+        self._process = _process_for(launch, () if terminal is None else (terminal,))
         self.pids: tuple[int, ...] = (self._process.pid,)  # until it is dead
         self._output = RawOutput(self._process.stdout, self._process.stderr, observer.on_setup_log)
         self._slots = SlotServer(self._process.calls, folder, wakeup=launch.wakeup, before_end=self._output.pipes.drain)
@@ -315,12 +319,21 @@ class ChildWorker:
         self._slots.folder.close(now=now)
 
 
+def _process_for(launch: Launch, inherited: Sequence[int]) -> WorkerProcess:
+    """Return a process that has not been told what to run: one that has begun already, if that makes no difference."""
+    if not (launch.environment or launch.cpus or inherited):
+        for process in SPARE.take():
+            return process
+    return WorkerProcess(launch.root, launch.environment, launch.cpus, inherited=inherited)
+
+
 def _init_of(launch: Launch, slots: SlotServer, debugging: Debugging) -> Init:
     """Return the message that tells a worker what to run."""
     return Init(
         protocol=PROTOCOL_VERSION,
         predictor_ref=launch.runner,
         root=str(launch.root),
+        environment=dict(launch.placement),
         num_slots=launch.slots,
         mode=launch.mode,
         weights=launch.weights,

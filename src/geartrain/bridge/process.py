@@ -96,6 +96,13 @@ class WorkerProcess:
             if self._popen.returncode is None:
                 self._kill_group()
 
+    def discard(self) -> None:
+        """End a child that nobody has used or watches."""
+        self.kill()
+        self.reap()
+        for stream in (self.control, self.calls, self.stdout, self.stderr):
+            stream.close()
+
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)

@@ -13,10 +13,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from geartrain.bridge.spare import SPARE
 from geartrain.cli.declared import Argument, Declared
 from geartrain.cli.failure import INTERRUPTED
 
 _COMPLETION: Final = "_GEARTRAIN_COMPLETE"  # set where a shell asks what a word may go on to
+_SUPERVISED: Final = frozenset(("LISTEN_PID", "NOTIFY_SOCKET"))  # are the server's own, and not for a worker
+_UNSERVED: Final = frozenset(("--help", "--version", "-v"))
 # What changes nothing about a value, or is heeded here; an option with anything else is Typer's.
 _UNDERSTOOD: Final = frozenset(
     ("autocompletion", "envvar", "help", "hidden", "max", "metavar", "min", "parser", "rich_help_panel", "show_default")
@@ -61,6 +64,8 @@ def run_server(words: Sequence[str], environ: Mapping[str, str]) -> None:
     """Run `geartrain serve` as the words of the command line say. Raises `UnclearError` before anything is started."""
     if words[:1] != ["serve"] or _COMPLETION in environ:
         raise UnclearError
+    if _UNSERVED.isdisjoint(words) and _SUPERVISED.isdisjoint(environ):
+        SPARE.begin()
     gc.disable()  # until the server is up; most of what is made at a start stays
     try:
         from geartrain.cli.serve_command import serve

@@ -20,7 +20,7 @@ from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.domain.signature.types import Signature
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -65,7 +65,7 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
 
     protocol: int
     predictor_ref: str
-    root: str  # the model's folder
+    root: str  # the model's folder, in which it runs
     num_slots: int | None = None
     mode: Literal["predict", "train"] = "predict"  # which method of the runner's class, and what it is called
     weights: str | None = None
@@ -75,6 +75,7 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
     batching: dict[str, Any] | None = None
     wakeup: Literal["adaptive", "blocking"] = "adaptive"  # how a slot without a call waits for the next one
     debugging: Debugging = Debugging()
+    environment: dict[str, str] = {}  # variables that it sets before it loads the model
 
 
 class Cancel(_Message, frozen=True, tag="Cancel"):

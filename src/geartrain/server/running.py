@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from geartrain.bridge.spare import SPARE
 from geartrain.project.repository import Repository
 from geartrain.server.activation import Role, Sockets, passed_sockets
 from geartrain.server.app import App, build
@@ -62,6 +63,7 @@ def run_server(options: ServeOptions) -> int:
     early = _EarlySignals()
     app = build(options)
     app.spawn()  # the workers start while we import
+    SPARE.discard()
     import uvloop
 
     listeners = _Listeners(http, admin, grpc, tls, grpc_context, frozenset(passed))

@@ -32,7 +32,8 @@ def launch(
     what = Launch(
         runner=source.runner,
         root=source.root,
-        environment={**source.environment, **placement.environment},
+        environment=source.environment,
+        placement=placement.environment,
         cpus=placement.cpus,
         slots=source.max_concurrency,
         mode=source.mode,

@@ -68,6 +68,12 @@ def main() -> int:
     if not isinstance(init, Init) or init.protocol != PROTOCOL_VERSION:
         control.send(Fatal(f"the worker speaks protocol {PROTOCOL_VERSION}, the parent does not"))
         return 1
+    try:
+        os.chdir(init.root)
+    except OSError as error:
+        control.send(Fatal(f"the model's folder is gone: {error}"))
+        return 1
+    os.environ.update(init.environment)
     if init.debugging.terminal is not None:
         os.set_inheritable(init.debugging.terminal, False)
     return _Session(init, control, socket.socket(fileno=calls)).run()
