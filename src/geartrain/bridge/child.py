@@ -66,7 +66,6 @@ class Launch(msgspec.Struct, frozen=True):
     runner: str
     root: Path
     environment: Mapping[str, str] = {}
-    placement: Mapping[str, str] = {}
     slots: int | None = None
     mode: Literal["predict", "train"] = "predict"
     weights: str | None = None
@@ -76,6 +75,7 @@ class Launch(msgspec.Struct, frozen=True):
     wakeup: WakeupMode = "adaptive"
     cpus: tuple[int, ...] = ()  # the processors that it is pinned to; none: it may use those of the server
     debugging: Debugging = Debugging()  # its terminal is that of the lender
+    placement: Mapping[str, str] = {}
 
 
 class ChildState(StrEnum):

@@ -18,7 +18,7 @@ from geartrain.domain.signature.types import Signature
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 from geartrain.server.cluster import open_relay
-from geartrain.server.durable import DurablePart, NoDurablePart, Served, open_part
+from geartrain.server.durable import DurablePart, NoDurablePart, Served
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.outbound import Outbound
 from geartrain.server.ready_file import write_ready_file
@@ -81,7 +81,10 @@ class App:
         Raises `StoreOptionError` for a store that cannot be opened.
         """
         served = Served(self.catalogue, self.trainings, self.outbound)
-        self._durable = await open_part(self.options, served)
+        if self.options.store.url:
+            from geartrain.server.stored import open_part  # late: most servers have no store
+
+            self._durable = await open_part(self.options, served)
         self.outbound.durability = self._durable.durability
         self.catalogue.loads.begin()
         self.catalogue.residency.start()

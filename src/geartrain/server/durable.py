@@ -1,4 +1,4 @@
-"""The store of a server, if it has one: opened at its start, and left at its end."""
+"""What a store has to do with the server: it is opened at its start, and left at its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
 
 if TYPE_CHECKING:
-    from geartrain.server.options import ServeOptions
     from geartrain.server.outbound import Outbound
     from geartrain.service.models.catalogue import Catalogue
     from geartrain.service.models.trainings import Trainings
@@ -51,12 +50,3 @@ class Served(NamedTuple):
     catalogue: Catalogue
     trainings: Trainings | None
     outbound: Outbound
-
-
-async def open_part(serve_options: ServeOptions, served: Served) -> DurablePart:
-    """Open the store that the options name, if they name one; raise `StoreOptionError` for one that cannot be."""
-    if not serve_options.store.url:
-        return NoDurablePart()
-    from geartrain.server.stored import open_stored_part  # late: most servers have no store
-
-    return await open_stored_part(serve_options, served)

@@ -67,7 +67,7 @@ class StorePart:
         await self.durability.store.close()
 
 
-async def open_stored_part(serve_options: ServeOptions, served: Served) -> StorePart:
+async def open_part(serve_options: ServeOptions, served: Served) -> StorePart:
     """Open the store that the options name; raise `StoreOptionError` for one that cannot be."""
     options = serve_options.store
     store = await open_store(options.url, key_file=options.key_file)
