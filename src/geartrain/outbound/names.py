@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import mimetypes
 import posixpath
 import re
 from functools import cache
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus, urlsplit
+
+if TYPE_CHECKING:
+    import mimetypes
 
 _LONGEST_NAME = 200  # bytes; a random prefix is added and file systems end at 255
 _LONGEST_EXTENSION = 40  # bytes; what is longer is no extension
@@ -86,4 +89,6 @@ def clip_text(text: str, length: int) -> str:
 
 @cache
 def _known_types() -> mimetypes.MimeTypes:
+    import mimetypes  # late: most models take and give no file
+
     return mimetypes.MimeTypes()  # Python's table alone, so that every machine gives the same names
