@@ -17,15 +17,18 @@ import shutil
 import statistics
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 
 import load
 from peer_servers import mosec
 from report import conditions, output, peers_environment, table, version_of
-from servers import HERE, ROOT, Server, coglet, floor, geartrain, running
+from servers import HERE, ROOT, Running, Server, coglet, floor, geartrain, running
 
 SERVERS = ("geartrain", "coglet", "mosec", "floor")
 WARM_UP = 1  # seconds of load before the first round
+_PAUSE = 0.5  # seconds between two looks at the memory of a server that has just become ready
+_STILL = 100_000  # bytes that it may have grown by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,12 +122,21 @@ def start_up(*, names: Sequence[str], rounds: int) -> str:
                 with running(server) as started:
                     predict_once(started.port)
                     seconds[server.name].append(started.seconds_to_ready)
-                    memory[server.name].append(started.memory())
+                    memory[server.name].append(settled_memory(started))
     rows = [
         [name, f"{statistics.median(seconds[name]):.2f}", f"{statistics.median(memory[name]) / 1e6:.0f}"]
         for name in seconds
     ]
     return f"### Start of `examples/hello`\n\n{table(['server', 'seconds to READY', 'PSS MB'], rows)}"
+
+
+def settled_memory(started: Running) -> int:
+    """Bytes of memory when it grows no more: some of what a server needs is imported beside its first answers."""
+    before, now = 0, started.memory()
+    while now > before + _STILL:
+        time.sleep(_PAUSE)
+        before, now = now, started.memory()
+    return now
 
 
 def predict_once(port: int) -> None:

@@ -55,7 +55,7 @@ class AnswerHeads:
 
     def renew(self) -> None:
         """Take the date of now; to be called once a second, which is what a date tells."""
-        self.date = http_date(time.gmtime())
+        self.date = http_date(time.gmtime(time.time()))
         self._date = b"date: %b\r\n" % self.date
         self._json.clear()
         self.json_ok = self.of_json(HTTPStatus.OK)

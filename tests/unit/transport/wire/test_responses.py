@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from email.utils import formatdate
 from http import HTTPStatus
 
 import pytest
 
-from geartrain.transport.wire.responses import AnswerHeads, has_body
+from geartrain.transport.wire.responses import AnswerHeads, has_body, http_date
 
 
 @pytest.fixture
@@ -21,6 +22,12 @@ def test_fields(clock: list[float]) -> None:
     assert AnswerHeads().of(HTTPStatus.NOT_FOUND, ((b"x", b"1"), (b"x", b"2"))) == (
         b"HTTP/1.1 404 Not Found\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\nx: 1\r\nx: 2\r\n"
     )
+
+
+@pytest.mark.parametrize("day", [*range(0, 800, 7), 11_016, 19_782, 24_837])
+def test_a_date_is_written_as_others_write_it(day: int) -> None:
+    at = day * 86_400.0 + day * 61 % 86_400
+    assert http_date(time.gmtime(at)).decode() == formatdate(at, usegmt=True)
 
 
 def test_the_date_is_of_now(clock: list[float]) -> None:
