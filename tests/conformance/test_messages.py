@@ -153,6 +153,10 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         ),
         "calls",
     ),
+    "call/Predict in a body": (
+        m.Predict("pred_1", 3, 23, (m.CallItem("pred_1", packed=True),), m.Received("/proc/1/fd/7", 600_000, 1088)),
+        "calls",
+    ),
     "call/Predict of several": (
         m.Predict(
             "batch-1",

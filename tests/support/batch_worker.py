@@ -26,7 +26,7 @@ from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.arrays import NAMES, numpy_type
 from geartrain.worker.calls.tools import tools_of_model
 from geartrain.worker.channels.channel import Channel
-from geartrain.worker.channels.slot import Slot
+from geartrain.worker.channels.slot import OpenedBodies, Slot
 from geartrain.worker.loading.batched_signature import read_batched
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.runtime.async_engine import AsyncEngine
@@ -279,7 +279,7 @@ class Worker:
         parameters, signature, batching = self.read
         encoder = OutputEncoder(signature.output)
         tools = tools_of_model(parameters, signature, batching, encoder=encoder, router=self._router, control=control)
-        slots = [Slot(channel, self._files()) for _ in range(self._slots)]
+        slots = [Slot(channel, self._files(), OpenedBodies()) for _ in range(self._slots)]
         try:
             if inspect.iscoroutinefunction(self._run) or inspect.isasyncgenfunction(self._run):
                 loop = asyncio.new_event_loop()

@@ -84,9 +84,7 @@ PLAIN: Final = Reply()
 # input
 
 
-def read_request(
-    body: bytes | bytearray, json_size: int | None, view: TensorView, *, fetch: Fetch
-) -> tuple[InferRequest, Reply]:
+def read_request(body: Buffer, json_size: int | None, view: TensorView, *, fetch: Fetch) -> tuple[InferRequest, Reply]:
     """Decode a request's body.
 
     `json_size` is what `Inference-Header-Content-Length` says: None without one, 0 for the bytes of the only input.
@@ -133,7 +131,7 @@ def _read_small(text: bytes, view: TensorView, *, fetch: Fetch) -> tuple[InferRe
     return request, reply
 
 
-def split_body(body: bytes | bytearray, json_size: int | None) -> tuple[Buffer, memoryview]:
+def split_body(body: Buffer, json_size: int | None) -> tuple[Buffer, memoryview]:
     """Return the JSON, and the bytes behind it; raise `INVALID_INPUT` for a size that cannot be."""
     if json_size is None:
         return body, _NOTHING
@@ -300,7 +298,7 @@ def _check_forms(view: TensorView, names: tuple[str, ...] | None, reply: Reply) 
 # raw
 
 
-def _raw_input(body: bytes | bytearray, specs: tuple[TensorSpec, ...]) -> Tensor:
+def _raw_input(body: Buffer, specs: tuple[TensorSpec, ...]) -> Tensor:
     """The only input of a model, whose body is its contents."""
     if len(specs) != 1:
         msg = f"Raw request must only have 1 input (found {len(specs)}) to be deduced; describe them in JSON"

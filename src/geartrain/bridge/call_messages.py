@@ -7,7 +7,8 @@ from typing import Final
 
 from geartrain.domain.predictions.calls import CallInput, ItemInput
 from geartrain.domain.tensors.tensor import Buffer, pack, stack
-from geartrain.ipc.messages import CallItem, Payload, Predict, SlotMemory
+from geartrain.ipc.body_memory import received
+from geartrain.ipc.messages import CallItem, InputPayload, Predict, Received, SlotMemory
 
 LONG_TEXT: Final = 262_144  # bytes of JSON that are handed over faster in shared memory than through a socket
 
@@ -27,8 +28,21 @@ def parts_of(call: CallInput) -> Sequence[Buffer]:
     return stack(json, [item.tensors for item in call.items if item.tensors is not None])
 
 
+def received_in_place(call: CallInput) -> Received | None:
+    """Return the input of a call as it travels where its body was received, None if it does not lie there.
+
+    It lies there as long as the contents of its tensor are held.
+    """
+    item = call.items[0]
+    tensors = item.tensors
+    if len(call.items) != 1 or tensors is None or len(tensors) != 1 or type(tensors[0].data) is not memoryview:
+        return None
+    head, contents = pack(item.input, tensors)
+    return received(contents, bytes(head))
+
+
 def predict_of(
-    call: CallInput, place: tuple[int, int], payload: Payload, *, output_dir: str, memory: SlotMemory | None
+    call: CallInput, place: tuple[int, int], payload: InputPayload, *, output_dir: str, memory: SlotMemory | None
 ) -> Predict:
     """Return the message that starts a call whose input is `payload`; `place` is its slot and its serial number."""
     items = call.items

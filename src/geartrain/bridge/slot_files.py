@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from geartrain.bridge.call_messages import parts_of, predict_of
+from geartrain.bridge.call_messages import parts_of, predict_of, received_in_place
 from geartrain.bridge.folder import WorkerFolder, delete_temporary_files
 from geartrain.bridge.slot_memory import SharedSlotMemory
 from geartrain.domain.predictions import calls
 from geartrain.ipc.framing import FrameError, frame
-from geartrain.ipc.messages import Done, FileOutput, InFile, Inline, Output, Payload, Report, encode
+from geartrain.ipc.messages import Done, FileOutput, InFile, Inline, InputPayload, Output, Payload, Report, encode
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
 
 _JSON: Final = "application/json"
@@ -27,19 +27,23 @@ class SlotFiles:
         self._folder = folder
         self.temporary_files: list[str] = []  # the author's own, as `FileOutput` has them
 
-    def place(self, call: calls.CallInput, *, may_share: bool) -> Payload | None:
-        """Put the input of a call where it travels best; None if it has to go into a file.
+    def place(self, call: calls.CallInput, *, may_share: bool) -> InputPayload | None:
+        """Put the input of a call where it travels best, or leave it there; None if it has to go into a file.
 
         `may_share`: it may go into shared memory. Then no call is on the slot, so the one before has read its input, or
         never will.
         """
+        if self._memory.is_possible:
+            received = received_in_place(call)
+            if received is not None:
+                return received
         return self._writer.place(parts_of(call), may_share=may_share, is_stale=True)
 
     def to_file(self, call: calls.CallInput) -> Payload:
         """Write the input of a call into a file. Raises `OSError`."""
         return self._writer.to_file(parts_of(call))
 
-    def message(self, call: calls.CallInput, serial: int, payload: Payload, *, packed: bool) -> bytes:
+    def message(self, call: calls.CallInput, serial: int, payload: InputPayload, *, packed: bool) -> bytes:
         """Return the frame that tells the worker of a call, whose input is `payload`; `packed`: it has tensors."""
         memory = self._memory.message() if packed else None
         return frame(

@@ -17,7 +17,7 @@ from geartrain.bridge.slot_reports import NoListener, tell, tell_begin, tell_end
 from geartrain.bridge.slot_state import TO_SLOT_STATE, SlotState
 from geartrain.bridge.wakeup import Blocking, WakeupPolicy
 from geartrain.domain.predictions import calls
-from geartrain.ipc.messages import Inline, Payload, Reports
+from geartrain.ipc.messages import Inline, InputPayload, Payload, Received, Reports
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ class SlotCall(msgspec.Struct, frozen=True, eq=False):
     call_id: str
     listener: calls.CallListener
     packed: bool = False  # whether shared memory is of use to it
+    source: calls.CallInput | None = None  # what the worker may read in place until it is done with the call
 
 
 NO_CALL: Final = SlotCall(0, "", NoListener())
@@ -70,13 +71,15 @@ class SlotChannel:
         too large for a message.
         """
         self._last_serial = serial = self._last_serial + 1
-        payload: Payload | None
+        payload: InputPayload | None
         first = call.items[0]
         if first.tensors is None and len(call.items) == 1 and len(first.input) <= LONG_TEXT:  # nearly all
             slot_call, payload = SlotCall(serial, call.id, listener), Inline(first.input)
         else:
             slot_call = SlotCall(serial, call.id, listener, wants_memory(call))
             payload = self._files.place(call, may_share=slot_call.packed and not call.prefetch)
+            if type(payload) is Received:
+                slot_call = msgspec.structs.replace(slot_call, source=call)
         if call.prefetch:
             self.next_call = slot_call
             payload = payload or self._files.to_file(call)
@@ -106,7 +109,7 @@ class SlotChannel:
         else:
             self._files.reader.discard(payload)
 
-    def _begin(self, call: calls.CallInput, slot_call: SlotCall, payload: Payload, *, alone: bool) -> None:
+    def _begin(self, call: calls.CallInput, slot_call: SlotCall, payload: InputPayload, *, alone: bool) -> None:
         self.wakeup.before_send(alone=alone)
         message = self._files.message(call, slot_call.serial, payload, packed=slot_call.packed)
         if self._has_others and not call.single_client:

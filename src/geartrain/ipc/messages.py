@@ -230,6 +230,20 @@ class InMemory(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
 Payload = Inline | InFile | InMemory
 
 
+class Received(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
+    """The bytes are in a body where the server has received it (`ipc.body_memory`); `path` opens that memory.
+
+    They stay as they are until the call is over.
+    """
+
+    path: str
+    size: int
+    offset: int
+
+
+InputPayload = Payload | Received
+
+
 # Call channel, parent to worker
 
 
@@ -272,7 +286,7 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
     slot: int
     serial: int
     items: tuple[CallItem, ...]
-    input: Payload
+    input: InputPayload
     output_dir: str | None = None
     memory: SlotMemory | None = None
     prefetched: bool = False

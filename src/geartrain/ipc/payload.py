@@ -3,7 +3,8 @@
 Parent and worker write and read payloads with the same two classes, so the thresholds are known here only. Small pieces
 and plain JSON travel in the message. Packed pieces and long texts of inputs, between `shared_memory.WORTHWHILE` and
 `shared_memory.LARGEST`, lie in the memory that both sides share for the slot, if the other side has read what was there
-before. What is larger than `framing.INLINE_LIMIT`, and does not lie there, is written to a file.
+before. An input whose body was received in memory that the worker can open stays there (`ipc.body_memory`). What is
+larger than `framing.INLINE_LIMIT`, and lies in none of them, is written to a file.
 """
 
 from __future__ import annotations
@@ -14,11 +15,20 @@ from pathlib import Path
 
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.messages import InFile, Inline, InMemory, Payload
+from geartrain.ipc.messages import InFile, Inline, InMemory, InputPayload, Payload, Received
 from geartrain.ipc.shared_memory import LARGEST, WORTHWHILE, MemoryRegion
 
 RegionSource = Callable[[], MemoryRegion | None]
 """Gives the shared memory, made or opened at the first call; None if there is none. May raise `OSError`."""
+
+
+BodySource = Callable[[Received], memoryview]
+"""Gives what lies in a body. May raise `OSError`."""
+
+
+def _no_body(_: Received) -> memoryview:
+    msg = "a payload is said to lie in a body, and only inputs do"
+    raise OSError(msg)
 
 
 class PayloadWriter:
@@ -100,12 +110,13 @@ class PayloadWriter:
 class PayloadReader:
     """Reads what the other side of a slot has written."""
 
-    __slots__ = ("_memory",)
+    __slots__ = ("_memory", "_received")
 
-    def __init__(self, memory: RegionSource) -> None:
+    def __init__(self, memory: RegionSource, received: BodySource = _no_body) -> None:
         self._memory = memory
+        self._received = received
 
-    def read(self, payload: Payload) -> Buffer:
+    def read(self, payload: InputPayload) -> Buffer:
         """Return the bytes of a payload. Raises `OSError` if they are not where it says.
 
         A file is deleted once it has been read. What lies in shared memory is seen in place: let go of it, and call
@@ -115,6 +126,8 @@ class PayloadReader:
             return payload.data
         if isinstance(payload, InMemory):
             return self._view(payload)
+        if isinstance(payload, Received):
+            return self._received(payload)
         path = Path(payload.path)
         data = path.read_bytes()
         path.unlink(missing_ok=True)
@@ -127,9 +140,9 @@ class PayloadReader:
             if region is not None:
                 region.free()
 
-    def discard(self, payload: Payload) -> None:
+    def discard(self, payload: InputPayload) -> None:
         """Release a payload, whether it has been read or not: delete its file, free its memory. Never raises."""
-        if isinstance(payload, Inline):  # nearly all
+        if isinstance(payload, (Inline, Received)):  # nearly all
             return
         if isinstance(payload, InMemory):
             self.free()

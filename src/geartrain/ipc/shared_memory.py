@@ -17,7 +17,7 @@ WORTHWHILE: Final = 16 * 1024  # bytes; what is smaller goes through the socket 
 LARGEST: Final = 32 * 1024**2  # bytes of one piece; to copy more would hold up the parent's loop for too long
 _WARM: Final = 64 * 1024**2  # bytes that the slots of a worker keep between two calls, of inputs and of outputs each
 _LEAST_WARM: Final = 1024**2  # bytes of one slot
-_HEADER: Final = 64  # bytes in front of the contents; the first one says what becomes of them
+HEADER: Final = 64  # bytes in front of the contents; the first one says what becomes of them
 _FREE: Final = 0
 _FULL: Final = 1  # the contents are still to be read
 _TRIMMED: Final = 2  # free, and the system has been given memory back
@@ -40,7 +40,7 @@ class MemoryRegion:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._map: mmap.mmap | None = None
-        self._allocated = 0  # bytes, by this side as the writer
+        self.allocated = 0  # bytes, by this side as the writer
         self._seen = 0  # bytes, by this side as the reader, since it has given memory back
         self.kept = _WARM  # bytes that stay when the reader is done
 
@@ -67,8 +67,8 @@ class MemoryRegion:
     def write(self, parts: Sequence[Buffer]) -> int:
         """Write parts one behind the other and return their size; raise `OSError` if there is not so much memory."""
         size = sum(map(len, parts))
-        memory = self._reserve(_HEADER + size)
-        position = _HEADER
+        memory = self.reserve(HEADER + size)
+        position = HEADER
         for part in parts:
             end = position + len(part)
             memory[position:end] = part
@@ -82,9 +82,9 @@ class MemoryRegion:
 
     def view(self, size: int) -> memoryview:
         """What is there, `size` bytes, in place. The view has to be released before the other side writes again."""
-        end = _HEADER + size
+        end = HEADER + size
         self._seen = max(self._seen, end)
-        return memoryview(self._mapped(end))[_HEADER:end]
+        return memoryview(self._mapped(end))[HEADER:end]
 
     def take(self, size: int) -> bytes:
         """Copy what is there, `size` bytes, and let the other side write again."""
@@ -94,7 +94,7 @@ class MemoryRegion:
 
     def free(self) -> None:
         """Let the other side write again, and the system have the memory beyond what is `kept`."""
-        memory = self._mapped(_HEADER)
+        memory = self._mapped(HEADER)
         if self._seen > self.kept:  # before the other side may write
             memory.madvise(mmap.MADV_REMOVE, self.kept, len(memory) - self.kept)
             self._seen = 0
@@ -114,15 +114,22 @@ class MemoryRegion:
         if fd >= 0:
             os.close(fd)
 
-    def _reserve(self, size: int) -> mmap.mmap:
+    def trim(self) -> None:
+        """Give all of the memory back to the system; this side is the writer, and nobody reads."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_REMOVE)
+            self.allocated = 0
+
+    def reserve(self, size: int) -> mmap.mmap:
+        """Return the memory, of which at least so many bytes are allocated; raise `OSError` if there is not so much."""
         if self._map is not None and self._map[0] == _TRIMMED:
-            self._allocated = 0
-        if self._allocated < size:
+            self.allocated = 0
+        if self.allocated < size:
             step = max(mmap.PAGESIZE, 1 << (size.bit_length() - 3))  # so that what grows slowly does not grow often
             # Allocated now, or the lack of it would be a signal that kills the process, at the first touch of a page.
             wanted = -(-size // step) * step
             os.posix_fallocate(self._fd, 0, wanted)
-            self._allocated = wanted
+            self.allocated = wanted
         return self._mapped(size)
 
     def _mapped(self, size: int) -> mmap.mmap:

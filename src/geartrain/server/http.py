@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from geartrain.ipc.body_memory import BodyMemory
 from geartrain.server.app import App
 from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
 from geartrain.server.machine import Machine
@@ -128,7 +129,11 @@ class HttpServer:
         records = [records_of(counts, tracer, router, scheme=scheme) for router in routers]
         self.inside = Inside(routers[0], records[0])
         self._public = WireServer(
-            mount(_with_grpc(routers[0], self._grpc)), options.wire, records=records[0], on_tick=on_tick
+            mount(_with_grpc(routers[0], self._grpc)),
+            options.wire,
+            records=records[0],
+            on_tick=on_tick,
+            memory=BodyMemory(),
         )
         self._admin = WireServer(routers[1], options.wire, records=records[1])
         self._wires = (self._public, self._admin)

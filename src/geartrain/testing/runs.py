@@ -22,7 +22,7 @@ from geartrain.testing.inputs import InputReader
 from geartrain.testing.models import LoadedModel, loaded
 from geartrain.testing.steps import Drive, Steps, make_steps
 from geartrain.worker.calls.tools import CallTools, tools_of_model
-from geartrain.worker.channels.slot import Slot
+from geartrain.worker.channels.slot import OpenedBodies, Slot
 from geartrain.worker.loading.finding import Mode
 from geartrain.worker.loading.setup import arguments_of_setup
 from geartrain.worker.runtime.cancellation import CANCEL_SIGNAL, CancelRegion
@@ -134,7 +134,10 @@ class Run:
         self._prints = prints = Prints(self._model.at_home)
         channel = LocalChannel(prints, self._region.shield)
         call = LocalCall(
-            self._message(items), Slot(channel, CallFiles()), self._tools(prints, channel), channel=channel
+            self._message(items),
+            Slot(channel, CallFiles(), OpenedBodies()),
+            self._tools(prints, channel),
+            channel=channel,
         )
         self._steps = make_steps(call, self._runner, prints, drive=self._drive, region=self._region)
         return call, self._steps

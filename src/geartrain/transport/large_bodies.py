@@ -115,9 +115,7 @@ class LargeBodies:
         result, parts = await self._read("generate", interface, (body,))
         return await read_aside(_generate_body, result, parts, interface)
 
-    async def read_infer(
-        self, body: bytes | bytearray, json_size: int | None, interface: Interface, *, fetch: Fetch
-    ) -> InferBody:
+    async def read_infer(self, body: Buffer, json_size: int | None, interface: Interface, *, fetch: Fetch) -> InferBody:
         """Read an infer request, and make the model's input of it. See `open_inference.read_request`."""
         request, reply = await self._read_infer(body, json_size, interface, fetch=fetch)
         view = interface.view
@@ -137,7 +135,7 @@ class LargeBodies:
         return InferBody(request, reply, Bound(json, tuple(one for one in tensors if one.name in names)), checked)
 
     async def _read_infer(
-        self, body: bytes | bytearray, json_size: int | None, interface: Interface, *, fetch: Fetch
+        self, body: Buffer, json_size: int | None, interface: Interface, *, fetch: Fetch
     ) -> tuple[InferRequest, Reply]:
         view = interface.view
         if json_size == 0:

@@ -22,7 +22,7 @@ from geartrain.transport.open_inference.api import API, model_of
 from geartrain.transport.routing import Begin, Params
 from geartrain.transport.runs import DIRECT_LIMIT, RunExchange
 from geartrain.transport.tasks import size_refusal
-from geartrain.transport.wire.exchange import Accepted, Answer, Body, Exchange, Head, Responder
+from geartrain.transport.wire.exchange import NOWHERE, Accepted, Answer, Body, Exchange, Head, Responder
 
 JSON_SIZE: Final = b"inference-header-content-length"
 _LONGEST_SIZE: Final = 18  # digits
@@ -135,11 +135,19 @@ class ModelExchange(RunExchange):
         return body if encoding is None else await compression.inflate(body, encoding, self._context.max_body_bytes)
 
 
-def by_exchange(new_exchange: Callable[[RunHead, Responder], Exchange], max_body_bytes: int) -> Begin:
-    """Return what hands requests to exchanges; their heads are read once for all that have the same."""
+def by_exchange(
+    new_exchange: Callable[[RunHead, Responder], Exchange], max_body_bytes: int, *, takes_views: bool = False
+) -> Begin:
+    """Return what hands requests to exchanges; their heads are read once for all that have the same.
+
+    `takes_views`: a body with binary contents may come as a view, see `Accepted.contents_at`.
+    """
     refuse_size = size_refusal(API)
 
     def begin(head: Head, params: Params) -> Accepted:
-        return Accepted(partial(new_exchange, read_head(head, params)), max_body_bytes, refuse_size)
+        read = read_head(head, params)
+        has_contents = takes_views and read.encoding is None and read.json_size is not None and read.json_size >= 0
+        contents_at = read.json_size if has_contents and read.json_size is not None else NOWHERE
+        return Accepted(partial(new_exchange, read), max_body_bytes, refuse_size, contents_at=contents_at)
 
     return begin

@@ -53,7 +53,7 @@ def _info(info: InfoEndpoints) -> Iterator[Route]:
 
 
 def _runs(context: ServerContext) -> Iterator[Route]:
-    infer = by_exchange(partial(InferExchange, context), context.max_body_bytes)
+    infer = by_exchange(partial(InferExchange, context), context.max_body_bytes, takes_views=True)
     generate = by_exchange(partial(GenerateExchange, context), context.max_body_bytes)
     generate_stream = by_exchange(partial(GenerateStreamExchange, context), context.max_body_bytes)
     for path in (_MODEL, _VERSION):

@@ -6,14 +6,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.wire.chunks import ChunkReader
-from geartrain.transport.wire.exchange import UNKNOWN_LENGTH, Body, ClientGoneError
+from geartrain.transport.wire.exchange import NOWHERE, UNKNOWN_LENGTH, Accepted, Body, BodyMemory, ClientGoneError
 from geartrain.transport.wire.heads import WireError
 
+_PLACED: Final = 65_536  # bytes; a body of more is received where it is to stay, if it can be
+_SCRATCH: Final = 65_536  # bytes
 _WANTED: Final = 262_144  # bytes that may wait for the reader of a body in parts
 
 
@@ -81,6 +83,10 @@ class LengthFraming:
         """Whether all of it has come."""
         return not self._left
 
+    def skip(self, size: int) -> None:
+        """Note that so many bytes have been taken by another way."""
+        self._left -= size
+
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
         """Take what has come, up to the length."""
         piece = data if len(data) <= self._left else data[: self._left]
@@ -118,6 +124,61 @@ class WholeBody:
     def whole(self) -> Body:
         """Return it, complete."""
         return self._grown or self._first
+
+
+class PlacedBody:
+    """Gathers a body of known length where it is to stay."""
+
+    __slots__ = ("_memory", "size")
+
+    def __init__(self, memory: memoryview) -> None:
+        """`memory` is as long as the body."""
+        self._memory = memory
+        self.size = 0
+
+    def take(self, pieces: Sequence[Buffer]) -> None:
+        """Append to it."""
+        for piece in pieces:
+            end = self.size + len(piece)
+            self._memory[self.size : end] = piece
+            self.size = end
+
+    @property
+    def room(self) -> memoryview:
+        """Where the rest of it goes."""
+        return self._memory[self.size :]
+
+    def grow(self, size: int) -> None:
+        """Note that so many bytes have been written to its room."""
+        self.size += size
+
+    def whole(self) -> Body:
+        """Return it, complete: a view, as its exchange has asked for one (`Accepted.contents_at`)."""
+        return cast("Body", self._memory)
+
+
+class NoPlace:
+    """Stands where no body has a place to stay."""
+
+    room: Final = memoryview(b"")
+
+
+NO_PLACE: Final = NoPlace()
+
+
+class Places:
+    """The places of large bodies, of all connections."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self.memory = memory
+        self.scratch = memoryview(bytearray(_SCRATCH))  # for what is read before it is known where it belongs
+
+    def find(self, accepted: Accepted, length: int) -> PlacedBody | NoPlace:
+        """Return a place for a body of this length, if it is to have one and there is one."""
+        if length <= _PLACED or accepted.contents_at == NOWHERE:
+            return NO_PLACE
+        memory = self.memory.take(length, accepted.contents_at)
+        return NO_PLACE if memory is None else PlacedBody(memory)
 
 
 class PartsBody:

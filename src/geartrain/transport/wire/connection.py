@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self.peer = peer_of(transport)
         self.outgoing = Outgoing(self.transport, self._context)
-        self.reader.begin(self.transport)
+        self.reader.begin(self.transport, self)
         self._owner.add(self)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() == _HTTP_2 and self.state is _IDLE:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from geartrain.transport.wire.bodies import BufferBudget
-from geartrain.transport.wire.exchange import Records, keep_nothing
+from geartrain.transport.wire.bodies import BufferBudget, Places
+from geartrain.transport.wire.exchange import BodyMemory, NoBodyMemory, Records, keep_nothing
 from geartrain.transport.wire.head_cache import HeadCache, ParsedHeads
 from geartrain.transport.wire.responses import AnswerHeads
 
 if TYPE_CHECKING:
     from geartrain.transport.wire.exchange import Handler
     from geartrain.transport.wire.limits import WireLimits
+
+
+NO_MEMORY: Final = NoBodyMemory()
 
 
 class WireContext:
@@ -25,6 +28,7 @@ class WireContext:
         loop: asyncio.AbstractEventLoop,
         *,
         records: Records = keep_nothing,
+        memory: BodyMemory = NO_MEMORY,
     ) -> None:
         self.handler = handler
         self.records = records
@@ -33,6 +37,7 @@ class WireContext:
         self.heads = HeadCache()
         self.parsed = ParsedHeads(limits.max_head_size)
         self.answers = AnswerHeads()
+        self.places = Places(memory)
         self.budget = BufferBudget(limits.max_buffered_size)
         self.now = loop.time()  # as of the last sweep: close enough for limits, and free to read
         self.is_draining = False  # no answer is followed by another request any more: clients shall go elsewhere

@@ -26,6 +26,7 @@ Fields = tuple[tuple[bytes, bytes], ...]
 JSON: Final = ((b"content-type", b"application/json"),)
 NO_BODY: Final = 0
 UNKNOWN_LENGTH: Final = -1
+NOWHERE: Final = -1
 _IDS: Final = frozenset({b"x-request-id", b"traceparent"})
 
 
@@ -221,6 +222,36 @@ class MessageReader(BodyReader, Protocol):
         """
 
 
+class BodyMemory(Protocol):
+    """Memory for bodies that workers can read where they have been received."""
+
+    def take(self, size: int, contents_at: int) -> memoryview | None:
+        """Return memory for a body of `size` bytes, None if there is none to spare. See `Accepted.contents_at`.
+
+        It is given back when no view of it is left.
+        """
+
+    def tidy(self) -> None:
+        """Give the system what has not been used since the last call, which was about a second ago."""
+
+    def close(self) -> None:
+        """Lend nothing more. Repeating it is harmless."""
+
+
+class NoBodyMemory:
+    """Stands where no worker reads bodies."""
+
+    def take(self, size: int, contents_at: int) -> memoryview | None:  # noqa: ARG002 - as of `BodyMemory`
+        """Return None."""
+        return None
+
+    def tidy(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class Exchange(Protocol):
     """One request, from the end of its head to its answer."""
 
@@ -257,6 +288,8 @@ class Accepted(msgspec.Struct, frozen=True):
         is_reusable: whether a later request with the same head may go to `new_exchange` without asking the handler.
         announced: reads the length of the whole body from its first bytes, where the head does not tell it and the body
             does; `UNKNOWN_LENGTH` if it cannot be told, or not yet.
+        contents_at: where the contents of a tensor begin in the body, which then may come as a writable
+            view of memory that workers read; `NOWHERE` for a body that is to come as bytes.
     """
 
     new_exchange: Callable[[Responder], Exchange]
@@ -264,6 +297,7 @@ class Accepted(msgspec.Struct, frozen=True):
     refuse_size: Callable[[int], Answer]
     is_reusable: bool = True
     announced: Callable[[Buffer], int] = unannounced
+    contents_at: int = NOWHERE
 
 
 class AcceptedInParts(msgspec.Struct, frozen=True):

@@ -6,7 +6,16 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from geartrain.transport.wire.bodies import Framing, LengthFraming, PartsBody, WholeBody, framing
+from geartrain.transport.wire.bodies import (
+    NO_PLACE,
+    Framing,
+    LengthFraming,
+    NoPlace,
+    PartsBody,
+    PlacedBody,
+    WholeBody,
+    framing,
+)
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.exchange import Accepted, AcceptedInParts, Body
 from geartrain.transport.wire.heads import HeadReader
@@ -33,6 +42,7 @@ class Intake:
         "_taken",
         "_whole",
         "accepted",
+        "place",
         "reader",
         "received",
     )
@@ -43,8 +53,9 @@ class Intake:
         self.accepted: Accepted
         self._framing: Framing = _NOTHING
         self._sink = _Sink.NOWHERE
-        self._whole: WholeBody
+        self._whole: WholeBody | PlacedBody
         self._parts: PartsBody
+        self.place: PlacedBody | NoPlace = NO_PLACE  # of the body that is gathered
         self._taken = 0  # bytes of the budget
         self.received = 0  # bytes of the body since the last look at its pace
 
@@ -54,7 +65,8 @@ class Intake:
         """Gather a body."""
         self.accepted = accepted
         self._begin(length, _Sink.WHOLE)
-        self._whole = WholeBody()
+        self.place = place = self._context.places.find(accepted, length)
+        self._whole = place if isinstance(place, PlacedBody) else WholeBody()
 
     def begin_parts(self, accepted: AcceptedInParts, length: int, resume: Callable[[], None]) -> PartsBody:
         """Return a body that is read in pieces; `resume` is called when its reader has taken some."""
@@ -90,6 +102,15 @@ class Intake:
                 self._parts.complete()
         return taken
 
+    def grow(self, size: int) -> None:
+        """Note that so many bytes have been written to the room of `place`."""
+        if isinstance(self.place, PlacedBody) and isinstance(self._framing, LengthFraming):
+            self._framing.skip(size)
+            self.place.grow(size)
+            self.received += size
+            self._taken += size
+            self._context.budget.take(size)
+
     @property
     def is_complete(self) -> bool:
         """Whether all of the body has come."""
@@ -120,6 +141,7 @@ class Intake:
     def whole(self) -> Body:
         """Return the body that has been gathered, and keep nothing of it."""
         whole, self._whole = self._whole, WholeBody()
+        self.place = NO_PLACE
         return whole.whole()
 
     # its end
@@ -128,6 +150,7 @@ class Intake:
         """Hold nothing: the request has its answer."""
         sink, self._sink = self._sink, _Sink.NOWHERE
         self._framing = _NOTHING
+        self.place = NO_PLACE
         if sink is _Sink.WHOLE:
             taken, self._taken = self._taken, 0
             del self._whole, self.accepted

@@ -8,7 +8,8 @@ import re
 from typing import Final, Protocol
 
 from geartrain.transport.http2.interface import PREFACE
-from geartrain.transport.wire.bodies import PartsBody
+from geartrain.transport.wire.bodies import NO_PLACE, PartsBody
+from geartrain.transport.wire.body_receiver import BodyReceiver
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.exchange import NO_BODY, Accepted, AcceptedInParts, Answer, Body, Head, Record
 from geartrain.transport.wire.head_cache import KnownHead
@@ -84,15 +85,19 @@ class RequestReader:
         self._connection = connection
         self._context = context
         self._transport: asyncio.Transport
+        self._protocol: asyncio.Protocol
         self.held = b""  # what has come and cannot be read yet
         self.has_read = False  # a part of the request at hand
         self._lingered = 0  # bytes that came after the last answer
         self._is_advancing = False
+        self._is_direct = False  # what is received is what comes here: it is not encrypted
         self.is_first = True  # nothing has been read yet
 
-    def begin(self, transport: asyncio.Transport) -> None:
-        """Begin with a connection that has been made."""
+    def begin(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+        """Begin with a connection that has been made, and is the `protocol` of its transport."""
         self._transport = transport
+        self._protocol = protocol
+        self._is_direct = transport.get_extra_info("ssl_object") is None
 
     def take(self, data: bytes) -> None:
         """Take what has come."""
@@ -136,13 +141,18 @@ class RequestReader:
             while self.held:
                 state = connection.state
                 if state in _READING_BODY and not self.intake.is_full:
-                    self._read_body()
+                    taken = self.intake.feed(self.held)
+                    self.held = self.held[taken:]
+                    self._note_body(taken)
                 elif self.is_first and state in _BEFORE_HEAD and self._is_http2():
                     break
                 elif state in _READING_HEAD or (state is _IDLE and not connection.is_paused):
                     self._read_head()
                 elif state in OVER:
-                    self._throw_away()
+                    self._lingered += len(self.held)
+                    self.held = b""
+                    if self._lingered > _LINGERED:  # this does not go on forever
+                        connection.close()
                 else:
                     break
         except WireError as error:
@@ -151,13 +161,6 @@ class RequestReader:
             self._is_advancing = False
         if len(self.held) > _HELD or (connection.state in _READING_BODY and not self.intake.wants_more(self._resume)):
             self._transport.pause_reading()
-
-    def _throw_away(self) -> None:
-        """Drop what comes after the last answer, and do not go on with that forever."""
-        self._lingered += len(self.held)
-        self.held = b""
-        if self._lingered > _LINGERED:
-            self._connection.close()
 
     def _is_http2(self) -> bool:
         """Whether the client speaks HTTP/2, or may: this is then not a head to be read, or not yet."""
@@ -239,11 +242,21 @@ class RequestReader:
         else:
             self._connection.step(_BODY)
             self.intake.begin(decision, length)
+            if self._is_direct and self.intake.place is not NO_PLACE:
+                self._is_direct = False
+                places, hear = self._context.places, self._on_received
+                BodyReceiver(self._protocol, self.intake, places=places, on_received=hear).receive_from(self._transport)
 
-    def _read_body(self) -> None:
+    def _on_received(self, size: int) -> None:
+        """Go on when so many bytes have been received where the body is to stay."""
+        self.intake.grow(size)
+        self._note_body(size)
+        if self._connection.state is _BODY and not self.intake.wants_more(self._resume):
+            self._transport.pause_reading()
+
+    def _note_body(self, taken: int) -> None:
+        """Go on when so many bytes of the body at hand have come."""
         intake, connection = self.intake, self._connection
-        taken = intake.feed(self.held)
-        self.held = self.held[taken:]
         connection.record.received += taken
         if connection.state is _BODY and intake.is_too_large:
             accepted = intake.accepted

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 from geartrain.transport.wire.acceptor import Acceptor
 from geartrain.transport.wire.connection import Connection
-from geartrain.transport.wire.context import WireContext
-from geartrain.transport.wire.exchange import Handler, Records, keep_nothing
+from geartrain.transport.wire.context import NO_MEMORY, WireContext
+from geartrain.transport.wire.exchange import BodyMemory, Handler, Records, keep_nothing
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.registry import Connections, Served
 from geartrain.transport.wire.timeouts import Sweep
@@ -26,12 +26,17 @@ class WireServer:
         *,
         records: Records = keep_nothing,
         on_tick: Callable[[], None] = lambda: None,
+        memory: BodyMemory = NO_MEMORY,
     ) -> None:
-        """`on_tick` is called at least once a second while the server runs."""
-        self._context = WireContext(handler, limits, asyncio.get_running_loop(), records=records)
+        """`on_tick` is called at least once a second while the server runs.
+
+        `memory` is for large bodies, and is closed with the server.
+        """
+        self._context = WireContext(handler, limits, asyncio.get_running_loop(), records=records, memory=memory)
         self._connections = Connections(self._context)
+        self._on_tick = on_tick
         self._acceptors: list[Acceptor] = []
-        self._sweep = Sweep(self._context, self._connections, on_tick)
+        self._sweep = Sweep(self._context, self._connections, self._tick)
 
     def listen(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Accept connections on a listening socket, which is the server's from now on."""
@@ -89,3 +94,8 @@ class WireServer:
         self.close()
         self.disconnect()
         self._sweep.stop()
+        self._context.places.memory.close()
+
+    def _tick(self) -> None:
+        self._context.places.memory.tidy()
+        self._on_tick()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from geartrain.ipc.messages import SlotMemory
+from geartrain.ipc.messages import Received, SlotMemory
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
 from geartrain.ipc.shared_memory import MemoryRegion, kept_by_each
 from geartrain.worker.channels.channel import Channel
@@ -42,17 +42,31 @@ class SharedMemory:
         self._input = self._output = None
 
 
+class OpenedBodies:
+    """The memory in which the parent receives bodies: opened when it is first needed, then kept, as it is not much."""
+
+    def __init__(self) -> None:
+        self._regions: dict[str, MemoryRegion] = {}
+
+    def view(self, payload: Received) -> memoryview:
+        """Return what lies in a body. Raises `OSError` if the memory cannot be opened."""
+        region = self._regions.get(payload.path)
+        if region is None:
+            region = self._regions[payload.path] = MemoryRegion.open(payload.path)
+        return region.view(payload.offset + payload.size)[payload.offset :]
+
+
 class Slot:
     """What the calls of one slot use, one call after the other."""
 
     __slots__ = ("channel", "files", "memory", "reader", "writer")
 
-    def __init__(self, channel: Channel, files: CallFiles, *, slots: int = 1) -> None:
-        """`slots`: how many the worker has."""
+    def __init__(self, channel: Channel, files: CallFiles, bodies: OpenedBodies, *, slots: int = 1) -> None:
+        """`bodies` are those of all slots; `slots`: how many the worker has."""
         self.channel = channel
         self.files = files
         self.memory = SharedMemory(kept_by_each(slots))
-        self.reader = PayloadReader(self.memory.input)
+        self.reader = PayloadReader(self.memory.input, bodies.view)
         self.writer = PayloadWriter(self.memory.output, files.new_file)
 
 

@@ -26,7 +26,7 @@ from geartrain.ipc.messages import (
 from geartrain.telemetry import author_spans
 from geartrain.worker.channels import forks
 from geartrain.worker.channels.channel import Channel
-from geartrain.worker.channels.slot import Slot, can_share
+from geartrain.worker.channels.slot import OpenedBodies, Slot, can_share
 from geartrain.worker.channels.wakeup import wakeup_of
 from geartrain.worker.debugging.aids import Aids
 from geartrain.worker.errors import describe_error, format_error
@@ -218,11 +218,12 @@ class _Session:
             runner.parameters, signature, runner.batching, encoder=encoder, router=self._router, control=self._control
         )
         channel = Channel(self._calls, shield=self._region.shield, wakeup=wakeup_of(self._init.wakeup, self._calls))
+        bodies = OpenedBodies()
         if may_hold_files(signature.output.type):
             temporary = TemporaryFiles(self._init.root)
-            slots = [Slot(channel, CleanedCallFiles(temporary), slots=number) for _ in range(number)]
+            slots = [Slot(channel, CleanedCallFiles(temporary), bodies, slots=number) for _ in range(number)]
         else:
-            slots = [Slot(channel, CallFiles(), slots=number) for _ in range(number)]
+            slots = [Slot(channel, CallFiles(), bodies, slots=number) for _ in range(number)]
         self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
         flush_c()
         new_call, end_spans = self._trace()

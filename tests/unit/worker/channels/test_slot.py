@@ -12,14 +12,14 @@ import pytest
 from geartrain.ipc.messages import Inline, InMemory, SlotMemory
 from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.channels.channel import Channel
-from geartrain.worker.channels.slot import Slot, can_share
+from geartrain.worker.channels.slot import OpenedBodies, Slot, can_share
 from geartrain.worker.values.call_files import CallFiles
 
 
 @pytest.fixture
 def slot() -> Iterator[Slot]:
     ours, theirs = socket.socketpair()
-    slot = Slot(Channel(ours), CallFiles())
+    slot = Slot(Channel(ours), CallFiles(), OpenedBodies())
     yield slot
     slot.memory.close()
     slot.memory.close()

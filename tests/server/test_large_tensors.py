@@ -1,0 +1,209 @@
+"""Large tensors over HTTP/1.1: bodies are received where the worker reads them, whatever clients and workers do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import AsyncIterator
+from typing import Final
+
+import numpy as np
+import pytest
+
+from geartrain.bridge import call_messages, slot_files
+from geartrain.domain.predictions.calls import CallInput
+from geartrain.ipc.body_memory import BodyMemory
+from geartrain.ipc.messages import Received
+from geartrain.server import http
+from tests.support.servers import LiveServer, Serve, eventually
+from tests.support.wire import Answer, connection
+
+pytestmark = pytest.mark.own_wire("a host receives the bodies itself, into memory of its own")
+
+PATH: Final = "/v2/models/model/infer"
+MODEL = """
+    import asyncio, os, pathlib
+    import numpy as np
+    from jaxtyping import Int32
+    from geartrain import BaseRunner, concurrent
+
+    class Runner(BaseRunner):
+        @concurrent(max=6)
+        async def run(self, x: Int32[np.ndarray, "n"]) -> Int32[np.ndarray, "n"]:
+            if x[0] == -1:
+                os._exit(3)
+            while x[0] == -2 and not pathlib.Path("go").exists():
+                await asyncio.sleep(0.005)
+            return x + 1
+"""
+
+
+class Seen:
+    """How inputs have travelled, and the memory of the servers of a test."""
+
+    def __init__(self) -> None:
+        self.in_place = 0
+        self.copied = 0
+        self.memory: list[BodyMemory] = []
+
+    def is_returned(self) -> bool:
+        """Whether no body lies in the memory any more."""
+        for memory in self.memory:
+            memory.tidy()
+        return all(not memory._lent for memory in self.memory)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    seen = Seen()
+
+    def look(call: CallInput) -> Received | None:
+        found = call_messages.received_in_place(call)
+        if found is None:
+            seen.copied += 1
+        else:
+            seen.in_place += 1
+        return found
+
+    def memory() -> BodyMemory:
+        seen.memory.append(BodyMemory())
+        return seen.memory[-1]
+
+    monkeypatch.setattr(slot_files, "received_in_place", look)
+    monkeypatch.setattr(http, "BodyMemory", memory)
+    return seen
+
+
+@pytest.fixture
+async def server(serve: Serve, seen: Seen) -> AsyncIterator[LiveServer]:
+    async with serve(MODEL) as server:
+        yield server
+
+
+def request_of(values: np.ndarray, *headers: str) -> bytes:
+    size = {"binary_data_size": values.nbytes}
+    tensor = {"name": "x", "shape": list(values.shape), "datatype": "INT32", "parameters": size}
+    outputs = [{"name": "output", "parameters": {"binary_data": True}}]
+    text = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
+    length = f"content-length: {len(text) + values.nbytes}"
+    lines = [f"POST {PATH} HTTP/1.1", "host: test", length, f"inference-header-content-length: {len(text)}"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + text + values.tobytes()
+
+
+def open_memory() -> set[str]:
+    """The memory that this process has made."""
+    paths = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - names
+    return {path for path in paths if os.path.islink(path) and "memfd:geartrain" in os.readlink(path)}  # noqa: PTH114, PTH115 - a path that may be gone
+
+
+def numbers(first: int, count: int = 150_000) -> np.ndarray:
+    return np.arange(first, first + count, dtype=np.int32)
+
+
+def check(answer: Answer, values: np.ndarray) -> None:
+    assert answer.status == 200, answer.body[:300]
+    begin = int(answer.headers["inference-header-content-length"])
+    assert np.array_equal(np.frombuffer(answer.body[begin:], np.int32), values + 1)
+
+
+async def test_each_client_gets_its_own(server: LiveServer, seen: Seen) -> None:
+    async def ask(number: int) -> None:
+        chance = random.Random(number)  # noqa: S311 - no secret
+        async with connection(server.url) as client:
+            for turn in range(8):
+                values = numbers(1_000_000 * number + turn, chance.randrange(20_000, 200_000))
+                data = request_of(values)
+                cuts = sorted(chance.randrange(len(data)) for _ in range(chance.randrange(4)))
+                for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+                    await client.send(data[begin:end])
+                check(await client.answer(), values)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(12):
+            group.create_task(ask(number))
+    assert (seen.in_place > 60, seen.in_place + seen.copied) == (True, 96)
+    await eventually(seen.is_returned)
+
+
+async def test_a_body_byte_by_byte_and_what_comes_behind_it(server: LiveServer, seen: Seen) -> None:
+    first, second = numbers(1), numbers(2, 40_000)
+    data = request_of(first)
+    async with connection(server.url) as client:
+        for _ in range(2):  # the second time its head is known
+            for at in range(300):
+                await client.send(data[at : at + 1])
+            await client.send(data[300:] + request_of(second) + b"GET /health-check HTTP/1.1\r\nhost: test\r\n\r\n")
+            check(await client.answer(), first)
+            check(await client.answer(), second)
+            assert (await client.answer()).json()["status"] == "READY"
+    assert seen.in_place >= 2
+    await eventually(seen.is_returned)
+
+
+async def test_clients_that_hang_up_leave_nothing(server: LiveServer, seen: Seen) -> None:
+    whole = request_of(numbers(5))
+    for size in (1000, 100_000, 500_000, len(whole) - 1, len(whole)):
+        async with connection(server.url) as client:
+            await client.send(whole[:size])
+            client.hang_up()
+    async with connection(server.url) as client:
+        check(await client.ask(whole), numbers(5))
+    await eventually(seen.is_returned)
+
+
+async def test_memory_stays_while_a_worker_may_read_it(server: LiveServer, seen: Seen) -> None:
+    values = numbers(0)
+    values[0] = -2  # the run waits
+    async with connection(server.url) as leaver:
+        await leaver.send(request_of(values))
+        await eventually(lambda: seen.in_place == 1)
+        leaver.hang_up()
+    async with connection(server.url) as client:
+        check(await client.ask(request_of(numbers(3))), numbers(3))
+    server.open_gate()
+    await eventually(seen.is_returned)
+
+
+async def test_a_worker_that_dies_leaves_nothing(server: LiveServer, seen: Seen) -> None:
+    values = numbers(0)
+    values[0] = -1
+    async with connection(server.url) as client:
+        assert (await client.ask(request_of(values))).status >= 500
+    await eventually(seen.is_returned)
+
+
+async def test_a_body_that_takes_too_long_is_refused(serve: Serve, seen: Seen) -> None:
+    from geartrain.transport.wire.limits import WireLimits
+
+    async with serve(MODEL, wire=WireLimits(body_timeout=1)) as server, connection(server.url) as client:
+        await client.send(request_of(numbers(5))[:300_000])
+        answer = await client.answer()
+        assert answer.status == 408
+        assert await client.at_end()
+        await eventually(seen.is_returned)
+
+
+async def test_many_large_bodies_at_once_are_bounded(serve: Serve, seen: Seen) -> None:
+    values = numbers(1, 2_500_000)  # 10 MB: there is room for six
+    async with serve(MODEL) as server:
+
+        async def ask() -> None:
+            async with connection(server.url) as client:
+                check(await client.ask(request_of(values)), values)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(10):
+                group.create_task(ask())
+        assert seen.in_place + seen.copied == 10
+        await eventually(seen.is_returned)
+
+
+async def test_the_memory_is_closed_with_the_server(serve: Serve, seen: Seen) -> None:
+    before = open_memory()
+    async with serve(MODEL) as server, connection(server.url) as client:
+        check(await client.ask(request_of(numbers(1))), numbers(1))
+        assert len(open_memory()) > len(before)
+    assert seen.memory[0].take(100_000, 0) is None
+    await eventually(lambda: open_memory() <= before)
