@@ -15,7 +15,7 @@ from geartrain.transport.wire.exchange import NOWHERE, UNKNOWN_LENGTH, Accepted,
 from geartrain.transport.wire.heads import WireError
 
 _PLACED: Final = 65_536  # bytes; a body of more is received where it is to stay, if it can be
-_SCRATCH: Final = 65_536  # bytes
+_SCRATCH: Final = 262_144  # bytes
 _WANTED: Final = 262_144  # bytes that may wait for the reader of a body in parts
 
 

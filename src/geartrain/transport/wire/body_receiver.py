@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from geartrain.transport.wire.bodies import Places
 from geartrain.transport.wire.intake import Intake
+
+_BEGINNING: Final = (
+    16_384  # bytes of a request that are read before its head is known: what is there of the body is copied
+)
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
@@ -21,6 +26,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
         """`on_received` hears how many bytes have been received where the body of the `intake` is to stay."""
         self._intake = intake
         self._scratch = places.scratch
+        self._beginning = places.scratch[:_BEGINNING]
         self._on_received = on_received
         self._is_filling = False  # and not reading into `_scratch`
         self._connection = connection
@@ -53,7 +59,9 @@ class BodyReceiver(asyncio.BufferedProtocol):
         """Return the place of what comes next."""
         room = self._intake.place.room
         self._is_filling = len(room) > 0
-        return room if self._is_filling else self._scratch
+        if self._is_filling:
+            return room
+        return self._beginning if self._intake.is_complete else self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         """Go on with what has come."""
