@@ -1,0 +1,150 @@
+"""Inputs that a worker reads where the server has received them, and how long they stay there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from geartrain.bridge.call_socket import CallSocket
+from geartrain.bridge.folder import WorkerFolder
+from geartrain.bridge.slot_reports import NoListener
+from geartrain.bridge.slots import SlotChannel
+from geartrain.domain.predictions.calls import CallInput, Canceled, ItemInput
+from geartrain.domain.tensors.tensor import Tensor, unpack
+from geartrain.ipc import messages as m
+from geartrain.ipc.body_memory import BodyMemory
+from geartrain.ipc.framing import FrameReader, frame
+from geartrain.worker.channels.slot import OpenedBodies
+
+SIZE = 100_000
+JSON = 100  # bytes in front of it
+
+
+class Worker:
+    """A slot with a worker that a test plays."""
+
+    def __init__(self, *, shares_memory: bool) -> None:
+        self.folder = WorkerFolder()
+        ours, self._theirs = socket.socketpair()
+        self.calls = CallSocket(ours, drain=lambda: None, on_garbage=self._fail)
+        self.slot = SlotChannel(0, self.calls, self.folder, has_others=False, shares_memory=shares_memory)
+
+    def run(self, *items: ItemInput, prefetch: bool = False) -> m.InputPayload:
+        """Run a call, and return where its input is."""
+        self.slot.run(CallInput("call", items, prefetch), NoListener(), alone=False)
+        self._theirs.settimeout(40)
+        reader = FrameReader()
+        frames: list[bytes] = []
+        while not frames or reader.pending:
+            frames += reader.feed(self._theirs.recv(2**20))
+        message = m.decode_call(frames[-1])
+        assert isinstance(message, m.Predict)
+        return message.input
+
+    def end(self, serial: int) -> None:
+        """Report the end of a call."""
+        done = m.Done(0, m.Inline(b"1"), 0.1)
+        self.calls.data_received(frame(m.encode(m.Reports(0, serial, (done,), idle=True))))
+
+    def _fail(self, reason: str) -> None:
+        self.slot.fail(reason)
+
+    async def close(self) -> None:
+        self.slot.close()
+        await self.calls.wait_lost(10)
+        self._theirs.close()
+        self.folder.close(now=True)
+
+
+@pytest.fixture
+def memory() -> Iterator[BodyMemory]:
+    memory = BodyMemory()
+    yield memory
+    memory.close()
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[Worker]:
+    worker = Worker(shares_memory=True)
+    await worker.calls.open()
+    yield worker
+    await worker.close()
+
+
+def item(memory: BodyMemory, byte: bytes = b"x") -> ItemInput:
+    view = memory.take(JSON + SIZE, JSON)
+    assert view is not None
+    view[JSON:] = byte * SIZE
+    return ItemInput("pred_1", b"{}", tensors=(Tensor("x", "UINT8", (SIZE,), view[JSON:]),))
+
+
+def is_lent(memory: BodyMemory) -> bool:
+    memory.tidy()
+    return bool(memory._lent)
+
+
+def contents(payload: m.InputPayload) -> bytes:
+    assert isinstance(payload, m.Received)
+    _, (tensor,) = unpack(OpenedBodies().view(payload))
+    return bytes(tensor.data)
+
+
+async def test_it_is_read_where_it_lies_until_the_call_is_over(worker: Worker, memory: BodyMemory) -> None:
+    payload = worker.run(item(memory))
+    assert contents(payload) == b"x" * SIZE
+    assert is_lent(memory)
+    worker.end(1)
+    assert not is_lent(memory)
+
+
+async def test_it_stays_while_the_worker_is_busy_with_a_call_that_was_canceled(
+    worker: Worker, memory: BodyMemory
+) -> None:
+    payload = worker.run(item(memory))
+    worker.slot.detach(Canceled())
+    other = item(memory, b"y")
+    assert contents(payload) == b"x" * SIZE
+    assert is_lent(memory)
+    del other
+    worker.slot.on_idle()
+    assert not is_lent(memory)
+
+
+async def test_that_of_a_prefetched_call_stays_until_its_own_end(worker: Worker, memory: BodyMemory) -> None:
+    first = worker.run(item(memory, b"x"))
+    second = worker.run(item(memory, b"y"), prefetch=True)
+    assert (contents(first), contents(second)) == (b"x" * SIZE, b"y" * SIZE)
+    worker.end(1)
+    assert len(memory._lent) == 2
+    memory.tidy()
+    assert len(memory._lent) == 1
+    assert contents(second) == b"y" * SIZE
+    worker.end(2)
+    assert not is_lent(memory)
+
+
+async def test_a_worker_that_dies_leaves_it(worker: Worker, memory: BodyMemory) -> None:
+    worker.run(item(memory))
+    worker.slot.fail("it is dead")
+    assert not is_lent(memory)
+
+
+async def test_a_worker_that_cannot_open_it_gets_a_copy(memory: BodyMemory) -> None:
+    worker = Worker(shares_memory=False)
+    await worker.calls.open()
+    payload = worker.run(item(memory))
+    assert isinstance(payload, m.Inline)
+    assert bytes(unpack(payload.data)[1][0].data) == b"x" * SIZE
+    assert not is_lent(memory)
+    await worker.close()
+
+
+async def test_several_tensors_and_several_items_are_copied(worker: Worker, memory: BodyMemory) -> None:
+    one, other = item(memory), item(memory, b"y")
+    assert isinstance(worker.run(one, other), m.InMemory)
+    worker.end(1)
+    tensors = one.tensors or ()
+    payload = worker.run(ItemInput("pred_2", b"{}", tensors=(*tensors, Tensor("z", "UINT8", (1,), b"z"))))
+    assert isinstance(payload, m.InMemory)
