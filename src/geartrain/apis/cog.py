@@ -21,6 +21,7 @@ from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction, json_array
 from geartrain.domain.predictions.webhook import WebhookEvent
 from geartrain.domain.rendering import clip, json_fault
+from geartrain.domain.timestamps import timestamp
 
 _ESCAPE: Final = re.compile(rb"\\u00[567]")  # of what names are made of
 _NO_DEPTH: Final = 2 * json_limits.MAX_DEPTH  # bytes that do not reach the limit
@@ -157,26 +158,6 @@ def _wrong_shape(error: msgspec.ValidationError) -> GeartrainError:
     steps = [step for step in path.rstrip("`").removeprefix("$").replace("[", ".").replace("]", "").split(".") if step]
     field = FieldError(("body", *steps), text, "value_error")
     return GeartrainError(Code.INVALID_INPUT, text, fields=(field,))
-
-
-_DIGITS: Final = tuple(f"{number:03d}" for number in range(1000))  # a number is looked up faster than formatted
-_LAST_DIGITS: Final = tuple(f"{digits}+00:00" for digits in _DIGITS)
-
-
-@lru_cache(maxsize=64)
-def _second(at: int) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat()[:19]
-
-
-@lru_cache(maxsize=64)
-def _millisecond(at: int) -> str:
-    return f"{_second(at // 1000)}.{_DIGITS[at % 1000]}"
-
-
-def timestamp(at: float) -> str:
-    """Return seconds since the epoch as RFC 3339 in UTC, with microseconds."""
-    microseconds = round(at * 1e6)
-    return _millisecond(microseconds // 1000) + _LAST_DIGITS[microseconds % 1000]
 
 
 _shared_moment = lru_cache(maxsize=64)(timestamp)  # of a batch: all of it begins and ends at one

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from geartrain.apis.cog import timestamp
 from geartrain.domain.predictions.ledger import Page, Row
 from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.timestamps import timestamp
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.cli import logs
-from geartrain.transport.access_lines import LineMaker, RequestWriter, SlowWriter, fields_of
+from geartrain.transport.access_lines import RequestWriter, SlowWriter, fields_of, line_of
 from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.records import RequestRecord
 
@@ -39,11 +39,10 @@ def new_writer(form: logs.Format) -> RequestWriter[Any]:
     """Return what writes lines in this form."""
     if form == "json":
         return _JsonWriter()
-    maker = LineMaker()
     renderer = LineRenderer(colored=logs.is_terminal(sys.stderr) and not os.environ.get("NO_COLOR"))
 
     def show(request: RequestRecord) -> None:
-        logs.write_lines(renderer.render(fields_of(maker.make(request)), request.ended))
+        logs.write_lines(renderer.render(fields_of(line_of(request)), request.ended))
 
     return SlowWriter(show)
 
@@ -52,12 +51,11 @@ class _JsonWriter(RequestWriter[bytes]):
     """Makes the lines on the loop, which has the records at hand: a thread on another core takes twice as long."""
 
     def __init__(self) -> None:
-        self._make = LineMaker().make
         self._encode = msgspec.json.Encoder().encode_lines
 
     def prepare(self, requests: Sequence[RequestRecord]) -> bytes:
         """Return the lines."""
-        return self._encode([self._make(request) for request in requests])
+        return self._encode([line_of(request) for request in requests])
 
     def write(self, prepared: Sequence[bytes]) -> None:
         """Write them in one piece."""

@@ -18,7 +18,8 @@ from rich.text import Text
 
 from geartrain.cli import logs, tracebacks
 from geartrain.cli.access_lines import printable
-from geartrain.transport.access_lines import LineMaker, SlowWriter, fields_of
+from geartrain.transport import access_lines
+from geartrain.transport.access_lines import SlowWriter, fields_of
 from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.records import RequestRecord
 
@@ -65,10 +66,10 @@ def requests_written(options: AccessLogOptions) -> AccessLogOptions:
 
 def new_writer() -> SlowWriter:
     """Return what writes the lines of requests."""
-    maker, paper = LineMaker(), _Paper()
+    paper = _Paper()
 
     def write(request: RequestRecord) -> None:
-        logs.write_lines(f"{paper.print(line_of(fields_of(maker.make(request)), request.ended))}\n")
+        logs.write_lines(f"{paper.print(line_of(fields_of(access_lines.line_of(request)), request.ended))}\n")
 
     return SlowWriter(write)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import abc
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from geartrain.domain.predictions.lifecycle import PREDICTION_STEPS, Status
+from geartrain.domain.timestamps import timestamp
 from geartrain.transport.records import LEFT, NO_GRPC, RequestRecord
 
 _LOGGER_NAME: Final = "geartrain.access"
@@ -96,51 +96,41 @@ class AccessLine(msgspec.Struct, omit_defaults=True, gc=False):
     failures: int = 0
 
 
-class LineMaker:
-    """Makes lines. What is the same for all moments of a second is made once."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._text = ""
-
-    def make(self, request: RequestRecord) -> AccessLine:
-        """Return the line of a request."""
-        origin, context, ended, prediction = request.origin, request.context, request.ended, request.prediction
-        began = prediction.began
-        queue = run = _NOTHING
-        if began and request.outcome is not _STARTING:  # what goes on may have begun after the answer
-            # Milliseconds with three digits: this takes half the time of `round`.
-            queue = int((began - prediction.admitted) * 1_000_000) / 1000
-            run = int((prediction.completed - began) * 1_000_000) / 1000
-        second = int(ended)
-        if second != self._second:
-            self._second, self._text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return AccessLine(
-            "%s.%06d+00:00" % (self._text, (ended - second) * 1_000_000),  # noqa: UP031 - half the price of an f-string
-            "debug" if origin.is_routine else "info",
-            _LOGGER_NAME,
-            MESSAGE,
-            origin.protocol,
-            origin.method,
-            origin.path,
-            request.status,
-            outcome_of(request),
-            context.request_id,
-            context.traceparent[3:35],
-            int((ended - request.began) * 1_000_000) / 1000,
-            request.received,
-            request.sent,
-            prediction.model or origin.model,
-            prediction.version,
-            prediction.prediction_id or origin.prediction_id,
-            queue,
-            run,
-            request.peer,
-            origin.key,
-            request.grpc_status,
-            request.requests,
-            request.failures,
-        )
+def line_of(request: RequestRecord) -> AccessLine:
+    """Return the line of a request."""
+    origin, context, ended, prediction = request.origin, request.context, request.ended, request.prediction
+    began = prediction.began
+    queue = run = _NOTHING
+    if began and request.outcome is not _STARTING:  # what goes on may have begun after the answer
+        # Milliseconds with three digits: this takes half the time of `round`.
+        queue = int((began - prediction.admitted) * 1_000_000) / 1000
+        run = int((prediction.completed - began) * 1_000_000) / 1000
+    return AccessLine(
+        timestamp(ended),
+        "debug" if origin.is_routine else "info",
+        _LOGGER_NAME,
+        MESSAGE,
+        origin.protocol,
+        origin.method,
+        origin.path,
+        request.status,
+        outcome_of(request),
+        context.request_id,
+        context.traceparent[3:35],
+        int((ended - request.began) * 1_000_000) / 1000,
+        request.received,
+        request.sent,
+        prediction.model or origin.model,
+        prediction.version,
+        prediction.prediction_id or origin.prediction_id,
+        queue,
+        run,
+        request.peer,
+        origin.key,
+        request.grpc_status,
+        request.requests,
+        request.failures,
+    )
 
 
 def outcome_of(request: RequestRecord) -> str:
@@ -162,10 +152,9 @@ def fields_of(line: AccessLine) -> dict[str, Any]:
 
 def by_logging() -> SlowWriter:
     """Return what writes lines as records of `geartrain.access`, for whoever has set up logging."""
-    maker = LineMaker()
 
     def write(request: RequestRecord) -> None:
-        line = maker.make(request)
+        line = line_of(request)
         level = logging.DEBUG if request.origin.is_routine else logging.INFO
         LOGGER.log(level, "%s %s %d", line.method, line.path, line.status, extra=fields_of(line))
 

@@ -17,7 +17,7 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.predictions.request_context import NO_REQUEST
 from geartrain.transport import access_log
-from geartrain.transport.access_lines import LOGGER, LineMaker, RequestWriter, by_logging, fields_of, outcome_of
+from geartrain.transport.access_lines import LOGGER, RequestWriter, by_logging, fields_of, line_of, outcome_of
 from geartrain.transport.access_log import AccessLog, NoAccessLog, open_access_log
 from geartrain.transport.access_options import AccessLogOptions, Mode, read_access_log
 from geartrain.transport.records import LEFT, RequestRecord, RequestRecords
@@ -101,7 +101,7 @@ def test_other_words_are_refused(text: str) -> None:
 
 def test_a_line_of_a_prediction() -> None:
     ended = request(prediction=prediction(), key="ada")
-    line = LineMaker().make(msgspec.structs.replace(ended, began=1_700_000_000.5, ended=1_700_000_001.75, sent=7))
+    line = line_of(msgspec.structs.replace(ended, began=1_700_000_000.5, ended=1_700_000_001.75, sent=7))
     assert json.loads(msgspec.json.encode(line)) == {
         "timestamp": "2023-11-14T22:13:21.750000+00:00",
         "level": "info",
@@ -128,7 +128,7 @@ def test_a_line_of_a_prediction() -> None:
 
 
 def test_what_does_not_apply_is_left_out() -> None:
-    fields = fields_of(LineMaker().make(request(404, protocol="system")))
+    fields = fields_of(line_of(request(404, protocol="system")))
     absent = {"model", "version", "prediction_id", "queue_ms", "run_ms", "key", "grpc_status", "requests", "failures"}
     assert not absent & fields.keys()
     assert "secret" not in json.dumps(fields), "a query may hold one"
@@ -166,7 +166,7 @@ def test_a_stream_tells_how_many_requests_came_in_it() -> None:
     kept = record(heard, protocol="grpc")
     kept.requests, kept.failures = 5, 2
     kept.end(HTTPStatus.OK, ((b"grpc-status", b"0"),))
-    fields = fields_of(LineMaker().make(heard.requests[0]))
+    fields = fields_of(line_of(heard.requests[0]))
     assert (fields["requests"], fields["failures"], fields["grpc_status"]) == (5, 2, 0)
 
 

@@ -122,9 +122,10 @@ class Delivery:
 class NoDelivery:
     """In place of a delivery, for a prediction that has given no files."""
 
-    is_pending = False
-    is_cut = False
-    error = None
+    def __init__(self) -> None:
+        # Attributes of the class would take several times as long to read.
+        self.is_pending = self.is_cut = False
+        self.error = None
 
     def cut(self) -> None:
         """Do nothing: there is nothing to stop."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from geartrain.apis import cog
 from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.timestamps import timestamp
 from geartrain.service.durable.durability import Durability, NotDurable
 from geartrain.service.models.replicas import SetupReport
 from geartrain.service.models.workers import HealthReport
@@ -35,12 +35,12 @@ def store_fields(durability: Durability | NotDurable) -> dict[str, Any]:
 def _setup(report: SetupReport, health: Health) -> dict[str, Any] | None:
     if health is Health.UNKNOWN:  # it has not started
         return None
-    setup: dict[str, Any] = {"started_at": cog.timestamp(report.started_at)}
+    setup: dict[str, Any] = {"started_at": timestamp(report.started_at)}
     if health is Health.STARTING:
         setup["status"] = "starting"
     else:
         if report.completed_at is not None:
-            setup["completed_at"] = cog.timestamp(report.completed_at)
+            setup["completed_at"] = timestamp(report.completed_at)
         setup["status"] = "failed" if report.failed else "succeeded"
     setup["logs"] = report.logs
     return setup
