@@ -18,7 +18,7 @@ GRPC_TESTS := $(addprefix $(CONFORMANCE)/test_,open_inference_grpc.py kserve_cli
 HTTP2_TESTS := $(addprefix $(CONFORMANCE)/test_http2_,protocol.py requests.py)
 # Those of predictions that a store knows; the rest of the tests of Cog's API never ask for one by its id.
 STORED_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_predictions.py cog_cancel.py cog_routes.py sse_readers.py)
-SECURED_TESTS := $(ASGI_TESTS) $(GRPC_TESTS) $(HTTP2_TESTS)
+SECURED_TESTS := $(ASGI_TESTS) $(GRPC_TESTS) $(HTTP2_TESTS) tests/server/test_large_tensors.py
 RUNTIME := $(VENV)/.stamp-runtime
 TOOLS := $(VENV)/.stamp-tools
 JS := tests/js
