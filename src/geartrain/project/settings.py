@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -160,6 +159,8 @@ def _check_backend(settings: Settings) -> None:
     """Raise ProjectError for a platform or a backend that is not there, or that contradict each other."""
     name, platform = settings.backend, settings.platform
     if name is not None and name not in (known := known_backends()):
+        import difflib  # late: it is for faults alone
+
         close = difflib.get_close_matches(name, known, n=1)
         offer = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(known)}"
         raise ProjectError(f"there is no backend `{name}` installed; {offer}")
@@ -169,6 +170,8 @@ def _check_backend(settings: Settings) -> None:
 
 
 def _offer(key: str) -> str:
+    import difflib  # late: as above
+
     close = difflib.get_close_matches(key, _FIXES, n=1)
     return f"did you mean `{close[0]}`?" if close else f"there are {', '.join(_FIXES)}"
 

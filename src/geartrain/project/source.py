@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import pathlib
 import re
@@ -267,6 +266,8 @@ def _file(target: str, path: pathlib.Path, suffix: str) -> tuple[pathlib.Path, s
 def _nothing_there(target: str, path: pathlib.Path) -> str:
     kind = "file" if path.suffix == ".py" else "file or folder"
     where = "" if path.is_absolute() else f" in {pathlib.Path.cwd()}"
+    import difflib  # late: it is for faults alone
+
     try:
         close = difflib.get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1)
     except OSError:

@@ -246,7 +246,7 @@ def _make_trainings(
 def _on_demand(options: ServeOptions, source: ModelSource) -> SpawnReplica:
     """Return what makes the worker of a training, which has a process only while there is something to run."""
     # The port for editors belongs to the worker of the predictions.
-    debugging = dataclasses.replace(options.debugging, port=0)
+    debugging = msgspec.structs.replace(options.debugging, port=0)
 
     def spawn(_index: int, observer: WorkerObserver) -> WorkerPort:
         return OnDemandWorker(

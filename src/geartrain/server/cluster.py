@@ -8,6 +8,8 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from geartrain.server.sockets import address_text
 from geartrain.transport.relay.pool import PeerPool, split_address
 from geartrain.transport.relay.relay import NO_RELAY, Relay, RelayPort
@@ -49,7 +51,7 @@ def with_address(options: ServeOptions, listener: socket.socket) -> ServeOptions
         except ValueError:
             continue
         address = address_text(host, port)
-        return dataclasses.replace(options, cluster=dataclasses.replace(cluster, advertise=address))
+        return dataclasses.replace(options, cluster=msgspec.structs.replace(cluster, advertise=address))
     raise ClusterOptionError(f"--advertise: {text!r} is no address; write HOST:PORT, or HOST for the port of --port")
 
 

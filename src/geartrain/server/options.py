@@ -132,8 +132,7 @@ class WebhookOptions:
     grace: float = 10.0  # at the end, for what predictions that have ended still have to tell
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DebugOptions:
+class DebugOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What an author is helped with."""
 
     lender: Lender = NO_LENDER  # of the terminal, for debuggers in workers
@@ -155,8 +154,7 @@ class StoreOptions:
     attempts: int = 3  # how often an accepted prediction is run at most
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How servers that share a store reach each other."""
 
     advertise: str = ""  # `HOST:PORT` where others ask this one, or `HOST` for its own port; empty: it is alone
@@ -198,7 +196,7 @@ class ServeOptions:
     allow_private_urls: bool = False  # whether URLs of clients may lead into the server's own networks
     webhooks: WebhookOptions = WebhookOptions()
     store: StoreOptions = StoreOptions()
-    cluster: ClusterOptions = ClusterOptions()
+    cluster: ClusterOptions = dataclasses.field(default_factory=ClusterOptions)
     grpc: GrpcOptions = dataclasses.field(default_factory=GrpcOptions)
     access: AccessOptions = dataclasses.field(default_factory=AccessOptions)
     access_log: AccessLogOptions = dataclasses.field(default_factory=AccessLogOptions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 import weakref
@@ -134,7 +133,7 @@ class ServedModels:
             return debugging
         ports = self._editor_ports
         port = ports.setdefault((record.name, record.number, index), debugging.port + len(ports))
-        return dataclasses.replace(debugging, port=port)
+        return msgspec.structs.replace(debugging, port=port)
 
     def memory(self, name: str) -> int:
         """The bytes of memory that the workers of a model use now. May block."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -59,8 +58,7 @@ class _Example(NamedTuple):
     input: bytes
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WarmUp:
+class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
     """The examples of one model, and what its input files need."""
 
     examples: Examples

@@ -14,7 +14,6 @@ from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.cog.api import COG, CogOptions
 from geartrain.transport.cog.docs_page import REFERENCE, docs_file
-from geartrain.transport.cog.durable import DurablePredictionEndpoints, DurableTrainingEndpoints
 from geartrain.transport.cog.elsewhere import Reach
 from geartrain.transport.cog.overview import Overview
 from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints
@@ -94,6 +93,8 @@ class _Runs:
         path, durability = prefix + "/predictions", self.durability
         if isinstance(durability, NotDurable):
             return _runs(path, PredictionEndpoints(find, self._options, self._bodies))
+        from geartrain.transport.cog.durable import DurablePredictionEndpoints  # late: most servers have no store
+
         reach = Reach(durability, self._relay)
         endpoints = DurablePredictionEndpoints(find, self._options, self._bodies, reach=reach)
         return [*_relayable(_runs(path, endpoints)), _route(GET, path, endpoints.list, scope="read")]
@@ -110,6 +111,8 @@ class _Runs:
         path, durability = "/trainings", self.durability
         if isinstance(durability, NotDurable):
             return _runs(path, TrainingEndpoints(trainings, self._options, self._bodies))
+        from geartrain.transport.cog.durable import DurableTrainingEndpoints  # late: most servers have no store
+
         reach = Reach(durability, self._relay)
         endpoints = DurableTrainingEndpoints(trainings, self._options, self._bodies, reach=reach)
         return [*_relayable(_runs(path, endpoints)), _route(GET, path, endpoints.list, scope="read")]
