@@ -49,10 +49,11 @@ suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with 
 	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored
 
 .PHONY: test-ray
-test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for them, and those of the protocols behind its HAProxy
+test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for them, and those of the protocols on it
 	@$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[ray]'
 	@$(BIN)/python -m pytest tests/server/test_ray.py
 	@$(BIN)/python -m pytest $(PARALLEL) $(ASGI_TESTS) $(GRPC_TESTS) --wire haproxy
+	@$(BIN)/python -m pytest $(ASGI_TESTS) $(GRPC_TESTS) --wire ray
 
 .PHONY: clients
 clients: ## what npm has for the tests; without npm, or without a network, those that need it are skipped

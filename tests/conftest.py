@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--wire",
         choices=list(modes.MODES),
         default="own",
-        help="how servers are served to tests: plain, with TLS and keys, in uvicorn, with a store, or behind HAProxy",
+        help="how servers are served: plain, with TLS and keys, in uvicorn, with a store, behind HAProxy, or by Ray",
     )
     parser.addoption(
         "--write-snippets", action="store_true", help="write what the commands of the docs print into their pages"
@@ -46,9 +46,13 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what only the server's own connections do, where others have them, and what a store does otherwise."""
+    """Skip what only the server's own connections do, where others have them, and what a store or replicas change."""
     mode = modes.current()
-    left_out = {"own_wire": mode.is_hosted or mode.is_fronted, "without_store": mode.has_store}
+    left_out = {
+        "own_wire": mode.is_hosted or mode.is_fronted,
+        "without_store": mode.has_store,
+        "one_server": mode.is_replicated,
+    }
     for name in (name for name, is_left_out in left_out.items() if is_left_out):
         for item in items:
             for mark in item.iter_markers(name):

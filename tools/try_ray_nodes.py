@@ -156,7 +156,8 @@ async def joined(unix: str) -> AsyncIterator[int]:
 
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner_reader, inner_writer = await asyncio.open_unix_connection(unix)
-        await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer))
+        with contextlib.suppress(asyncio.CancelledError):  # at the end
+            await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer))
 
     async with await asyncio.start_server(join, HOST, 0) as server:
         yield server.sockets[0].getsockname()[1]

@@ -257,6 +257,7 @@ async def test_async_model(concurrent: LiveServer, mode: str) -> None:
     await usable(concurrent)
 
 
+@pytest.mark.one_server(reason="it looks at the slots of one server")
 async def test_async_model_whose_cleanup_is_slow(concurrent: LiveServer) -> None:
     """The client is answered, the slot stays taken until the cleanup is over, and its prints are nobody else's."""
     asked = asyncio.ensure_future(concurrent.predict({"mode": "slow"}, id="slow"))

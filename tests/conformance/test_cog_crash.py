@@ -17,7 +17,10 @@ from geartrain.bridge.child import ChildWorker
 from tests.support.servers import LiveServer, Serve, eventually
 from tests.support.wire import connection
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.one_server(reason="a client cannot tell which of the replicas has crashed"),
+]
 
 MODEL = """
     import ctypes, os, signal, subprocess, sys, time

@@ -13,7 +13,10 @@ import pytest_asyncio
 from tests.support.servers import LiveServer, Serve, ServerProcess, eventually, write_model
 from tests.support.wire import connection
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.one_server(reason="each replica has its own health, and its own state of the model"),
+]
 
 SetupEnds = Callable[[LiveServer], Awaitable[None]]
 

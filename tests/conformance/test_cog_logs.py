@@ -226,6 +226,7 @@ async def test_output_of_a_crashing_library_call_is_kept(server: LiveServer) -> 
 # several slots
 
 
+@pytest.mark.one_server(reason="both predictions have to be in one worker")
 async def test_logs_of_concurrent_predictions_are_told_apart(concurrent: LiveServer) -> None:
     bodies = await asyncio.gather(*(concurrent.predict({"name": name, "partners": 2}) for name in "ab"))
     for body in bodies:
@@ -238,6 +239,7 @@ async def test_raw_output_of_the_only_running_prediction_is_its_own(concurrent: 
     assert body["logs"].endswith("rawchild\n")
 
 
+@pytest.mark.one_server(reason="both predictions have to be in one worker")
 async def test_raw_output_beside_another_prediction_goes_to_the_servers_log(
     concurrent: LiveServer, caplog: pytest.LogCaptureFixture
 ) -> None:

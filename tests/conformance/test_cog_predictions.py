@@ -257,6 +257,7 @@ async def test_error_of_an_async_run(concurrent: LiveServer) -> None:
     assert body["logs"].startswith("begun \nTraceback")
 
 
+@pytest.mark.one_server(reason="another replica has a free slot")
 async def test_all_slots_busy_is_409(server: LiveServer) -> None:
     await server.start({"gate": "g409"}, id="holder")
     expected = {"error": "At capacity - all prediction slots busy", "status": "failed"}
@@ -268,6 +269,7 @@ async def test_all_slots_busy_is_409(server: LiveServer) -> None:
     await server.ended("holder")
 
 
+@pytest.mark.one_server(reason="another replica has a free slot")
 async def test_as_many_at_once_as_there_are_slots(concurrent: LiveServer) -> None:
     for number in range(2):
         await concurrent.start({"gate": "g2", "text": str(number)}, id=f"n{number}")

@@ -40,6 +40,7 @@ def web() -> Iterator[Server]:
 # container runtime: the runner's life
 
 
+@pytest.mark.one_server(reason="each replica has a runner of its own")
 async def test_runner_is_made_and_set_up_once(serve: Serve) -> None:
     """One instance for every prediction, also after one that failed; what `self` holds stays."""
     source = """
@@ -67,6 +68,7 @@ async def test_runner_is_made_and_set_up_once(serve: Serve) -> None:
         assert (await server.predict())["output"] == [1, "setup", "run", "run", "run"]
 
 
+@pytest.mark.one_server(reason="all runs have to be in one worker")
 async def test_concurrent_runs_share_the_runner_and_its_loop(serve: Serve) -> None:
     source = """
         import asyncio
@@ -172,6 +174,7 @@ def in_files(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return files
 
 
+@pytest.mark.one_server(reason="it looks at the files of one server")
 async def test_input_over_the_limit_travels_by_a_file_that_the_worker_deletes(
     serve: Serve, in_files: list[Path]
 ) -> None:
@@ -191,6 +194,7 @@ async def test_input_over_the_limit_travels_by_a_file_that_the_worker_deletes(
         assert (await server.ended("large")).chunks == [b'"' + b"x" * LARGEST + b'"']
 
 
+@pytest.mark.one_server(reason="it looks at the files of one server")
 async def test_output_files_are_written_where_the_server_says(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of the author's files, and an output over the limit; nothing is left of either."""
     lent: list[tuple[Path, bool]] = []
@@ -216,6 +220,7 @@ async def test_flood_of_one_slot_does_not_hold_up_the_other(serve: Serve) -> Non
         assert (await server.ended("flood")).status == "canceled"
 
 
+@pytest.mark.one_server(reason="it reads the log of one server")
 async def test_worker_itself_writes_to_the_servers_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     async with serve(WIRE) as server:
         await server.predict({"do": "exit"})

@@ -292,6 +292,7 @@ async def test_c7_health_has_the_versions_that_clients_of_cog_read(server: LiveS
     }
 
 
+@pytest.mark.one_server(reason="another replica is not busy")
 async def test_health_when_busy(server: LiveServer) -> None:
     await server.start({"gate": "busy"}, id="b")
     assert (await server.health())["status"] == "BUSY"
@@ -391,6 +392,7 @@ async def test_openapi_document(server: LiveServer) -> None:
     assert (await server.client.get("/openapi.json")).content == response.content
 
 
+@pytest.mark.one_server(reason="links begin with the route prefix, which the tests' client adds too")
 async def test_docs_page_needs_nothing_from_elsewhere(server: LiveServer) -> None:
     page = await server.client.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.clients import blocking_client
-from tests.support.servers import ServerProcess
+from tests.support.servers import ServerProcess, start_process
 
 if TYPE_CHECKING:
     import httpx
@@ -28,7 +28,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     weights = tmp_path_factory.mktemp("weights") / "mine"
     weights.mkdir()
     (weights / "tensor.bin").write_bytes(b"12345")
-    process = ServerProcess(str(STYLES), env={"COG_WEIGHTS": str(weights)})
+    process = start_process(str(STYLES), env={"COG_WEIGHTS": str(weights)})
     try:
         url = process.wait_for("listening")["url"]
         for _ in STYLES.iterdir():

@@ -181,6 +181,7 @@ async def test_same_answer_in_every_mode(server: LiveServer) -> None:
     assert [fault["msg"] for fault in response.json()["detail"]] == [message for _, message, _ in expected]
 
 
+@pytest.mark.one_server(reason="another replica has a free slot")
 async def test_validation_comes_before_capacity(server: LiveServer) -> None:
     await server.start({**GOOD, "gate": "capacity"}, id="full")
     assert len(await faults(server, {"s": 5})) == 3

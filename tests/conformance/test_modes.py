@@ -1,7 +1,8 @@
-"""The mode of a run is the one that was asked for: `pytest --wire own|secured|asgi|stored`."""
+"""The mode of a run is the one that was asked for by `pytest --wire`."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import httpx
 import pytest
 
 from tests.support import modes
-from tests.support.servers import Serve, ServerProcess, write_model
+from tests.support.servers import PATIENCE, Serve, ServerProcess, write_model
 
 MODEL = "def run(text: str = 'x') -> str:\n    return text\n"
-STRANGERS = {"own": 200, "secured": 401, "asgi": 200, "stored": 200}  # what a client without a key is told
+WHO = "import os\ndef run() -> int:\n    return os.getpid()\n"
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ async def statuses(url: str) -> list[int]:
 async def test_server_in_this_process(serve: Serve, wire: str) -> None:
     async with serve(MODEL) as server:
         assert server.url.startswith("https:") == (wire == "secured")
-        assert await statuses(server.url) == [200, STRANGERS[wire]]
+        assert await statuses(server.url) == [200, 401 if wire == "secured" else 200]
         assert ("shutdown_url" in (await server.client.get("/")).json()) == (wire != "asgi")
 
 
@@ -46,7 +47,18 @@ async def test_server_of_its_own(server_process: Callable[..., ServerProcess], t
     process = server_process(str(write_model(tmp_path / "model", MODEL)))
     url = process.wait_for("listening")["url"]
     assert url.startswith("https:") == (wire == "secured")
-    assert await statuses(url) == [200, STRANGERS[wire]]
+    assert await statuses(url) == [200, 401 if wire == "secured" else 200]
+
+
+async def test_as_many_servers_as_the_mode_has(serve: Serve, wire: str) -> None:
+    wanted = 3 if wire == "ray" else 1
+    seen: set[int] = set()
+    async with serve(WHO) as server, asyncio.timeout(PATIENCE):
+        while len(seen) < wanted:
+            seen.add((await server.predict())["output"])
+        for _ in range(4 * wanted):
+            seen.add((await server.predict())["output"])
+    assert len(seen) == wanted
 
 
 def test_key_is_in_every_request_that_is_written_by_hand(secured: modes.Secured) -> None:

@@ -26,7 +26,7 @@ from tritonclient.utils import serialize_byte_tensor
 from geartrain import __version__
 from geartrain.transport.grpc import open_inference_pb2 as ours
 from tests.support.gates import Gates
-from tests.support.servers import ServerProcess
+from tests.support.servers import ServerProcess, start_process
 from tests.support.triton import grpc_channel, triton_grpc
 
 MODELS: Final = {
@@ -273,7 +273,7 @@ def refused(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     root = write_repository(tmp_path_factory.mktemp("repository") / "models")
-    process = ServerProcess(str(root), "--grpc-port", "0", "--shared-memory", "--restart", "on-crash")
+    process = start_process(str(root), "--grpc-port", "0", "--shared-memory", "--restart", "on-crash")
     server = Live(process)
     yield server
     server.close()
@@ -314,6 +314,7 @@ def test_version_that_is_no_number_is_the_clients_mistake(live: Live, method: st
     assert "failed to get model version from 'abc'" in details
 
 
+@pytest.mark.one_server(reason="it names shared memory, which replicas do not have with clients")
 def test_server_tells_who_it_is(live: Live) -> None:
     metadata = live.stub.ServerMetadata(pb.ServerMetadataRequest())
     assert (metadata.name, metadata.version) == ("geartrain", __version__)
@@ -382,6 +383,7 @@ def test_model_whose_setup_has_failed_is_described(live: Live) -> None:
     assert config.instance_group[0].count == 1
 
 
+@pytest.mark.one_server(reason="each replica counts what it has run itself")
 def test_statistics_count_what_has_run(live: Live) -> None:
     before = live.client.get_inference_statistics("two").model_stats[0]
     live.infer("two", int32("a", 1, 2), int32("b", 3, 4))
@@ -641,6 +643,7 @@ def test_t1_classification_is_refused_and_kills_nothing(live: Live) -> None:
     assert live.client.is_server_live()
 
 
+@pytest.mark.one_server(reason="a client cannot ask for the replica whose worker died")
 def test_t2_worker_that_dies_is_restarted_and_its_request_told(live: Live) -> None:
     code, _ = refused(lambda: live.infer("words", text("text", "a"), text("fail", "exit")))
     assert code is STATUS.INTERNAL
@@ -716,6 +719,7 @@ def test_connection_that_breaks_ends_the_run(live: Live, gates: Gates) -> None:
     canceled.wait()
 
 
+@pytest.mark.one_server(reason="another replica has a free slot")
 def test_t16_time_in_the_queue_is_bounded_by_the_client(live: Live, gates: Gates) -> None:
     """One slot, held by a stream; the next request waits no longer than it said."""
     go, there = gates["go"], gates["there"]
@@ -897,6 +901,7 @@ def test_repository_index_has_every_version_with_its_state(live: Live) -> None:
     assert "broken" not in {each.name for each in ready}
 
 
+@pytest.mark.one_server(reason="replicas refuse administration")
 @pytest.mark.parametrize(
     ("method", "message", "code", "details"),
     [
@@ -927,6 +932,7 @@ def test_mistake_with_the_repository_has_its_status(
     assert details in said
 
 
+@pytest.mark.one_server(reason="replicas refuse administration")
 def test_model_is_unloaded_and_loaded_again(live: Live) -> None:
     live.client.unload_model("two")
     assert not live.client.is_model_ready("two")
@@ -960,6 +966,7 @@ def place(region: str, size: int, offset: int = 0) -> dict[str, Any]:
     }
 
 
+@pytest.mark.one_server(reason="replicas have no shared memory with clients")
 def test_tensors_travel_in_shared_memory(live: Live) -> None:
     values = struct.pack("<4f", 1, 2, 3, 4)
     with shared_object(bytes(16) + values) as key:
@@ -985,6 +992,7 @@ def test_tensors_travel_in_shared_memory(live: Live) -> None:
         assert not live.client.get_system_shared_memory_status().regions
 
 
+@pytest.mark.one_server(reason="replicas have no shared memory with clients")
 @pytest.mark.parametrize(
     ("parameters", "code", "details"),
     [
@@ -1029,6 +1037,7 @@ def test_health_of_an_unknown_service_is_not_found(live: Live) -> None:
     assert refused(lambda: live.health.Check(Check(service="nope")))[0] is STATUS.NOT_FOUND
 
 
+@pytest.mark.one_server(reason="it unloads a model, and replicas refuse administration")
 def test_health_is_watched(live: Live) -> None:
     unknown = live.health.Watch(Check(service="nope"), timeout=20)
     assert next(unknown).status == Health.SERVICE_UNKNOWN

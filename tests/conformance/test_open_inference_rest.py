@@ -206,6 +206,7 @@ async def test_health_before_setup_is_done(serve: Serve) -> None:
         assert [(await server.client.get(path)).status_code for path in paths] == [200] * 4
 
 
+@pytest.mark.one_server(reason="it names shared memory, which replicas do not have with clients")
 async def test_server_metadata(kinds: LiveServer, talk: LiveServer) -> None:
     body = (await kinds.client.get("/v2")).json()
     assert list(body) == ["name", "version", "extensions"]
@@ -335,6 +336,7 @@ async def test_index(kinds: LiveServer) -> None:
         assert (await error(kinds, "/v2/repository/index", content=bad))[0] == 400
 
 
+@pytest.mark.one_server(reason="replicas refuse administration")
 @pytest.mark.parametrize("verb", ["load", "unload"])
 @pytest.mark.parametrize("body", [b"{", b'{"parameters":5}', b'{"parameters":{"bogus":1}}'])
 async def test_t5_bad_body_of_load_and_unload(kinds: LiveServer, verb: str, body: bytes) -> None:
@@ -342,6 +344,7 @@ async def test_t5_bad_body_of_load_and_unload(kinds: LiveServer, verb: str, body
     assert status == 400
 
 
+@pytest.mark.one_server(reason="replicas refuse administration")
 async def test_t14_connection_is_closed_after_a_load(
     server_process: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
@@ -759,6 +762,7 @@ def memory() -> Iterator[SharedObject]:
         yield made
 
 
+@pytest.mark.one_server(reason="replicas have no shared memory with clients")
 async def test_t9_tensors_in_shared_memory(kinds: LiveServer, memory: SharedObject) -> None:
     memory.buf[3:11] = struct.pack("<2i", 5, 6)
     region = "/v2/systemsharedmemory/region"
@@ -793,6 +797,7 @@ async def test_t9_tensors_in_shared_memory(kinds: LiveServer, memory: SharedObje
     assert (await kinds.client.get(f"{region}/in/status")).status_code == 404
 
 
+@pytest.mark.one_server(reason="replicas have no shared memory with clients")
 @pytest.mark.parametrize(
     ("body", "text"),
     [
@@ -809,6 +814,7 @@ async def test_t5_registration_that_cannot_be(kinds: LiveServer, body: dict[str,
     assert (status, text in found) == (400, True)
 
 
+@pytest.mark.one_server(reason="replicas have no shared memory with clients")
 async def test_region_that_is_taken_is_400(kinds: LiveServer, memory: SharedObject) -> None:
     path, body = "/v2/systemsharedmemory/region/twice", {"key": memory.name, "byte_size": 8}
     assert (await kinds.client.post(f"{path}/register", json=body)).status_code == 200
@@ -816,6 +822,7 @@ async def test_region_that_is_taken_is_400(kinds: LiveServer, memory: SharedObje
     await kinds.client.post(f"{path}/unregister")
 
 
+@pytest.mark.one_server(reason="replicas name another option in their refusal")
 async def test_shared_memory_is_off_by_default(talk: LiveServer) -> None:
     body = {"key": "/k", "byte_size": 8}
     status, text = await error(talk, "/v2/systemsharedmemory/region/r/register", json=body)
@@ -1040,6 +1047,7 @@ async def test_triton_client_sends_16_bit_floats(kinds: LiveServer) -> None:
     assert result.as_numpy("FP32").tolist() == [[0.5, 2.0]]
 
 
+@pytest.mark.one_server(reason="replicas refuse administration")
 async def test_triton_client_asks_for_everything_else(kinds: LiveServer) -> None:
     def use(client: Any) -> None:
         assert client.is_server_live()
@@ -1061,6 +1069,7 @@ async def test_triton_client_asks_for_everything_else(kinds: LiveServer) -> None
     await in_thread(kinds, use)
 
 
+@pytest.mark.one_server(reason="replicas have no shared memory with clients")
 async def test_triton_client_uses_shared_memory(kinds: LiveServer, memory: SharedObject) -> None:
     memory.buf[:8] = struct.pack("<2i", 5, 6)
 

@@ -17,6 +17,7 @@ import pytest_asyncio
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.prediction import Prediction
 from tests.server.trainings import ASYNC, CONFIG, RUN, TRAIN, url, write
+from tests.support import modes
 from tests.support.servers import LiveServer, Serve, eventually, write_model
 from tests.support.wire import connection
 
@@ -55,15 +56,15 @@ def decoded(output: Any) -> Any:
     return output
 
 
-class Trainer(LiveServer):
+class Trainer:
     """Speaks to the training endpoints of a server."""
 
     def __init__(self, server: LiveServer) -> None:
-        assert server.trainings is not None
-        super().__init__(server.url, server.client, server.trainings.ref.deployment)
-        self.app = server.app
         self.server = server
-        self.root = server.root
+        self.runs = server.of_trainings()
+        self.client = server.client
+        self.said, self.ended = self.runs.said, self.runs.ended
+        self.open_gate = server.open_gate
 
     async def post(
         self, values: dict[str, Any], *, headers: dict[str, str] | None = None, **more: Any
@@ -87,7 +88,7 @@ class Trainer(LiveServer):
 
     def gate(self) -> str:
         """A gate for the model to wait at; see `open_gate`."""
-        return str(self.root / "go")
+        return str(self.server.root / "go")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -98,11 +99,12 @@ async def server(serve_shared: Serve, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def trainer(server: LiveServer) -> AsyncIterator[Trainer]:
-    assert server.trainings is not None
     trainer = Trainer(server)
     yield trainer
-    await eventually(lambda: trainer.workers.health is not Health.READY or trainer.workers.permits.idle == 1)
-    del trainer.deployment.create
+    if not modes.current().is_replicated:
+        workers = trainer.runs.workers
+        await eventually(lambda: workers.health is not Health.READY or workers.permits.idle == 1)
+        del trainer.runs.deployment.create
     (server.root / "go").unlink(missing_ok=True)
 
 
@@ -173,7 +175,7 @@ async def test_put_runs_a_training_and_joins_one_that_runs(trainer: Trainer) -> 
         assert (again.json()["status"], again.json()["logs"]) == ("processing", training.logs)
     trainer.open_gate()
     await trainer.ended(training.id)
-    assert list(trainer._admitted) == ["p1", "p2"]
+    assert list(trainer.runs._admitted) == ["p1", "p2"]
 
 
 async def test_put_with_another_id_in_the_body(trainer: Trainer) -> None:
@@ -238,7 +240,7 @@ async def test_trainings_do_not_stream(trainer: Trainer, accept: str, prefer: di
     ):
         assert response.status_code == 406
         assert response.content == b'{"error":"Training endpoints do not support streaming responses."}'
-    assert not trainer._admitted
+    assert not trainer.runs._admitted
 
 
 async def test_cancel(trainer: Trainer) -> None:
@@ -436,7 +438,7 @@ async def test_concurrency_of_predictions_is_not_that_of_trainings(serve_trainer
     async with serve_trainer(config=config, run=run) as trainer:
         assert trainer.server.workers.permits.size == 4
         assert (await trainer.train())["status"] == "succeeded"
-        assert trainer.workers.permits.size == 1
+        assert trainer.runs.workers.permits.size == 1
 
 
 # D19: training endpoints run the training, or are not there
@@ -479,7 +481,7 @@ async def test_d19_train_mode_never_trains_for_a_prediction(serve_trainer: Serve
             response = await trainer.client.request(method, path, json={"input": {"data": "a"}})
             assert response.status_code == 404
             assert set(response.json()) == {"error"}
-        assert not trainer._admitted
+        assert not trainer.runs._admitted
         assert not (trainer.server.root / "weights.bin").exists()
         assert not (trainer.server.root / "predicted").exists()
 

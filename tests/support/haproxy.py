@@ -1,4 +1,7 @@
-"""HAProxy in front of a server under test, as Ray Serve configures it: the file is written by Ray's own code."""
+"""HAProxy in front of a server under test, as Ray Serve configures it: the file is written by Ray's own code.
+
+It runs without splicing, as docs/ray.md advises.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tests.support.ray_serve import free_ports, need_ray
+from tests.support.ray_serve import NO_SPLICING, free_ports, need_ray
 
 _START: Final = 40.0  # seconds
 _CHECKS: Final = re.compile(
@@ -32,7 +35,7 @@ class Front:
         self.url = f"http://127.0.0.1:{port}"
         self.grpc = f"127.0.0.1:{grpc_port}"
         program, file = _write(folder, target, (port, grpc_port, stats, metrics))
-        self._popen = subprocess.Popen([program, "-db", "-q", "-f", file], stderr=subprocess.DEVNULL)
+        self._popen = subprocess.Popen([program, NO_SPLICING, "-db", "-q", "-f", file], stderr=subprocess.DEVNULL)
         try:
             self._wait()
         except BaseException:

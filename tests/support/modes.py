@@ -1,4 +1,4 @@
-"""How the servers of tests are served, and how their clients come in: `pytest --wire own|secured|asgi|stored|haproxy`.
+"""How the servers of tests are served, and how their clients come in: `pytest --wire`, and the name of a mode.
 
 Fixtures and clients ask `current()`, so the same tests run in each mode.
 """
@@ -6,6 +6,7 @@ Fixtures and clients ask `current()`, so the same tests run in each mode.
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import re
 import secrets
@@ -25,7 +26,7 @@ from geartrain.transport.wire.tls import TlsContext, TlsFiles
 from tests.support.certificates import make_party
 
 _METHODS = b"GET|HEAD|POST|PUT|DELETE|PATCH|OPTIONS"
-_REQUEST_LINE = re.compile(rb"(?:%b) [^ \r\n]+ HTTP/1\.[01]\r\n" % _METHODS)  # right behind a body too
+REQUEST_LINE = re.compile(rb"((?:%b) )([^ \r\n]+ HTTP/1\.[01]\r\n)" % _METHODS)  # right behind a body too
 
 
 class Credentials(NamedTuple):
@@ -42,6 +43,7 @@ class Own:
     is_hosted = False  # by a server of others, in the test's own process
     has_store = False  # each server has one of its own
     is_fronted = False  # by HAProxy, as Ray Serve has it
+    is_replicated = False  # three replicas on Ray Serve, which share a store
     scheme = "http"
 
     def __init__(self) -> None:
@@ -50,6 +52,7 @@ class Own:
         self.credentials: Credentials | None = None
         self.headers: dict[str, str] = {}  # that let a client in
         self.client_options: dict[str, Any] = {}  # of httpx
+        self.lasting = contextlib.ExitStack()  # what all tests of a run share
 
     def access(self, options: AccessOptions) -> AccessOptions:
         """Return who may come in."""
@@ -69,6 +72,7 @@ class Own:
 
     def close(self) -> None:
         """Remove what was made for the tests."""
+        self.lasting.close()
 
 
 class Hosted(Own):
@@ -106,6 +110,14 @@ class Fronted(Own):
     is_fronted = True
 
 
+class Replicated(Own):
+    """Applications of Ray Serve, each with three replicas and a store that they share: `tests/support/replicas.py`."""
+
+    has_store = True
+    is_fronted = True
+    is_replicated = True
+
+
 class Secured(Own):
     """The server's own connections, with TLS, for clients with a key."""
 
@@ -139,14 +151,21 @@ class Secured(Own):
     def authorize(self, data: bytes) -> bytes:
         """Return requests with the key in each of them."""
         field = f"authorization: {self.headers['authorization']}\r\n".encode()
-        return _REQUEST_LINE.sub(lambda line: line[0] + field, data)
+        return REQUEST_LINE.sub(lambda line: line[0] + field, data)
 
     def close(self) -> None:
         """Remove the files."""
         self._folder.cleanup()
 
 
-MODES: dict[str, type[Own]] = {"own": Own, "secured": Secured, "asgi": Hosted, "stored": Stored, "haproxy": Fronted}
+MODES: dict[str, type[Own]] = {
+    "own": Own,
+    "secured": Secured,
+    "asgi": Hosted,
+    "stored": Stored,
+    "haproxy": Fronted,
+    "ray": Replicated,
+}
 
 _chosen: list[Own] = [Own()]
 

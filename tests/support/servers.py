@@ -136,6 +136,13 @@ class LiveServer:
                 event.clear()
         return prediction
 
+    def of_trainings(self) -> LiveServer:
+        """The same server, as what `said`, `ended` and the like say of its trainings."""
+        assert self.trainings is not None
+        found = LiveServer(self.url, self.client, self.trainings.ref.deployment)
+        found.app, found.root = self.app, self.root
+        return found
+
     def open_gate(self, name: str = "go") -> None:
         """Let the model pass where it waits for a file of that name in its folder."""
         (self.root / name).touch()
@@ -187,6 +194,10 @@ async def serve_folder(
 
     URLs may lead to receivers on this machine, unless `options` say otherwise.
     """
+    if modes.current().is_replicated:
+        async with _replicas(folder, ready=ready, environ=environ, mode=mode, quiet=quiet, **options) as server:
+            yield server
+        return
     access = modes.current().access(options.pop("access", AccessOptions()))
     options = {"allow_private_urls": True, "access": access, "store": modes.current().store(), **options}
     found = find_model(str(folder), environ=environ or {}, mode=mode)
@@ -212,6 +223,16 @@ async def serve_folder(
         if ready:
             await app.ready()
         yield server
+
+
+def _replicas(
+    folder: Path, *, ready: bool, environ: dict[str, str] | None, mode: str, quiet: float, **options: Any
+) -> AbstractAsyncContextManager[LiveServer]:
+    from tests.support.replicas import serve_replicas  # few runs have Ray
+
+    if environ or not ready or mode != "predict" or quiet != QUIET:
+        pytest.skip("replicas have the environment of their cluster, train nothing alone, and are asked when ready")
+    return serve_replicas(folder, **{"allow_private_urls": True, **options})
 
 
 def _front(target: str) -> AbstractContextManager[Front]:
@@ -394,13 +415,22 @@ class ServerProcess:
             self.popen.stderr.close()
 
 
+def start_process(*arguments: str, **options: Any) -> ServerProcess:
+    """Start `geartrain serve` with arguments, or replicas in its place; the first is what to serve."""
+    if not modes.current().is_replicated:
+        return ServerProcess(*arguments, **options)
+    from tests.support.replicas import ReplicaProcess  # few runs have Ray
+
+    return ReplicaProcess(*arguments, **options)
+
+
 @pytest.fixture
 def server_process() -> Iterator[Callable[..., ServerProcess]]:
     """Start `geartrain serve` with arguments."""
     started: list[ServerProcess] = []
 
     def start(*arguments: str, **options: Any) -> ServerProcess:
-        started.append(ServerProcess(*arguments, **options))
+        started.append(start_process(*arguments, **options))
         return started[-1]
 
     yield start

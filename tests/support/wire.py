@@ -30,11 +30,14 @@ class Answer:
 class Connection:
     """One TCP connection to a server under test."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, prefix: str = "") -> None:
+        """`prefix`: the path that the server's own paths are below."""
         self._reader = reader
         self._writer = writer
+        self._prefix = prefix.encode()
 
     async def send(self, data: bytes) -> None:
+        data = modes.REQUEST_LINE.sub(lambda line: line[1] + self._prefix + line[2], data) if self._prefix else data
         self._writer.write(modes.current().authorize(data))
         await self._writer.drain()
 
@@ -85,7 +88,7 @@ async def connection(url: str) -> AsyncIterator[Connection]:
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=modes.current().trust(url))
     try:
-        yield Connection(reader, writer)
+        yield Connection(reader, writer, parts.path)
     finally:
         writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError):

@@ -1,4 +1,4 @@
-"""Tests that may fail on a busy machine, for the server's own wire, or without a store: they are few, and say why."""
+"""Tests that may fail on a busy machine, or pass only with some servers: they are few, and say why."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ OWN_WIRE = 11
 """How many tests have this mark: the rest pass inside other servers too, and behind a proxy."""
 WITHOUT_STORE = 9
 """And this one: the rest of the tests of Cog's API pass with a store too."""
+ONE_SERVER = 33
+"""And this one: the rest pass with three replicas too, as far as they look at a server from outside."""
 
 
 def is_mark(node: ast.expr, name: str) -> bool:
@@ -53,7 +55,8 @@ def test_a_mark_is_found_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("busy", MARKED), ("own_wire", OWN_WIRE), ("without_store", WITHOUT_STORE)]
+    ("name", "count"),
+    [("busy", MARKED), ("own_wire", OWN_WIRE), ("without_store", WITHOUT_STORE), ("one_server", ONE_SERVER)],
 )
 def test_marked_tests_are_counted_and_say_why(name: str, count: int) -> None:
     reasons = found(name)
