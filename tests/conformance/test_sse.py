@@ -357,6 +357,7 @@ async def test_rejection_is_plain_json(
     assert (without.status_code, without.json()) == (status, response.json())
 
 
+@pytest.mark.one_server(reason="another replica has a free slot")
 async def test_no_free_slot_is_plain_json(server: LiveServer, gates: Gates) -> None:
     async with stream(server, wait(gates), id="busy") as opened:
         response = await server.client.post("/predictions", json={}, headers=EVENT_STREAM)

@@ -36,7 +36,10 @@ from tests.support.sse import (
 )
 from tests.support.wire import connection
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.one_server(reason="readers are counted within the server that runs the prediction"),
+]
 
 EVENT_STREAM = {"accept": "text/event-stream"}
 TRUNCATED = "SSE stream replay truncated; events were dropped"

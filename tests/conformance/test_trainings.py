@@ -126,6 +126,7 @@ ServeTrainer = Callable[..., contextlib.AbstractAsyncContextManager[Trainer]]
 # like predictions
 
 
+@pytest.mark.one_server(reason="each replica prints what it does to set up its first training")
 async def test_training_is_answered_as_a_prediction_is(trainer: Trainer) -> None:
     await trainer.train()
     response = await trainer.post({"data": "ab", "epochs": 2, "token": "s3cret"}, id="t1", context={"user": "u"})
@@ -186,6 +187,7 @@ async def test_put_with_another_id_in_the_body(trainer: Trainer) -> None:
     assert (await trainer.client.put("/trainings/x", json={"id": "x", "input": {"data": "a"}})).status_code == 200
 
 
+@pytest.mark.one_server(reason="another replica has a free slot")
 async def test_one_training_at_a_time(trainer: Trainer) -> None:
     training = await trainer.begin("o1", gate=trainer.gate())
     for response in (
@@ -305,6 +307,7 @@ async def test_id_is_percent_decoded_once(trainer: Trainer) -> None:
         assert (answer.status, answer.json()["id"]) == (200, "r/3 x")
 
 
+@pytest.mark.one_server(reason="links begin with the route prefix of the application")
 async def test_discovery_names_the_endpoints(server: LiveServer) -> None:
     urls = (await server.client.get("/")).json()
     assert {name: url for name, url in urls.items() if name.startswith("trainings")} == {
