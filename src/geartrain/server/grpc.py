@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HANDLER: Final = "geartrain.transport.grpc.handler"
+_HTTP2: Final = "geartrain.transport.wire.http2_connection"
 _PATIENCE: Final = 1.0  # seconds for models to become ready
-_BREATH: Final = 0.1  # seconds for those who have waited for them
+_BREATH: Final = 0.02  # seconds for those who have waited for them
 
 
 def listen_grpc(options: GrpcOptions, host: str) -> tuple[socket.socket, ...]:
@@ -110,7 +111,8 @@ async def _import_after(settled: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(_PATIENCE):
             await settled()
     await asyncio.sleep(_BREATH)
-    await asyncio.to_thread(importlib.import_module, _HANDLER)
+    for module in (_HTTP2, _HANDLER):
+        await asyncio.to_thread(importlib.import_module, module)
 
 
 class ProtocolSwitch:
