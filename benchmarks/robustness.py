@@ -25,6 +25,8 @@ from servers import HERE, Running, Server, geartrain, processes_of, running
 TIMEOUT = 10.0  # seconds that a client waits for an answer
 SOON = 5.0  # seconds within which a prediction whose client has gone is over
 WAVE = 100  # clients that disconnect together
+PAUSE = 0.5  # seconds between two looks at what a server uses
+STILL = 100_000  # bytes that its memory may have grown by in them
 WARM_UP = 1.0  # seconds of load before the first look at the memory
 GROWTH = 8 * 1024**2  # bytes by which memory may grow, for what allocators keep
 
@@ -157,13 +159,16 @@ async def sequence(port: int, predictions: int) -> Result:
     return result
 
 
-async def disconnects(port: int, clients: int) -> Result:
-    """Clients that disconnect while their prediction runs; the last wave shows that every slot has come back."""
+async def disconnects(port: int, clients: int, *, done: int = 0) -> Result:
+    """Clients that disconnect while their prediction runs; the last wave shows that every slot has come back.
+
+    `done`: how many such clients there have been before.
+    """
     result = Result(f"{clients} clients that disconnect, {WAVE} at a time")
 
     async def all_waves() -> None:
         async with connected(port) as watcher:
-            for begun in [*range(WAVE, clients + 1, WAVE), clients + WAVE]:
+            for begun in range(done + WAVE, done + clients + WAVE + 1, WAVE):
                 wave = [Client(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(WAVE)]
                 for number, client in enumerate(wave):
                     # The two ways to a prediction: plain, and by an id of the client's.
@@ -250,6 +255,16 @@ def served(model: str, slots: int, violations: list[str]) -> Iterator[tuple[Runn
         violations.append(f"{model}: the server has left {left}")
 
 
+async def steady(server: Running) -> Use:
+    """What a server uses when its memory grows no more: some of what it needs is imported after it is ready."""
+    use = Use.of(server)
+    while True:
+        await asyncio.sleep(PAUSE)
+        before, use = use, Use.of(server)
+        if use.memory - before.memory <= STILL and use.threads == before.threads:
+            return use
+
+
 async def rested(server: Running, before: Use) -> Use:
     """What a server uses once it has closed the connections of clients that have gone."""
     deadline = time.perf_counter() + SOON
@@ -297,16 +312,16 @@ async def main(arguments: argparse.Namespace) -> int:
 
     with served("echo", 1, violations) as (server, folder):
         await crowd(server.port, arguments.clients, WARM_UP)
-        before = Use.of(server)
+        before = await steady(server)
         results.append(await crowd(server.port, arguments.clients, arguments.seconds))
         results.append(await sequence(server.port, arguments.sequence))
         results.append(await early_hang_ups(server.port, arguments.disconnects))
         await settle("echo, 1 slot", server, folder, before=before)
     with served("counting", WAVE + 1, violations) as (server, folder):
-        async with connected(server.port) as client:
-            await client.ask("POST", "/predictions", {"input": {}})
-        before = Use.of(server)
-        results.append(await disconnects(server.port, arguments.disconnects))
+        warmed_up = await disconnects(server.port, WAVE)
+        before = await steady(server)
+        done = warmed_up.counts["canceled"]
+        results.append(await disconnects(server.port, arguments.disconnects, done=done))
         await settle(f"counting, {WAVE + 1} slots", server, folder, before=before)
 
     rows = []

@@ -357,6 +357,7 @@ class ServerProcess:
             cwd=cwd,
         )
         self.lines: list[dict[str, Any]] = []  # that have been waited for, with those before them
+        self._ready_early: list[dict[str, Any]] = []
         self._coming: queue.SimpleQueue[str] = queue.SimpleQueue()  # an empty one at the end
         self._fronts = contextlib.ExitStack()
         # A server whose log nobody reads stands still when the pipe is full.
@@ -385,7 +386,12 @@ class ServerProcess:
         return self.wait_for_one(event)
 
     def wait_for_one(self, *events: str) -> dict[str, Any]:
-        """Read log lines until one that says one of these."""
+        """Read log lines until one that says one of these.
+
+        With a store a model may be ready before the server listens: who has waited for that finds it ready afterwards.
+        """
+        if "ready" in events and self._ready_early:
+            return self._ready_early.pop(0)
         for text in self.rest():
             line: dict[str, Any] = json.loads(text)
             if modes.current().is_fronted:
@@ -393,6 +399,8 @@ class ServerProcess:
             self.lines.append(line)
             if not {line.get("event"), line.get("message"), line.get("stage")}.isdisjoint(events):
                 return line
+            if line.get("message") == "ready" and set(events) == {"listening"}:
+                self._ready_early.append(line)
         pytest.fail(f"the server ended without saying {' or '.join(events)}: {self.lines}")
 
     def _front(self, line: dict[str, Any]) -> None:

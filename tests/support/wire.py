@@ -88,7 +88,7 @@ async def connection(url: str) -> AsyncIterator[Connection]:
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=modes.current().trust(url))
     try:
-        yield Connection(reader, writer, parts.path)
+        yield Connection(reader, writer, parts.path if modes.current().is_replicated else "")
     finally:
         writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import importlib
 import logging
@@ -111,8 +112,12 @@ async def _import_after(settled: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(_PATIENCE):
             await settled()
     await asyncio.sleep(_BREATH)
-    for module in (_HTTP2, _HANDLER):
-        await asyncio.to_thread(importlib.import_module, module)
+    thread = concurrent.futures.ThreadPoolExecutor(1, "geartrain-import")  # of its own, so that none is left
+    try:
+        for module in (_HTTP2, _HANDLER):
+            await asyncio.get_running_loop().run_in_executor(thread, importlib.import_module, module)
+    finally:
+        thread.shutdown(wait=False)
 
 
 class ProtocolSwitch:
