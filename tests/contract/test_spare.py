@@ -20,6 +20,7 @@ from geartrain.bridge.spare import Spare
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
+from tests.support.processes import is_there
 from tests.support.servers import eventually, write_model
 
 TELLING = """
@@ -75,14 +76,6 @@ def begun(spare: Spare) -> int:
     spare.begin()
     [process] = spare._processes
     return process.pid
-
-
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import is_there
 from tests.support.servers import write_model
 
 HELLO = """
@@ -134,15 +135,6 @@ SLOW = """
 
         def run(self, name: str, times: int = Input(default=1, ge=1), image: Path | None = None) -> str: ...
     """
-
-
-def is_there(pid: int) -> bool:
-    """Whether a process runs, or is a zombie."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize(

@@ -182,3 +182,12 @@ def start_server(server_process: Callable[..., ServerProcess], tmp_path: Path) -
     yield start
     for server in started:
         server.close()
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process runs, or is a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

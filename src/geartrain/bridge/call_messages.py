@@ -7,7 +7,7 @@ from typing import Final
 
 from geartrain.domain.predictions.calls import CallInput, ItemInput
 from geartrain.domain.tensors.tensor import Buffer, pack, stack
-from geartrain.ipc.body_memory import received
+from geartrain.ipc.body_memory import is_received, received
 from geartrain.ipc.messages import CallItem, InputPayload, Predict, Received, SlotMemory
 
 LONG_TEXT: Final = 262_144  # bytes of JSON that are handed over faster in shared memory than through a socket
@@ -35,7 +35,7 @@ def received_in_place(call: CallInput) -> Received | None:
     """
     item = call.items[0]
     tensors = item.tensors
-    if len(call.items) != 1 or tensors is None or len(tensors) != 1 or type(tensors[0].data) is not memoryview:
+    if len(call.items) != 1 or tensors is None or len(tensors) != 1 or not is_received(tensors[0].data):
         return None
     head, contents = pack(item.input, tensors)
     return received(contents, bytes(head))

@@ -136,17 +136,20 @@ class BodyMemory:
                 self._free.append(region)
 
 
+def is_received(contents: Buffer) -> bool:
+    """Whether contents lie in memory for bodies."""
+    return type(contents) is memoryview and type(getattr(contents.obj, "body", None)) is _Body
+
+
 def received(contents: Buffer, head: bytes) -> Received | None:
     """Put a head in front of contents where they have been received; None if they lie elsewhere.
 
     What stood there is lost. A worker may read both as long as a view of the body is held.
     """
-    if type(contents) is not memoryview:
-        return None
-    body = getattr(contents.obj, "body", None)
-    if type(body) is not _Body:
+    if type(contents) is not memoryview or not is_received(contents):
         return None
     array: Any = contents.obj
+    body: _Body = array.body
     begin, end = body.contents_at - len(head), body.contents_at
     if begin < HEADER or ctypes.addressof(ctypes.c_char.from_buffer(contents)) != ctypes.addressof(array) + end:
         return None

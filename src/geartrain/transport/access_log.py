@@ -85,7 +85,7 @@ class AccessLog:
         wanted = self._wanted(gathered)
         if not wanted:
             return
-        if not self._lines.have_room(len(wanted)):
+        if not self._lines.has_room(len(wanted)):
             self._lines.dropped += len(wanted)
             return
         try:
@@ -133,7 +133,7 @@ class _Lines:
         """Begin to write."""
         self._thread.start()
 
-    def have_room(self, count: int) -> bool:
+    def has_room(self, count: int) -> bool:
         """Whether so many more lines may wait."""
         return self._added - self._written + count <= _MOST
 

@@ -9,9 +9,7 @@ from typing import Final
 from geartrain.transport.wire.bodies import Places
 from geartrain.transport.wire.intake import Intake
 
-_BEGINNING: Final = (
-    16_384  # bytes of a request that are read before its head is known: what is there of the body is copied
-)
+_BEGINNING: Final = 16_384  # bytes of a request that are read before its head is known; the body among them is copied
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
