@@ -149,7 +149,7 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
                 ),
             ),
             m.InMemory(600_000),
-            memory=m.SlotMemory("/proc/1/fd/5", "/proc/1/fd/6"),
+            memory=m.SlotMemory("/proc/1/fd/5", ("/proc/1/fd/6", "/proc/1/fd/7")),
         ),
         "calls",
     ),

@@ -253,7 +253,7 @@ def story(prediction: Prediction) -> list[str]:
         if isinstance(event, Log):
             words[-1:] = [words[-1] + event.data] if was_log else [*words[-1:], event.data]
         elif isinstance(event, Output):
-            words.append(event.chunk.decode())
+            words.append(bytes(event.chunk).decode())
         elif not isinstance(event, Start | Completed):
             words.append(type(event).__name__.lower())
         was_log = is_log

@@ -135,7 +135,7 @@ class Heard:
 def _value(outcome: Outcome) -> Any:
     if isinstance(outcome, Succeeded):
         assert outcome.predict_time >= 0
-        return None if outcome.output is None else json.loads(outcome.output)
+        return None if outcome.output is None else json.loads(bytes(outcome.output))
     return outcome.error if isinstance(outcome, Failed) else outcome
 
 

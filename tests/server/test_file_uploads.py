@@ -166,7 +166,7 @@ async def test_location_is_the_output(uploading: LiveServer, shared_receiver: Se
 async def test_files_of_a_background_prediction(uploading: LiveServer, shared_receiver: Server) -> None:
     created = await uploading.start({"code": "[file('async.png')]"})
     ended = await uploading.ended(created["id"])
-    assert json.loads(ended.output or b"") == [shared_receiver.url("/up/async.png")]
+    assert json.loads(bytes(ended.output or b"")) == [shared_receiver.url("/up/async.png")]
 
 
 async def test_webhook_has_the_urls(uploading: LiveServer, shared_receiver: Server) -> None:

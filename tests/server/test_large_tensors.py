@@ -208,6 +208,7 @@ async def test_many_large_bodies_at_once_are_bounded(serve: Serve, seen: Seen, m
 async def test_the_memory_is_closed_with_the_server(serve: Serve, seen: Seen) -> None:
     before = open_memory()
     async with serve(MODEL) as server, connection(server.url) as client:
+        server.remember_nothing()
         check(await client.ask(request_of(numbers(1))), numbers(1))
         assert len(open_memory()) > len(before)
     assert seen.memory[0].take(100_000, 0) is None

@@ -106,8 +106,8 @@ class Answers:
         self.files: dict[int, list[m.FileOutput]] = defaultdict(list)
         self.payloads: dict[int, list[m.Payload]] = defaultdict(list)
         self.lasts = [each.idle for each in frames if each.idle or any(isinstance(one, End) for one in each.reports)]
-        self._reader = PayloadReader(lambda: shared)
-        self._is_shared = shared is not None
+        self._reader = PayloadReader(lambda: [] if shared is None else [shared])
+        self._shared = shared
         for each in frames:
             self._take(each)
 
@@ -147,11 +147,11 @@ class Answers:
                     assert item not in self.ends, "each item ends once"
                     self.ends[item] = report
         assert not waiting, "a file's output is in the same frame"
-        if self._is_shared:
-            self._reader.free()
+        if self._shared is not None:
+            self._shared.free()
 
     def _keep(self, item: int, report: m.Report, payload: m.Payload) -> None:
-        if isinstance(payload, m.InMemory) and not self._is_shared:
+        if isinstance(payload, m.InMemory) and self._shared is None:
             return
         value = decoded(bytes(self._reader.read(payload)))
         if isinstance(report, m.Output):

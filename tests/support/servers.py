@@ -69,6 +69,10 @@ class LiveServer:
 
         deployment.create = create_and_remember  # type: ignore[method-assign]
 
+    def remember_nothing(self) -> None:
+        """Keep no prediction from now on: what it refers to goes with its request, as in a server."""
+        del self.deployment.create
+
     @property
     def workers(self) -> Workers:
         """The workers of the model."""

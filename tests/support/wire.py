@@ -52,7 +52,10 @@ class Connection:
 
     async def answer(self, *, to_head: bool = False) -> Answer:
         """Read a whole answer, whose length is announced."""
-        answer = await self.head()
+        return await self.complete(await self.head(), to_head=to_head)
+
+    async def complete(self, answer: Answer, *, to_head: bool = False) -> Answer:
+        """Read the body of an answer whose head has been read, and whose length is announced."""
         length = 0 if to_head else int(answer.headers.get("content-length", "0"))
         async with asyncio.timeout(40):
             answer.body = await self._reader.readexactly(length)

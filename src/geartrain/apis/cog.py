@@ -21,6 +21,7 @@ from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction, json_array
 from geartrain.domain.predictions.webhook import WebhookEvent
 from geartrain.domain.rendering import clip, json_fault
+from geartrain.domain.tensors.tensor import Buffer
 from geartrain.domain.timestamps import timestamp
 
 _ESCAPE: Final = re.compile(rb"\\u00[567]")  # of what names are made of
@@ -169,7 +170,7 @@ def encode_prediction(prediction: Prediction) -> bytes:
     return _encode_snapshot(prediction, prediction.input, output)
 
 
-def encode_in_parts(prediction: Prediction) -> tuple[bytes, ...]:
+def encode_in_parts(prediction: Prediction) -> tuple[Buffer, ...]:
     """Return the same in parts: a large input and a large output are what they are in the prediction, not copies."""
     output = prediction.output or _output_so_far(prediction)
     if len(prediction.input) + (0 if output is None else len(output)) < _LARGE:
@@ -180,7 +181,7 @@ def encode_in_parts(prediction: Prediction) -> tuple[bytes, ...]:
     return (head, prediction.input, middle) if output is None else (head, prediction.input, middle, output, tail)
 
 
-def _encode_snapshot(prediction: Prediction, echo: bytes, output: bytes | None) -> bytes:
+def _encode_snapshot(prediction: Prediction, echo: bytes, output: Buffer | None) -> bytes:
     unset = msgspec.UNSET
     metrics = prediction.metrics
     if prediction.predict_time is not None:
@@ -301,7 +302,7 @@ def encode_webhook(prediction: Prediction, event: WebhookEvent) -> bytes:
     )
 
 
-def _output_so_far(prediction: Prediction) -> bytes | None:
+def _output_so_far(prediction: Prediction) -> Buffer | None:
     if prediction.output is None and prediction.chunks:
         return json_array(prediction.chunks)
     return prediction.output

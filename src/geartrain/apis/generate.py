@@ -24,6 +24,7 @@ from geartrain.domain.signature.tensor_view import OUTPUT, TensorView
 from geartrain.domain.signature.types import InputField, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import (
     VARIABLE,
+    Buffer,
     Tensor,
     TensorSpec,
     check_shape,
@@ -278,7 +279,7 @@ class GenerateView:
         # `text_output` is a string in the document: what the model gives in several pieces is joined.
         self._texts = {name for name, kind in named if self._names[name] == _TEXT_OUTPUT and _is_text(kind)}
 
-    def one(self, chunk: bytes) -> _Members:
+    def one(self, chunk: Buffer) -> _Members:
         """Return the outputs of one yield, or those of a run that yields nothing; raises `INVALID_TENSOR`."""
         values = self._values(chunk)
         values.update((name, _joined([values.get(name, _NULL)])) for name in self._texts)
@@ -304,7 +305,7 @@ class GenerateView:
             whole[self._names[name]] = value
         return whole
 
-    def _values(self, chunk: bytes) -> _Members:
+    def _values(self, chunk: Buffer) -> _Members:
         tensors: Sequence[Tensor] = ()
         if self._view.gives_tensors:
             chunk, tensors = unpack(chunk)

@@ -7,8 +7,10 @@ from typing import Final
 
 from geartrain.bridge.call_messages import parts_of, predict_of, received_in_place
 from geartrain.bridge.folder import WorkerFolder, delete_temporary_files
+from geartrain.bridge.lent_outputs import LentOutputs
 from geartrain.bridge.slot_memory import SharedSlotMemory
 from geartrain.domain.predictions import calls
+from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.framing import FrameError, frame
 from geartrain.ipc.messages import Done, FileOutput, InFile, Inline, InputPayload, Output, Payload, Report, encode
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
@@ -23,6 +25,7 @@ class SlotFiles:
         self._slot = slot  # its number
         self._memory = memory
         self.reader = PayloadReader(memory.outputs)
+        self.lent = LentOutputs(memory.outputs)
         self._writer = PayloadWriter(memory.inputs, folder.new_input)
         self._folder = folder
         self.temporary_files: list[str] = []  # the author's own, as `FileOutput` has them
@@ -50,17 +53,20 @@ class SlotFiles:
             encode(predict_of(call, (self._slot, serial), payload, output_dir=self._folder.outputs, memory=memory))
         )
 
-    def read(self, payload: Payload, item: int, files: dict[int, list[calls.FileRef]]) -> bytes:
-        """Return an output; one in a file is empty, and the file is among those of its item."""
-        if type(payload) is Inline:
+    def read(self, payload: Payload, item: int, files: dict[int, list[calls.FileRef]], *, is_whole: bool) -> Buffer:
+        """Return an output; one in a file is empty, and the file is among those of its item.
+
+        `is_whole`: it is no chunk of a stream, so that nobody keeps it for longer than a client takes to read it.
+        """
+        if isinstance(payload, Inline):
             return payload.data
-        if type(payload) is InFile:
+        if isinstance(payload, InFile):
             reference = calls.FileRef(payload.path, payload.path, _JSON, is_output=True)
             self._folder.lend(reference)
             files.setdefault(item, []).append(reference)
             return b""
         try:
-            return bytes(self.reader.read(payload))
+            return self.lent.read(payload, may_lend=is_whole)
         except OSError as error:
             raise FrameError(str(error)) from error
 

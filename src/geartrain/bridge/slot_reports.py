@@ -8,6 +8,7 @@ from typing import Final
 
 from geartrain.bridge.slot_files import SlotFiles
 from geartrain.domain.predictions import calls, events
+from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.messages import (
     Cancelled,
     Done,
@@ -55,6 +56,7 @@ def tell_reports(reports: Iterable[Report], listener: calls.CallListener, output
     `outputs` reads what does not lie in the messages.
     """
     ends: list[calls.ItemEnd] = []
+    given: Buffer
     files: dict[int, list[calls.FileRef]] = {}  # by the item whose output follows
     in_memory = False
     own: tuple[calls.FileRef, ...]
@@ -65,7 +67,7 @@ def tell_reports(reports: Iterable[Report], listener: calls.CallListener, output
             if type(payload) is Inline and not files:  # nearly all of a stream
                 chunk, own = payload.data, ()
             else:
-                chunk = outputs.read(report.output, report.item, files)
+                chunk = bytes(outputs.read(report.output, report.item, files, is_whole=False))
                 in_memory = in_memory or type(payload) is InMemory
                 own = tuple(files.pop(report.item, ()))
             try:
@@ -77,7 +79,7 @@ def tell_reports(reports: Iterable[Report], listener: calls.CallListener, output
             if type(payload) is Inline and not files:  # nearly all
                 given, own = payload.data, ()
             else:
-                given = b"" if payload is None else outputs.read(payload, report.item, files)
+                given = b"" if payload is None else outputs.read(payload, report.item, files, is_whole=True)
                 in_memory = in_memory or type(payload) is InMemory
                 own = tuple(files.pop(report.item, ()))
             outcome = calls.Succeeded(None if report.is_stream else given, report.predict_time)
@@ -85,7 +87,7 @@ def tell_reports(reports: Iterable[Report], listener: calls.CallListener, output
         else:
             _tell_other(report, listener, ends, files=files, outputs=outputs)
     if in_memory:
-        outputs.reader.free()
+        outputs.lent.finish()
     return ends
 
 

@@ -16,7 +16,6 @@ from geartrain.bridge.wakeup import WakeupMode, effective_mode, new_policy
 from geartrain.domain.predictions import calls
 from geartrain.ipc.framing import frame
 from geartrain.ipc.messages import SlotCancelled, SlotFailed, Withdraw, encode
-from geartrain.ipc.shared_memory import kept_by_each
 
 _FEW: Final = 4  # slots
 
@@ -57,10 +56,9 @@ class SlotServer:
         loop = asyncio.get_running_loop()
         # With many slots no call is taken to be alone, so nothing would be awaited on the spot.
         mode = self.wakeup if len(self.channels) <= _FEW else "blocking"
-        kept = kept_by_each(len(self.channels))
         for channel in self.channels.values():
             channel.wakeup = new_policy(mode, loop, one_by_one=one_by_one)
-            channel.memory.kept = kept
+            channel.memory.share(len(self.channels))
 
     def run(self, slot: int, call: calls.CallInput, listener: calls.CallListener) -> None:
         """Run a call on an idle slot, or lay it behind the one that runs if it is prefetched."""

@@ -132,7 +132,7 @@ async def _answer(
         await _follow(prediction, observer, writer.add_chunk)
         observer.end()
         if prediction.status is Status.SUCCEEDED:
-            writer.finish(prediction.output)
+            writer.finish(None if prediction.output is None else bytes(prediction.output))
         else:
             writer.close()
     if prediction.error is not None:
@@ -152,7 +152,7 @@ async def _follow(prediction: Prediction, observer: RunObserver, on_chunk: Calla
             elif isinstance(event, Log):
                 observer.add_text(event.data)
             elif isinstance(event, Output):
-                on_chunk(event.chunk)
+                on_chunk(bytes(event.chunk))
             elif isinstance(event, Completed):
                 return
 
@@ -163,7 +163,7 @@ def _summary(prediction: Prediction) -> dict[str, Any]:
         output = b"[" + b",".join(prediction.chunks) + b"]"
     return {
         "status": prediction.status,
-        "output": json.loads(output or b"null"),
+        "output": json.loads(bytes(output or b"null")),
         **({} if prediction.error is None else {"error": prediction.error}),
         "logs": prediction.logs,
         "metrics": {**prediction.metrics, "predict_time": prediction.predict_time},

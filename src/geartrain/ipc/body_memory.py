@@ -12,6 +12,7 @@ from collections import deque
 from typing import Any, Final
 
 from geartrain.domain.tensors.tensor import Buffer
+from geartrain.ipc.lending import watchable
 from geartrain.ipc.messages import Received
 from geartrain.ipc.shared_memory import HEADER, LARGEST, MemoryRegion
 
@@ -28,16 +29,13 @@ class _Region:
         self.memory = MemoryRegion.create()
         self.size = 0  # bytes that it takes
         self.is_idle = False  # no body has been received since the last `tidy`
-        self._whole: Any = None  # the type of the array that all of it is
         self._watch: weakref.ref[Any] | None = None
 
     def lend(self, begin: int, end: int, *, contents_at: int, returned: deque[_Region]) -> memoryview:
         """Return a stretch of it. When the last view of that is gone, the region is appended to `returned`."""
         memory = self.memory.reserve(end)
         self.size = self.memory.allocated
-        if self._whole is None or ctypes.sizeof(self._whole) != len(memory):
-            self._whole = ctypes.c_char * len(memory)
-        array = self._whole.from_buffer(memory)
+        array = watchable(memory)
         array.body = _Body(self.memory, contents_at)
         # It refers to `returned` and not to the pool, so neither keeps the other alive.
         self._watch = weakref.ref(array, lambda _: returned.append(self))

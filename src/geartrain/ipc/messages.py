@@ -221,10 +221,14 @@ class InFile(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
 
 
 class InMemory(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
-    """The bytes are in the memory that parent and worker share for the slot (`ipc.shared_memory`)."""
+    """The bytes are in the memory that parent and worker share for the slot (`ipc.shared_memory`).
+
+    `region`: which of the regions for inputs, or for outputs. All payloads of a frame are in the same one.
+    """
 
     size: int
     offset: int = 0
+    region: int = 0
 
 
 Payload = Inline | InFile | InMemory
@@ -248,10 +252,10 @@ InputPayload = Payload | Received
 
 
 class SlotMemory(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Two paths that open the slot's shared memory: for inputs and for outputs."""
+    """Paths that open the slot's shared memory: a region for inputs, and several for outputs."""
 
     input: str
-    output: str
+    outputs: tuple[str, ...]
 
 
 class CallItem(msgspec.Struct, frozen=True, array_like=True):

@@ -12,18 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.framing import INLINE_LIMIT
 from geartrain.ipc.messages import InFile, Inline, InMemory, InputPayload, Payload, Received
 from geartrain.ipc.shared_memory import LARGEST, WORTHWHILE, MemoryRegion
 
-RegionSource = Callable[[], MemoryRegion | None]
-"""Gives the shared memory, made or opened at the first call; None if there is none. May raise `OSError`."""
+RegionSource = Callable[[], Sequence[MemoryRegion]]
+"""Gives the regions of shared memory, made or opened at the first call; none if there are none. May raise `OSError`."""
 
 
 BodySource = Callable[[Received], memoryview]
 """Gives what lies in a body. May raise `OSError`."""
+
+_LEFT_OUT: Final = -1  # in place of an offset
+_NOWHERE: Final = -1  # in place of the number of a region
 
 
 def _no_body(_: Received) -> memoryview:
@@ -34,12 +38,13 @@ def _no_body(_: Received) -> memoryview:
 class PayloadWriter:
     """Writes what the other side of a slot shall read."""
 
-    __slots__ = ("_memory", "_new_file")
+    __slots__ = ("_new_file", "_regions", "_written")
 
-    def __init__(self, memory: RegionSource, new_file: Callable[[], Path]) -> None:
+    def __init__(self, regions: RegionSource, new_file: Callable[[], Path]) -> None:
         """`new_file` gives the path of a file that does not exist yet, in a folder that does."""
-        self._memory = memory
+        self._regions = regions
         self._new_file = new_file
+        self._written: Sequence[MemoryRegion] = ()  # the one that was written last
 
     def place(self, parts: Sequence[Buffer], *, may_share: bool, is_stale: bool = False) -> Payload | None:
         """Put one piece, given in parts, where it travels best; None if it is too large and has to go to a file.
@@ -62,27 +67,26 @@ class PayloadWriter:
         The memory holds one frame's pieces at a time. The other side has to be told of all of them in one frame, or
         `withdraw` be called: until then the memory stays taken.
         """
-        placed: list[InMemory | None] = []
-        chosen: list[Buffer] = []
+        chosen: list[tuple[int, int]] = []  # of each piece its size and its offset, which is negative if it is left out
+        parts: list[Buffer] = []
         total = 0  # bytes
-        for parts in pieces:
-            size = sum(map(len, parts))
+        for piece in pieces:
+            size = sum(map(len, piece))
             if total + size > LARGEST:
-                placed.append(None)
+                chosen.append((size, _LEFT_OUT))
                 continue
-            placed.append(InMemory(size, total))
-            chosen += parts
+            chosen.append((size, total))
+            parts += piece
             total += size
-        if total > WORTHWHILE and self._write(chosen):
-            return placed
-        return [None] * len(pieces)
+        number = self._write(parts) if total > WORTHWHILE else _NOWHERE
+        if number == _NOWHERE:
+            return [None] * len(pieces)
+        return [None if offset == _LEFT_OUT else InMemory(size, offset, number) for size, offset in chosen]
 
     def withdraw(self) -> None:
         """Take back what `share` has left: the other side will not be told."""
-        with suppress(OSError):
-            region = self._memory()
-            if region is not None:
-                region.withdraw()
+        for region in self._written:
+            region.withdraw()
 
     def to_file(self, parts: Sequence[Buffer]) -> InFile:
         """Write one piece to a new file, which its reader deletes. Raises `OSError`; no file is left then."""
@@ -96,36 +100,36 @@ class PayloadWriter:
             raise
         return InFile(str(path))
 
-    def _write(self, parts: Sequence[Buffer]) -> bool:
-        try:
-            region = self._memory()
-            if region is None or not region.is_free():
-                return False
-            region.write(parts)
-        except OSError:  # no memory is left: the payload travels in another way
-            return False
-        return True
+    def _write(self, parts: Sequence[Buffer]) -> int:
+        """Write to the first region that is free, and return its number."""
+        with suppress(OSError):  # no memory is left: the payload travels in another way
+            for number, region in enumerate(self._regions()):
+                if region.is_free():
+                    region.write(parts)
+                    self._written = (region,)
+                    return number
+        return _NOWHERE
 
 
 class PayloadReader:
     """Reads what the other side of a slot has written."""
 
-    __slots__ = ("_memory", "_received")
+    __slots__ = ("_received", "_regions")
 
-    def __init__(self, memory: RegionSource, received: BodySource = _no_body) -> None:
-        self._memory = memory
+    def __init__(self, regions: RegionSource, received: BodySource = _no_body) -> None:
+        self._regions = regions
         self._received = received
 
     def read(self, payload: InputPayload) -> Buffer:
         """Return the bytes of a payload. Raises `OSError` if they are not where it says.
 
         A file is deleted once it has been read. What lies in shared memory is seen in place: let go of it, and call
-        `free` when all payloads of the frame have been read.
+        `discard` when all payloads of the frame have been read.
         """
         if isinstance(payload, Inline):
             return payload.data
         if isinstance(payload, InMemory):
-            return self._view(payload)
+            return region_of(self._regions, payload).view(payload.offset + payload.size)[payload.offset :]
         if isinstance(payload, Received):
             return self._received(payload)
         path = Path(payload.path)
@@ -133,26 +137,21 @@ class PayloadReader:
         path.unlink(missing_ok=True)
         return data
 
-    def free(self) -> None:
-        """Let the other side write to the shared memory again. Harmless if nothing is there."""
-        with suppress(OSError):
-            region = self._memory()
-            if region is not None:
-                region.free()
-
     def discard(self, payload: InputPayload) -> None:
         """Release a payload, whether it has been read or not: delete its file, free its memory. Never raises."""
         if isinstance(payload, (Inline, Received)):  # nearly all
             return
-        if isinstance(payload, InMemory):
-            self.free()
-            return
         with suppress(OSError):
-            Path(payload.path).unlink(missing_ok=True)
+            if isinstance(payload, InMemory):
+                region_of(self._regions, payload).free()
+            else:
+                Path(payload.path).unlink(missing_ok=True)
 
-    def _view(self, payload: InMemory) -> memoryview:
-        region = self._memory()
-        if region is None:
-            msg = "a payload is said to lie in shared memory, and there is none"
-            raise OSError(msg)
-        return region.view(payload.offset + payload.size)[payload.offset :]
+
+def region_of(regions: RegionSource, payload: InMemory) -> MemoryRegion:
+    """Return the region that a payload lies in. Raises `OSError` if there is none."""
+    for number, region in enumerate(regions()):
+        if number == payload.region:
+            return region
+    msg = "a payload is said to lie in shared memory, and there is none"
+    raise OSError(msg)

@@ -82,15 +82,13 @@ class MemoryRegion:
 
     def view(self, size: int) -> memoryview:
         """What is there, `size` bytes, in place. The view has to be released before the other side writes again."""
+        return memoryview(self.memory(size))[HEADER : HEADER + size]
+
+    def memory(self, size: int) -> mmap.mmap:
+        """As `view`, all of the memory, with the header in front of what is there."""
         end = HEADER + size
         self._seen = max(self._seen, end)
-        return memoryview(self._mapped(end))[HEADER:end]
-
-    def take(self, size: int) -> bytes:
-        """Copy what is there, `size` bytes, and let the other side write again."""
-        data = bytes(self.view(size))
-        self.free()
-        return data
+        return self._mapped(end)
 
     def free(self) -> None:
         """Let the other side write again, and the system have the memory beyond what is `kept`."""

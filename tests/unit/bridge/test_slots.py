@@ -217,7 +217,7 @@ async def test_large_tensors_travel_in_memory_call_after_call(slot: Slot) -> Non
         message = slot.sent()
         assert message.memory is not None
         region = MemoryRegion.open(message.memory.input)
-        raw = PayloadReader(lambda region=region: region).read(message.input)  # type: ignore[misc]
+        raw = PayloadReader(lambda region=region: [region]).read(message.input)  # type: ignore[misc]
         _, (whole,) = unpack(raw)
         assert bytes(whole.data) == b"".join(bytes(each.tensors[0].data) for each in items if each.tensors)
         del whole, raw
@@ -232,7 +232,7 @@ async def test_a_long_text_travels_in_memory(slot: Slot) -> None:
     assert isinstance(message.input, m.InMemory)
     assert message.memory is not None
     region = MemoryRegion.open(message.memory.input)
-    assert bytes(PayloadReader(lambda: region).read(message.input)) == text
+    assert bytes(PayloadReader(lambda: [region]).read(message.input)) == text
     region.close()
 
 
@@ -344,8 +344,8 @@ async def test_outputs_in_memory_are_told_apart_and_the_memory_is_free_again(slo
     slot.run(listener, *[item(str(index), b"{}", tensor("x", 0, 1, 1)) for index in range(3)])
     memory = slot.sent().memory
     assert memory is not None
-    region = MemoryRegion.open(memory.output)
-    writer = PayloadWriter(lambda: region, Path)
+    region = MemoryRegion.open(memory.outputs[0])
+    writer = PayloadWriter(lambda: [region], Path)
     pieces = [b"a" * WORTHWHILE, b"b" * 10]
     first, second = writer.share([[piece] for piece in pieces])
     assert first is not None

@@ -18,12 +18,16 @@ from geartrain.ipc.shared_memory import LARGEST, WORTHWHILE, MemoryRegion
 class Side:
     """A writer and the reader of the other side, with memory of their own if there is any."""
 
-    def __init__(self, folder: Path, region: MemoryRegion | None) -> None:
+    def __init__(self, folder: Path, *regions: MemoryRegion) -> None:
         numbers = itertools.count()
-        opened = None if region is None else MemoryRegion.open(region.path)
-        self.opened = opened
-        self.writer = PayloadWriter(lambda: region, lambda: folder / f"payload-{next(numbers)}")
-        self.reader = PayloadReader(lambda: opened)
+        self.opened = [MemoryRegion.open(region.path) for region in regions]
+        self.writer = PayloadWriter(lambda: regions, lambda: folder / f"payload-{next(numbers)}")
+        self.reader = PayloadReader(lambda: self.opened)
+
+    def close(self) -> None:
+        """Close what the reader has opened."""
+        for region in self.opened:
+            region.close()
 
 
 @pytest.fixture
@@ -32,13 +36,12 @@ def side(tmp_path: Path) -> Iterator[Side]:
     side = Side(tmp_path, region)
     yield side
     region.close()
-    assert side.opened is not None
-    side.opened.close()
+    side.close()
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Side:
-    return Side(tmp_path, None)
+    return Side(tmp_path)
 
 
 def test_small_piece_travels_in_the_message(side: Side) -> None:
@@ -56,8 +59,27 @@ def test_large_piece_lies_in_memory_until_it_has_been_read(side: Side, size: int
     assert side.reader.read(placed) == data
     # The memory is taken, so the next piece travels otherwise.
     assert side.writer.place([b"x" * (WORTHWHILE + 1)], may_share=True) == Inline(b"x" * (WORTHWHILE + 1))
-    side.reader.free()
+    side.reader.discard(placed)
     assert side.writer.place([data], may_share=True) == InMemory(size)
+
+
+def test_what_one_region_holds_does_not_hold_up_the_next_piece(tmp_path: Path) -> None:
+    regions = MemoryRegion.create(), MemoryRegion.create()
+    side = Side(tmp_path, *regions)
+    size = WORTHWHILE + 1
+    pieces = [bytes([number]) * size for number in range(3)]
+    first, second, third = (side.writer.place([piece], may_share=True) for piece in pieces)
+    assert (first, second, third) == (InMemory(size), InMemory(size, region=1), Inline(pieces[2]))
+    assert first is not None
+    assert second is not None
+    assert [side.reader.read(placed) for placed in (first, second)] == pieces[:2]
+    side.reader.discard(second)
+    assert side.writer.place([pieces[2]], may_share=True) == second
+    side.writer.withdraw()  # the first piece is still to be read
+    assert [region.is_free() for region in regions] == [False, True]
+    for region in regions:
+        region.close()
+    side.close()
 
 
 def test_piece_that_must_not_be_shared_travels_in_the_message(side: Side) -> None:
@@ -88,7 +110,7 @@ def test_pieces_beyond_the_memory_travel_otherwise(side: Side) -> None:
         None,
         InMemory(1, LARGEST // 2 + 1),
     ]
-    side.reader.free()
+    side.reader.discard(InMemory(1))
     assert side.writer.share([[b"x"], [b"y"]]) == [None, None], "so little is not worth it"
 
 
@@ -103,19 +125,19 @@ def test_without_memory_there_are_other_ways(bare: Side) -> None:
     assert bare.writer.place([b"x" * INLINE_LIMIT], may_share=True) == Inline(b"x" * INLINE_LIMIT)
     assert bare.writer.place([b"x" * (INLINE_LIMIT + 1)], may_share=True) is None
     bare.writer.withdraw()
-    bare.reader.free()
+    bare.reader.discard(InMemory(5))
     with pytest.raises(OSError, match="shared memory, and there is none"):
         bare.reader.read(InMemory(5))
 
 
 def test_memory_that_cannot_be_had_is_no_error(tmp_path: Path) -> None:
-    def refuse() -> MemoryRegion:
+    def refuse() -> list[MemoryRegion]:
         raise OSError("no")
 
     writer, reader = PayloadWriter(refuse, lambda: tmp_path / "file"), PayloadReader(refuse)
     assert writer.place([b"x" * 100_000], may_share=True) == Inline(b"x" * 100_000)
     writer.withdraw()
-    reader.free()
+    reader.discard(InMemory(5))
 
 
 def test_size_that_is_not_there_is_an_error(side: Side) -> None:
@@ -137,13 +159,13 @@ def test_discarded_payloads_leave_nothing(side: Side) -> None:
 
 
 def test_file_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
-    writer = PayloadWriter(lambda: None, lambda: tmp_path / "nowhere" / "file")
+    writer = PayloadWriter(list, lambda: tmp_path / "nowhere" / "file")
     with pytest.raises(FileNotFoundError):
         writer.to_file([b"x"])
 
     target = tmp_path / "file"
     with pytest.raises(TypeError):
-        PayloadWriter(lambda: None, lambda: target).to_file([b"x", "no bytes"])  # type: ignore[list-item]
+        PayloadWriter(list, lambda: target).to_file([b"x", "no bytes"])  # type: ignore[list-item]
     assert not target.exists()
 
 

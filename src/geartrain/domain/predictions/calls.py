@@ -16,7 +16,7 @@ from geartrain.domain.predictions.inference import Parameters
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.signature.types import Signature
-from geartrain.domain.tensors.tensor import Tensor
+from geartrain.domain.tensors.tensor import Buffer, Tensor
 
 PYTHON: Final = "python"
 """The platform of a model that is code: the document lists none for it, and Triton says this of its Python models."""
@@ -71,10 +71,11 @@ class FileRef(msgspec.Struct, frozen=True):
 class Succeeded(msgspec.Struct, frozen=True):
     """The run ended well. `output` is JSON text, empty if a file holds it; None when the run gave it as chunks.
 
-    For an item with tensors it is packed, if it holds any; so are its chunks.
+    For an item with tensors it is packed, if it holds any; so are its chunks. A packed output may be a view of memory
+    that the worker waits for, so it is not to be kept for longer than it takes to answer.
     """
 
-    output: bytes | None
+    output: Buffer | None
     predict_time: float
 
 

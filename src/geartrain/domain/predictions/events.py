@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, final
 import msgspec
 
 from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.tensors.tensor import Buffer
 
 LogSource = Literal["stdout", "stderr"]
 MetricMode = Literal["replace", "increment", "append", "delete"]
@@ -28,7 +29,7 @@ class Start(msgspec.Struct, frozen=True, gc=False):
 class Output(msgspec.Struct, frozen=True, gc=False):
     """The run gave a chunk of output: JSON text in UTF-8, and its 0-based position."""
 
-    chunk: bytes
+    chunk: Buffer
     index: int
 
 

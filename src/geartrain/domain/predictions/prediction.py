@@ -24,6 +24,7 @@ from geartrain.domain.predictions.lifecycle import TO_STATUS, Status
 from geartrain.domain.predictions.metrics import apply_metric
 from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.printed.text import Printed
+from geartrain.domain.tensors.tensor import Buffer
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _STARTING, _SUCCEEDED = Status.STARTING, Status.SUCCEEDED
@@ -71,8 +72,8 @@ class Prediction:
         self.status = _STARTING
         self.error: str | None = None
         self.error_code: Code | None = None  # why it failed, if it was not the run
-        self.output: bytes | None = None
-        self.chunks: list[bytes] = []
+        self.output: Buffer | None = None
+        self.chunks: list[Buffer] = []
         self.printed = _NOTHING_PRINTED
         self.metrics: dict[str, Any] = {}
         self.log = EventLog()
@@ -93,7 +94,7 @@ class Prediction:
         self.started_at = self.record.began = at
         self.log.append(_START)
 
-    def add_output(self, chunk: bytes) -> None:
+    def add_output(self, chunk: Buffer) -> None:
         """The runner gave one chunk (JSON text)."""
         self.chunks.append(chunk)
         self.log.append(Output(chunk, len(self.chunks) - 1))
@@ -115,7 +116,7 @@ class Prediction:
         self.log.append(metric)
 
     def succeed(
-        self, output: bytes | None, *, at: float, predict_time: float | None = None, packed: bool = False
+        self, output: Buffer | None, *, at: float, predict_time: float | None = None, packed: bool = False
     ) -> None:
         """The run ended well. `output` is the JSON text of the value it returned, None for a stream of chunks.
 
@@ -172,9 +173,9 @@ class Prediction:
         self.log.end(_COMPLETED[status])
 
 
-def json_array(items: Sequence[bytes]) -> bytes:
+def json_array(items: Sequence[Buffer]) -> bytes:
     """Return the JSON text of an array of JSON texts, made in one copy: they may be large, or many."""
-    parts = [b","] * (2 * len(items) + 1)
+    parts: list[Buffer] = [b","] * (2 * len(items) + 1)
     parts[1::2] = items
     parts[0] = b"["
     parts[-1] = b"]" if items else b"[]"

@@ -28,6 +28,7 @@ from geartrain.domain.signature.types import InputField, OutputSpec, Signature, 
 from geartrain.domain.tensors.tensor import (
     SIZES,
     VARIABLE,
+    Buffer,
     Tensor,
     TensorSpec,
     check,
@@ -185,7 +186,7 @@ class TensorView:
                 msg = f"unexpected inference output '{clip(name)}'; the outputs are: {_listed(self.names)}"
                 raise tensor_error(msg)
 
-    def whole(self, output: bytes, chunks: Sequence[bytes]) -> list[Tensor]:
+    def whole(self, output: Buffer, chunks: Sequence[Buffer]) -> list[Tensor]:
         """Return the outputs of a run that is over: `output` and `chunks` as its prediction has them.
 
         What a stream has yielded is one tensor: of one more dimension, or along the first one; text is joined.
@@ -197,7 +198,7 @@ class TensorView:
         parts = [self.one(chunk) for chunk in chunks]
         return [self._join(spec, [t for part in parts for t in part if t.name == spec.name]) for spec in self.outputs]
 
-    def one(self, chunk: bytes) -> list[Tensor]:
+    def one(self, chunk: Buffer) -> list[Tensor]:
         """Return the outputs of one yield, or those of a run that yields nothing."""
         return self._out.tensors(chunk)
 
@@ -343,7 +344,7 @@ class _Outputs:
         self.has_tensors = len(self._ports) < len(named)
         self.is_one_tensor = self.has_tensors and len(named) == 1
 
-    def tensors(self, chunk: bytes) -> list[Tensor]:
+    def tensors(self, chunk: Buffer) -> list[Tensor]:
         if not self.has_tensors:
             return list(self._plain(_decode(chunk)))
         json, tensors = unpack(chunk)

@@ -69,7 +69,7 @@ def encode_events(events: Iterable[Event]) -> bytes:
 def encode_end(events: Iterable[Event], prediction: Prediction, draft: Prediction) -> bytes:
     """Return the last part: events that are not written yet, and how the `draft` of a prediction has ended."""
     whole = draft.output if len(draft.chunks) > len(prediction.chunks) else None
-    return _encode([*_kept(events), _End(whole, draft.predict_time)])
+    return _encode([*_kept(events), _End(None if whole is None else bytes(whole), draft.predict_time)])
 
 
 def _kept(events: Iterable[Event]) -> list[_Kept]:
@@ -77,7 +77,7 @@ def _kept(events: Iterable[Event]) -> list[_Kept]:
     for event in events:
         match event:
             case Output(chunk):
-                found.append(_Output(chunk))
+                found.append(_Output(bytes(chunk)))
             case Log(source, data):
                 found.append(_Log(source, data))
             case Metric(name, value, mode):

@@ -8,7 +8,7 @@ from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.signature.tensor_view import Bound
-from geartrain.domain.tensors.tensor import Tensor
+from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.service.models.admission import CheckedInput, NewPrediction
 from geartrain.service.models.deployment import Deployment
 
@@ -72,7 +72,7 @@ def response(deployment: Deployment, prediction: Prediction, request: InferReque
     return _response(deployment, outputs, request, parameters=_recorded(prediction))
 
 
-def response_of(deployment: Deployment, chunk: bytes, request: InferRequest) -> InferResponse:
+def response_of(deployment: Deployment, chunk: Buffer, request: InferRequest) -> InferResponse:
     """Return the answer that one yield of the run is."""
     return _response(deployment, deployment.interface.view.one(chunk), request, parameters={})
 

@@ -383,7 +383,7 @@ class Execution:
         delivered: list[bytes] = []
         if isinstance(outcome, Succeeded) and outcome.output is not None and files:
             with self.trace.delivering():
-                self._begin_delivery().give(outcome.output, files, delivered.append)
+                self._begin_delivery().give(bytes(outcome.output), files, delivered.append)
         elif files:
             self._call.discard(files)
         self._close(outcome, delivered)

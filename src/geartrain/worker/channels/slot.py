@@ -12,34 +12,34 @@ from geartrain.worker.values.call_files import CallFiles
 class SharedMemory:
     """The memory that a slot shares with the parent: opened when it is first needed, and then kept."""
 
-    __slots__ = ("_input", "_kept", "_output", "paths")
+    __slots__ = ("_inputs", "_kept", "_outputs", "paths")
 
     def __init__(self, kept: int) -> None:
         """`kept`: bytes of an input's memory that stay when it has been read."""
         self._kept = kept
         self.paths: SlotMemory | None = None  # as the last call has named them
-        self._input: MemoryRegion | None = None
-        self._output: MemoryRegion | None = None
+        self._inputs: tuple[MemoryRegion, ...] = ()
+        self._outputs: tuple[MemoryRegion, ...] = ()
 
-    def input(self) -> MemoryRegion | None:
-        """The memory that inputs lie in; None if there is none. Raises `OSError` if it cannot be opened."""
-        if self.paths is not None and self._input is None:
-            self._input = MemoryRegion.open(self.paths.input)
-            self._input.kept = self._kept
-        return self._input
+    def inputs(self) -> tuple[MemoryRegion, ...]:
+        """The region that inputs lie in; none without shared memory. Raises `OSError` if it cannot be opened."""
+        if self.paths is not None and not self._inputs:
+            region = MemoryRegion.open(self.paths.input)
+            region.kept = self._kept
+            self._inputs = (region,)
+        return self._inputs
 
-    def output(self) -> MemoryRegion | None:
-        """The memory for outputs; None if there is none. Raises `OSError` if it cannot be opened."""
-        if self.paths is not None and self._output is None:
-            self._output = MemoryRegion.open(self.paths.output)
-        return self._output
+    def outputs(self) -> tuple[MemoryRegion, ...]:
+        """The regions for outputs; none without shared memory. Raises `OSError` if they cannot be opened."""
+        if self.paths is not None and not self._outputs:
+            self._outputs = tuple(map(MemoryRegion.open, self.paths.outputs))
+        return self._outputs
 
     def close(self) -> None:
         """Close the memory. A worker does so by ending."""
-        for region in (self._input, self._output):
-            if region is not None:
-                region.close()
-        self._input = self._output = None
+        for region in (*self._inputs, *self._outputs):
+            region.close()
+        self._inputs = self._outputs = ()
 
 
 class OpenedBodies:
@@ -66,8 +66,8 @@ class Slot:
         self.channel = channel
         self.files = files
         self.memory = SharedMemory(kept_by_each(slots))
-        self.reader = PayloadReader(self.memory.input, bodies.view)
-        self.writer = PayloadWriter(self.memory.output, files.new_file)
+        self.reader = PayloadReader(self.memory.inputs, bodies.view)
+        self.writer = PayloadWriter(self.memory.outputs, files.new_file)
 
 
 def can_share(probe: str | None) -> bool:

@@ -153,7 +153,7 @@ async def answer(catalogue: Catalogue, name: str, version: str = "") -> str:
     prediction = ask(catalogue, name, version)
     await completion(prediction)
     assert prediction.output is not None, prediction.error
-    return prediction.output.decode().strip('"')
+    return bytes(prediction.output).decode().strip('"')
 
 
 async def refusal(awaitable: Any) -> tuple[Code, str]:

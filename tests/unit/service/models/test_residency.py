@@ -88,7 +88,7 @@ class House:
         """Ask as the transports do."""
         prediction = await when_loaded(lambda: self.catalogue.find(name).create(NewPrediction()), 10)
         await completion(prediction)
-        return prediction.output
+        return None if prediction.output is None else bytes(prediction.output)
 
     async def look(self, seconds: float = 0.0) -> None:
         self.now += seconds

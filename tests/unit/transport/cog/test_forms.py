@@ -465,7 +465,7 @@ async def test_prediction_has_the_files(serve: Callable[..., Any], tmp_path: Pat
     prediction = await admit(deployment, fields)
     await completion(prediction)
     assert (prediction.status, prediction.error) == (Status.SUCCEEDED, None)
-    assert json.loads(json.loads(prediction.output or b"")) == [len(PNG), 2, 3] * 2
+    assert json.loads(json.loads(bytes(prediction.output or b""))) == [len(PNG), 2, 3] * 2
     assert json.loads(prediction.input) == {"images": ["b", "data:,333"], "image": "a.png", "times": 2}
     assert left(tmp_path) == []
 

@@ -94,7 +94,7 @@ def test_large_tensors_in_a_stream() -> None:
         yield np.repeat(x, 20000, axis=1)
 
     up = MemoryRegion.create()
-    memory = m.SlotMemory(up.path, up.path)
+    memory = m.SlotMemory(up.path, (up.path,))
     answers = Worker(batched(run)).ask_all([rows(X, Y)], shared=up, memory=memory)[0]
     assert [type(each.output) for each in answers.reports if isinstance(each, m.Output)] == [m.InMemory, m.InMemory]
     assert [len(each.reports) for each in answers.frames] == [2, 2], "both chunks in one frame, and both ends"

@@ -410,7 +410,7 @@ def test_large_tensors_of_a_batch_are_one_piece_of_shared_memory(regions: tuple[
     items = rows(np.array([1.5], np.float32), np.array([2.5, 3.5], np.float32))
     raw = input_of(items)
     down.write([raw])
-    memory = m.SlotMemory(down.path, up.path)
+    memory = m.SlotMemory(down.path, (up.path,))
     answers = Worker(Spy(large).run).ask_all([items], shared=up, input=m.InMemory(len(raw)), memory=memory)[0]
     assert len(answers.frames) == 1
     assert [type(end.output) for end in answers.reports if isinstance(end, m.Done)] == [m.InMemory, m.InMemory]
@@ -422,7 +422,7 @@ def test_large_tensors_of_a_batch_are_one_piece_of_shared_memory(regions: tuple[
 def test_shared_memory_and_json_in_one_batch(regions: tuple[MemoryRegion, MemoryRegion]) -> None:
     _, up = regions
     items = [*rows(np.array([1], np.float32)), *nested(np.array([2], np.float32))]
-    memory = m.SlotMemory(up.path, up.path)
+    memory = m.SlotMemory(up.path, (up.path,))
     answers = Worker(Spy(large).run).ask_all([items], shared=up, memory=memory)[0]
     assert [type(answers.payloads[index][0]) for index in range(2)] == [m.InMemory, m.Inline]
     assert answers.lasts == [True]
@@ -451,7 +451,7 @@ def test_tensors_beyond_shared_memory(tmp_path: PlainPath, regions: tuple[Memory
 
     _, up = regions
     items = rows(np.zeros(1, np.uint8), np.zeros(1, np.uint8))
-    memory = m.SlotMemory(up.path, up.path)
+    memory = m.SlotMemory(up.path, (up.path,))
     worker = Worker(Spy(run).run)
     answers = worker.ask_all([items], shared=up, memory=memory, output_dir=str(tmp_path))[0]
     assert [type(answers.payloads[index][0]) for index in range(2)] == [m.InMemory, m.InFile]

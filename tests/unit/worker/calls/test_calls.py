@@ -220,7 +220,7 @@ def test_large_tensors_of_a_single_call_lie_in_memory_both_ways(regions: tuple[M
     items = [Item(tensors=(tensor("x", np.ones(50_000, np.float32)),))]
     raw = input_of(items)
     down.write([raw])
-    memory = m.SlotMemory(down.path, up.path)
+    memory = m.SlotMemory(down.path, (up.path,))
     worker = worker_of(double)
     answers = worker.ask_all([items], shared=up, input=m.InMemory(len(raw)), memory=memory)[0]
     assert type(answers.payloads[0][0]) is m.InMemory
@@ -236,7 +236,7 @@ def test_memory_that_the_parent_has_not_read_yet_is_left_alone(regions: tuple[Me
         yield x * 2
 
     items = [Item(tensors=(tensor("x", np.ones(50_000, np.float32)),))]
-    memory = m.SlotMemory(down.path, up.path)
+    memory = m.SlotMemory(down.path, (up.path,))
     answers = worker_of(run).ask_all([items], memory=memory)[0]  # who reads only afterwards
     payloads = [report.output for report in answers.reports if isinstance(report, m.Output)]
     assert list(map(type, payloads)) == [m.InMemory, m.Inline]
@@ -518,7 +518,7 @@ def test_async_call_whose_cleanup_takes_long_is_ended_on_the_control_channel() -
     raw = input_of(items)
     down.write([raw])
     worker = worker_of(run)
-    answers = worker.ask(items, input=m.InMemory(len(raw)), memory=m.SlotMemory(down.path, down.path))
+    answers = worker.ask(items, input=m.InMemory(len(raw)), memory=m.SlotMemory(down.path, (down.path,)))
     assert answers.frames == []
     assert worker.control == [m.SlotCancelled(0, "batch-1"), m.Idle(0)]
     assert released == [False]

@@ -37,24 +37,24 @@ def parents() -> Iterator[tuple[MemoryRegion, MemoryRegion]]:
 
 def test_memory_is_opened_once_and_kept(slot: Slot, parents: tuple[MemoryRegion, MemoryRegion]) -> None:
     down, up = parents
-    slot.memory.paths = SlotMemory(down.path, up.path)
-    assert slot.memory.input() is slot.memory.input()
-    assert slot.memory.output() is slot.memory.output()
+    slot.memory.paths = SlotMemory(down.path, (up.path,))
+    assert slot.memory.inputs() is slot.memory.inputs()
+    assert slot.memory.outputs() is slot.memory.outputs()
     down.write([b"x" * 100_000])
     assert bytes(slot.reader.read(InMemory(100_000))) == b"x" * 100_000
-    slot.reader.free()
+    slot.reader.discard(InMemory(100_000))
     assert down.is_free()
     assert slot.writer.place([b"y" * 100_000], may_share=True) == InMemory(100_000)
-    assert up.take(100_000) == b"y" * 100_000
+    assert up.view(100_000) == b"y" * 100_000
 
 
 def test_without_memory_outputs_travel_in_messages(slot: Slot) -> None:
-    assert slot.memory.input() is None
+    assert not slot.memory.inputs()
     assert slot.writer.place([b"y" * 100_000], may_share=True) == Inline(b"y" * 100_000)
 
 
 def test_memory_that_cannot_be_opened_is_no_error(slot: Slot) -> None:
-    slot.memory.paths = SlotMemory("/proc/self/fd/99999", "/proc/self/fd/99999")
+    slot.memory.paths = SlotMemory("/proc/self/fd/99999", ("/proc/self/fd/99999",))
     assert slot.writer.place([b"y" * 100_000], may_share=True) == Inline(b"y" * 100_000)
     slot.reader.discard(InMemory(5))
 
