@@ -19,6 +19,7 @@ from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
 from geartrain.transport.access_log import open_access_log
 from geartrain.transport.asgi import AsgiApplication
+from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.wire.exchange import Handler
 
 
@@ -62,13 +63,15 @@ class ReplicaServer:
         except BaseException:
             await self._give_up()
             raise
-        self._http = HttpServer(app, access, observer=self._access_log, on_tick=access.refresh, mount=self._mount)
+        requests = RequestCounts(self._access_log)
+        self._http = HttpServer(app, access, requests=requests, on_tick=access.refresh, mount=self._mount)
         self._serving = asyncio.ensure_future(self._http.serve())
         for listener in self._peers:
             self._http.listen(listener)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._end)
             stack.enter_context(self._access_log)
+            stack.enter_context(requests)
             access.start()
             stack.push_async_callback(access.close)
             stack.push_async_callback(self._drain)

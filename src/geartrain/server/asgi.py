@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
 
@@ -27,7 +27,7 @@ from geartrain.service.models.restarts import RestartPolicy
 from geartrain.transport.access_log import open_access_log
 from geartrain.transport.access_options import read_access_log
 from geartrain.transport.asgi import AsgiApplication
-from geartrain.transport.records import NOBODY, RequestObserver, RequestRecord, RequestRecords
+from geartrain.transport.records import NOBODY, RequestRecord, RequestRecords, RequestsObserver
 from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.wire.exchange import Handler, Head, NewRecord, Records
 
@@ -183,7 +183,7 @@ class _Hosted:
         self._options = options
         self._wait_ready = wait_ready
         self.requests = RequestCounts(self)
-        self._access_log: RequestObserver = NOBODY
+        self._access_log: RequestsObserver = NOBODY
         self._open: contextlib.AsyncExitStack
         self._records: Records = RequestRecords(self.requests).of  # until it is started
 
@@ -205,6 +205,7 @@ class _Hosted:
             handler = make_handler(app, bodies, counts=self.requests)
             self._access_log = access_log = open_access_log(self._options.access_log)
             stack.enter_context(access_log)
+            stack.enter_context(self.requests)
             self._records = records_of(self.requests, app.outbound.tracer, handler)
             await stack.enter_async_context(watching(app))
             if self._wait_ready:
@@ -214,12 +215,12 @@ class _Hosted:
 
     async def stop(self) -> None:
         """End what `start` has started."""
-        self._access_log = NOBODY
         await self._open.aclose()
+        self._access_log = NOBODY
 
-    def add(self, request: RequestRecord) -> None:
-        """Pass it on to the access log. See `RequestObserver`."""
-        self._access_log.add(request)
+    def add_all(self, requests: Sequence[RequestRecord]) -> None:
+        """Pass them on to the access log. See `RequestsObserver`."""
+        self._access_log.add_all(requests)
 
 
 async def _stop(app: App) -> None:

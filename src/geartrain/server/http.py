@@ -21,7 +21,6 @@ from geartrain.transport.listeners import split_routes
 from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
 from geartrain.transport.open_inference.routes import open_inference_routes
 from geartrain.transport.playground.routes import with_playground
-from geartrain.transport.records import NOBODY, RequestObserver
 from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.routing import Route, Router
 from geartrain.transport.system.metrics import metrics_route
@@ -99,14 +98,14 @@ class HttpServer:
         app: App,
         access: Access,
         *,
-        observer: RequestObserver = NOBODY,
+        requests: RequestCounts | None = None,
         quiet: float = QUIET,
         on_tick: Callable[[], None] = lambda: None,
         mount: Mount = at_root,
     ) -> None:
         """`quiet`: the seconds after which a stream without events is kept alive. Needs a running loop.
 
-        `observer` hears of the requests that are over. `on_tick` is called about once a second. `mount` says where the
+        `requests` hears of those that are over. `on_tick` is called about once a second. `mount` says where the
         routes are on the port: it returns the handler that the wire asks, which may pass requests on to the given one.
         """
         options = app.options
@@ -119,7 +118,7 @@ class HttpServer:
         has_admin_port = options.admin_port is not None
         cog_options = CogOptions(max_body=options.max_body_bytes, quiet=quiet, has_shutdown=not has_admin_port)
         self._bodies = large_bodies(app)
-        counts = RequestCounts(observer)
+        counts = requests or RequestCounts()
         routes = [*_routes(app, cog_options, self._bodies, counts=counts), shutdown_route(self.stop, cog_options)]
         public, admin = split_routes(routes, has_admin_port=has_admin_port)
         guard = _guard(app, access)

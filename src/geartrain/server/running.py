@@ -124,13 +124,15 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
     try:
         await app.start()
         from geartrain.server.http import HttpServer
+        from geartrain.transport.request_counts import RequestCounts
 
         def on_tick() -> None:
             access.refresh()
             listeners.refresh()
 
         access_log = open_access_log(options.access_log)
-        http = HttpServer(app, access, observer=access_log, on_tick=on_tick)
+        requests = RequestCounts(access_log)
+        http = HttpServer(app, access, requests=requests, on_tick=on_tick)
         reload = Reload(app, on_tick)
         supervision = Supervision(
             notifier,
@@ -141,7 +143,7 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
         tune_collector()
         tune_memory()
         ending = _Ending(app, http, supervision)
-        with access_log, contextlib.closing(supervision), _signals(ending, reload, early=early):
+        with access_log, requests, contextlib.closing(supervision), _signals(ending, reload, early=early):
             waiting = [*_listen(http, listeners, options), *_listen_grpc(http, listeners, app)]
             access.start()
             supervision.begin()

@@ -1,15 +1,14 @@
 """The access log: a line for each request when it is over.
 
-Requests that are over are gathered, and their lines made many at a time. A thread writes them, because whoever reads
-may be slow.
+Their lines are made many at a time. A thread writes them, because whoever reads may be slow.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -18,8 +17,7 @@ from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.records import NoObserver, RequestRecord
 
 _MOST: Final = 16_384  # requests that wait to be written; further ones are dropped and counted
-_TOGETHER: Final = 64  # requests whose lines are made at once: the loop does nothing else meanwhile
-_INTERVAL: Final = 0.05  # seconds in which requests are gathered, and then lines
+_INTERVAL: Final = 0.05  # seconds in which lines are gathered
 _FAULT: Final = "lines of the access log could not be written"
 _LAST: Final = 5.0  # seconds that the last lines have at the end of the server
 
@@ -42,16 +40,14 @@ def open_access_log(options: AccessLogOptions) -> AccessLog | NoAccessLog:
 
 
 class AccessLog:
-    """Hears of requests (`RequestObserver`), and has lines written for those that the options want.
+    """Hears of requests (`RequestsObserver`), and has lines written for those that the options want.
 
-    Used as a context, on the event loop that ends the requests: it ends with all lines written.
+    Used as a context: it ends with all lines written.
     """
 
     def __init__(self, options: AccessLogOptions) -> None:
         self._options = options
         self._writer = options.new_writer()
-        self._gathered: list[RequestRecord] = []
-        self._is_timed = False  # what has been gathered is looked at when the interval is over
         self._count = 0  # of requests that may be left out
         self._lines = _Lines(self._writer)
 
@@ -62,27 +58,11 @@ class AccessLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._prepare()
         self._lines.close()
 
-    def add(self, request: RequestRecord) -> None:
-        """Take a request that is over."""
-        gathered = self._gathered
-        gathered.append(request)
-        if len(gathered) >= _TOGETHER:
-            self._prepare()
-        elif not self._is_timed:
-            self._is_timed = True
-            asyncio.get_running_loop().call_later(_INTERVAL, self._on_interval)
-
-    def _on_interval(self) -> None:
-        self._is_timed = False
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Have the lines written of what has been gathered."""
-        gathered, self._gathered = self._gathered, []
-        wanted = self._wanted(gathered)
+    def add_all(self, requests: Sequence[RequestRecord]) -> None:
+        """Have the lines of requests written."""
+        wanted = self._wanted(requests)
         if not wanted:
             return
         if not self._lines.has_room(len(wanted)):
@@ -95,7 +75,7 @@ class AccessLog:
         else:
             self._lines.add(prepared, len(wanted))
 
-    def _wanted(self, requests: list[RequestRecord]) -> list[RequestRecord]:
+    def _wanted(self, requests: Sequence[RequestRecord]) -> list[RequestRecord]:
         """Return those that have a line."""
         has_routine, has_others = LOGGER.isEnabledFor(logging.DEBUG), LOGGER.isEnabledFor(logging.INFO)
         takes_all = self._options.mode == "on"

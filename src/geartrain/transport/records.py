@@ -7,6 +7,7 @@ prediction in between.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from time import time
 from typing import Final, Protocol, cast
 from urllib.parse import quote
@@ -57,10 +58,20 @@ class RequestObserver(Protocol):
         """Take one. It is on the path of requests: it must not take long, and raises nothing."""
 
 
+class RequestsObserver(Protocol):
+    """Hears of the requests that are over, many at a time."""
+
+    def add_all(self, requests: Sequence[RequestRecord], /) -> None:
+        """Take some, in the order in which they have ended. The loop does nothing else meanwhile. Raises nothing."""
+
+
 class NoObserver:
     """Hears of requests and does nothing."""
 
     def add(self, request: RequestRecord, /) -> None:
+        """Do nothing."""
+
+    def add_all(self, requests: Sequence[RequestRecord], /) -> None:
         """Do nothing."""
 
 

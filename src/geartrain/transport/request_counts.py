@@ -2,34 +2,72 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from http import HTTPStatus
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from geartrain.transport.grpc.status import Status
-from geartrain.transport.records import NO_GRPC, NOBODY, RequestObserver, RequestRecord
+from geartrain.transport.records import NO_GRPC, NOBODY, RequestRecord, RequestsObserver
 
 _OK: Final = HTTPStatus.OK  # to read it from its class takes several times as long
+_TOGETHER: Final = 64  # requests that are counted, and have their lines made, at once: the loop does nothing else
+_INTERVAL: Final = 0.05  # seconds in which requests are gathered
 
 
 class RequestCounts:
-    """Hears of requests that are over, and passes them on to another `RequestObserver`."""
+    """Hears of each request that is over (`RequestObserver`), counts many at a time, and passes them on.
 
-    def __init__(self, following: RequestObserver = NOBODY) -> None:
-        self._pass_on = following.add
+    Used as a context on the event loop that ends the requests: at its end it has passed on all of them.
+    """
+
+    def __init__(self, following: RequestsObserver = NOBODY) -> None:
+        self._following = following
+        self._gathered: list[RequestRecord] = []
+        self._is_timed = False  # what has been gathered is looked at when the interval is over
         self._good: defaultdict[str, int] = defaultdict(int)  # nearly all; by protocol
         self._others: Counter[tuple[str, int, int]] = Counter()  # by protocol, status of HTTP and status of gRPC
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.settle()
+
     def add(self, request: RequestRecord) -> None:
-        """Count it."""
-        if request.status is _OK and request.grpc_status <= 0:
-            self._good[request.origin.protocol] += 1
-        else:
-            self._others[request.origin.protocol, int(request.status), request.grpc_status] += 1
-        self._pass_on(request)
+        """Take a request that is over."""
+        gathered = self._gathered
+        gathered.append(request)
+        count = len(gathered)
+        if count >= _TOGETHER:
+            self.settle()
+        elif count == 1 and not self._is_timed:
+            self._is_timed = True
+            asyncio.get_running_loop().call_later(_INTERVAL, self._on_interval)
+
+    def _on_interval(self) -> None:
+        self._is_timed = False
+        self.settle()
+
+    def settle(self) -> None:
+        """Count what has been gathered, and pass it on."""
+        gathered, self._gathered = self._gathered, []
+        if not gathered:
+            return
+        good = self._good
+        for request in gathered:
+            if request.status is _OK and request.grpc_status <= 0:
+                good[request.origin.protocol] += 1
+            else:
+                self._others[request.origin.protocol, int(request.status), request.grpc_status] += 1
+        self._following.add_all(gathered)
 
     def all(self) -> dict[tuple[str, str], int]:
         """Return the counts by protocol and status: the name of gRPC's, otherwise the number of HTTP's."""
+        self.settle()
         counts: Counter[tuple[str, str]] = Counter()
         for protocol, count in self._good.items():
             counts[protocol, Status.OK.name if protocol == "grpc" else str(int(_OK))] += count

@@ -220,10 +220,9 @@ async def test_at_the_end_all_lines_are_written_in_their_order() -> None:
     written = Written()
     requests = [request(200 + number % 2) for number in range(1000)]
     with written.log() as log:
-        for each in requests:
-            log.add(each)
+        for begin in range(0, 1000, 100):
+            log.add_all(requests[begin : begin + 100])
     assert written.requests == requests
-    assert max(written.sizes) <= access_log._TOGETHER
 
 
 async def test_lines_are_written_while_the_server_runs() -> None:
@@ -231,7 +230,7 @@ async def test_lines_are_written_while_the_server_runs() -> None:
     with written.log() as log:
         for _ in range(3):
             written.has_begun.clear()
-            log.add(request())
+            log.add_all([request()])
             await written.begun()
 
 
@@ -244,7 +243,7 @@ async def test_mode(mode: Mode, each: int, lines: int) -> None:
     failed = request(prediction=prediction("failed"))
     with written.log(mode, each) as log:
         for number in range(30):
-            log.add(failed if number % 3 == 0 else request())
+            log.add_all([failed if number % 3 == 0 else request()])
     assert len(written.requests) == lines
 
 
@@ -261,26 +260,25 @@ def test_errors(status: int, trailers: Fields, end: str) -> None:
 async def test_level(level: int, lines: int, caplog: pytest.LogCaptureFixture) -> None:
     written = Written()
     with caplog.at_level(level, LOGGER.name), written.log() as log:
-        log.add(request())
-        log.add(request(503, is_routine=True))
+        log.add_all([request(), request(503, is_routine=True)])
     assert len(written.requests) == lines
 
 
 async def test_what_a_slow_reader_does_not_take_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(access_log, "_MOST", access_log._TOGETHER + 1)
+    monkeypatch.setattr(access_log, "_MOST", 65)
     written = Written()
     written.gate.clear()
     with written.log() as log:
-        log.add(request())
+        log.add_all([request()])
         await written.begun()
-        for _ in range(3 * access_log._TOGETHER):
-            log.add(request())
+        for _ in range(3):
+            log.add_all([request() for _ in range(64)])
         written.gate.set()
-    assert len(written.requests) == 1 + access_log._TOGETHER
+    assert len(written.requests) == 65
     (warning,) = [each for each in caplog.records if "dropped" in each.getMessage()]
-    assert warning.__dict__["count"] == 2 * access_log._TOGETHER
+    assert warning.__dict__["count"] == 128
 
 
 async def test_a_writer_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -292,9 +290,9 @@ async def test_a_writer_that_fails_is_tried_again(caplog: pytest.LogCaptureFixtu
             raise OSError("no space")
 
     with AccessLog(AccessLogOptions(new_writer=Failing)) as log:
-        for _ in range(access_log._TOGETHER + 1):
-            log.add(request())
-    assert sum(lines) == access_log._TOGETHER + 1
+        for _ in range(2):
+            log.add_all([request(), request()])
+    assert sum(lines) == 4
     assert "no space" in caplog.text
 
 
@@ -308,7 +306,7 @@ async def test_lines_that_cannot_be_made_cost_no_others(caplog: pytest.LogCaptur
 
     written = Failing()
     with AccessLog(AccessLogOptions(new_writer=lambda: written)) as log:
-        for _ in range(access_log._TOGETHER + 1):
-            log.add(request())
+        log.add_all([request(), request()])
+        log.add_all([request()])
     assert len(written.requests) == 1
     assert "not a line" in caplog.text

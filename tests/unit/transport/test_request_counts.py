@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from geartrain.domain.predictions.record import NO_PREDICTION
 from geartrain.domain.predictions.request_context import NO_REQUEST, NOTHING_SENT, ProtocolName
+from geartrain.transport import request_counts
 from geartrain.transport.records import LEFT, NO_GRPC, NOBODY, Origin, RequestRecord
 from geartrain.transport.request_counts import RequestCounts
+from tests.support.servers import PATIENCE
 
 
 def ended(protocol: ProtocolName, status: int, grpc_status: int = NO_GRPC) -> RequestRecord:
@@ -23,11 +27,16 @@ class Following:
     def __init__(self) -> None:
         self.heard: list[RequestRecord] = []
 
-    def add(self, request: RequestRecord) -> None:
-        self.heard.append(request)
+        self.sizes: list[int] = []
+        self.has_heard = asyncio.Event()
+
+    def add_all(self, requests: Sequence[RequestRecord]) -> None:
+        self.heard += requests
+        self.sizes.append(len(requests))
+        self.has_heard.set()
 
 
-def test_statuses_are_those_of_the_protocol_and_every_request_is_passed_on() -> None:
+async def test_statuses_are_those_of_the_protocol_and_every_request_is_passed_on() -> None:
     following = Following()
     counts = RequestCounts(following)
     requests = [
@@ -50,3 +59,24 @@ def test_statuses_are_those_of_the_protocol_and_every_request_is_passed_on() -> 
         ("grpc", "499"): 1,
     }
     assert following.heard == requests
+
+
+async def test_requests_are_passed_on_in_their_order_and_not_too_many_at_a_time() -> None:
+    following = Following()
+    requests = [ended("cog", 200 + number % 2) for number in range(1000)]
+    with RequestCounts(following) as counts:
+        for request in requests:
+            counts.add(request)
+    assert following.heard == requests
+    assert max(following.sizes) == request_counts._TOGETHER
+
+
+async def test_a_single_request_is_passed_on_in_a_moment() -> None:
+    following = Following()
+    counts = RequestCounts(following)
+    for number in range(1, 4):
+        following.has_heard.clear()
+        counts.add(ended("cog", HTTPStatus.OK))
+        async with asyncio.timeout(PATIENCE):
+            await following.has_heard.wait()
+        assert len(following.heard) == number
