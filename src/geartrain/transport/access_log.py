@@ -9,6 +9,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from itertools import filterfalse
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -17,6 +19,7 @@ from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.records import NoObserver, RequestRecord
 
 _MOST: Final = 16_384  # requests that wait to be written; further ones are dropped and counted
+_is_routine: Final = attrgetter("origin.is_routine")
 _INTERVAL: Final = 0.05  # seconds in which lines are gathered
 _FAULT: Final = "lines of the access log could not be written"
 _LAST: Final = 5.0  # seconds that the last lines have at the end of the server
@@ -75,14 +78,15 @@ class AccessLog:
         else:
             self._lines.add(prepared, len(wanted))
 
-    def _wanted(self, requests: Sequence[RequestRecord]) -> list[RequestRecord]:
+    def _wanted(self, requests: Sequence[RequestRecord]) -> Sequence[RequestRecord]:
         """Return those that have a line."""
         has_routine, has_others = LOGGER.isEnabledFor(logging.DEBUG), LOGGER.isEnabledFor(logging.INFO)
-        takes_all = self._options.mode == "on"
+        if self._options.mode == "on" and has_others:
+            return requests if has_routine else list(filterfalse(_is_routine, requests))
         return [
             request
             for request in requests
-            if (has_routine if request.origin.is_routine else has_others and (takes_all or self._is_chosen(request)))
+            if (has_routine if _is_routine(request) else has_others and self._is_chosen(request))
         ]
 
     def _is_chosen(self, request: RequestRecord) -> bool:
