@@ -105,7 +105,7 @@ def _load_row(name: str, measured: Sequence[Load], ours: Sequence[Load]) -> list
         return [*row, "", ""]
     rates = [mine.rate / theirs.rate for mine, theirs in zip(ours, measured, strict=True) if theirs.rate]
     waits = [mine.p50 / theirs.p50 for mine, theirs in zip(ours, measured, strict=True) if theirs.p50]
-    return [*row, f"{statistics.median(rates):.2f} ×", f"{statistics.median(waits):.2f} ×"]
+    return [*row, *(f"{statistics.median(ratios):.2f} ×" if ratios else "none good" for ratios in (rates, waits))]
 
 
 def start_up(*, names: Sequence[str], rounds: int) -> str:
