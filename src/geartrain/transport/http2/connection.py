@@ -70,6 +70,11 @@ class ServerConnection:
         """See `Codec`."""
         return not self._shared.accepts
 
+    @property
+    def awaits_resets(self) -> bool:
+        """See `Codec`."""
+        return self._streams.has_reset
+
     def receive(self, data: bytes, now: float) -> list[Event]:
         """See `Codec`."""
         shared = self._shared

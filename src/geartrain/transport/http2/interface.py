@@ -195,6 +195,10 @@ class Codec(Protocol):
     def is_closing(self) -> bool:
         """Whether no stream will be accepted any more."""
 
+    @property
+    def awaits_resets(self) -> bool:
+        """Whether a stream has been reset whose client may not know of it yet, and may still be sending."""
+
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Take what has come. `now` in seconds on any clock that does not go back."""
 

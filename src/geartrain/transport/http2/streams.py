@@ -161,6 +161,11 @@ class Streams:
     def __iter__(self) -> Iterator[Stream]:
         return iter(self._open.values())
 
+    @property
+    def has_reset(self) -> bool:
+        """Whether the server has reset a stream, and the client has not done so as well."""
+        return bool(self._reset or self._forgotten)
+
     def open(self, stream: Stream, step: Step) -> None:
         """Add a stream, whose number is higher than all before; those between are closed by that."""
         first = self.highest + 2 if self.highest else 1

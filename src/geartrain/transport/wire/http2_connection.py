@@ -32,7 +32,7 @@ from geartrain.transport.wire.http2_states import ENDED, TO_HTTP2_STATE, Http2St
 from geartrain.transport.wire.http2_stream import Http2Stream, PartsStream, WholeStream
 from geartrain.transport.wire.http2_timeouts import Http2Watch
 from geartrain.transport.wire.limits import MAX_FIELDS, WireLimits
-from geartrain.transport.wire.sockets import peer_of
+from geartrain.transport.wire.sockets import close_at_once, has_sent_all, peer_of
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +111,21 @@ class Http2Connection(asyncio.Protocol):
     # its end
 
     def drain(self) -> None:
-        """Accept no further request, and close when every answer has been given."""
+        """Accept no further request, and close when every answer has been given.
+
+        In a server that ends, a connection without a request ends at once: its client may never read what it is asked.
+        If the client has not acknowledged all bytes yet, that is with a later call, by the sweep.
+        """
         if self.state is _OPEN:
             self._step(Http2State.DRAINING)
+        if self.state is not Http2State.DRAINING:
+            return
+        if self.context.is_closed and _is_idle(self.codec, self.transport):
+            self.codec.end(ErrorCode.NO_ERROR, "The server is shutting down.")
+            self._step(Http2State.CLOSING)
+            self.output.flush()
+            close_at_once(self.transport, self.context.loop)
+        else:
             self.codec.shut_down()
             self.output.flush()
 
@@ -192,3 +204,9 @@ class Http2Connection(asyncio.Protocol):
 def http2_limits(limits: WireLimits) -> Http2Limits:
     """Return what a client may use of one connection."""
     return Http2Limits(max_head_size=limits.max_head_size, max_fields=MAX_FIELDS)
+
+
+def _is_idle(codec: Codec, transport: asyncio.Transport) -> bool:
+    """Whether a client has everything that is owed, and has sent nothing that is not read to its end."""
+    is_quiet = not codec.stream_count and not codec.is_reading_head and not codec.awaits_resets
+    return is_quiet and has_sent_all(transport)

@@ -34,6 +34,14 @@ def progress(transport: asyncio.Transport, before: Progress, now: float) -> Prog
     return before if waiting and waiting == before.unsent else Progress(waiting, now)
 
 
+def close_at_once(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    """Close a connection on which little was written just now, and nothing waited before that."""
+    transport.close()
+    if transport.get_extra_info("ssl_object") is not None:
+        # TLS would wait for the client's own word. A turn of the loop later ours has been written.
+        loop.call_soon(loop.call_soon, transport.abort)
+
+
 def reset(transport: asyncio.Transport) -> None:
     """End a connection now, and have the system forget what it still has for the client."""
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -545,6 +545,61 @@ def test_draining_does_not_wait_for_a_client_that_says_nothing() -> None:
     assert line.transport.is_aborted
 
 
+def test_server_that_ends_does_not_wait_for_an_idle_client() -> None:
+    line = Http2Line()
+    line.request("/echo", b"x")
+    line.take()
+    line.context.is_draining = line.context.is_closed = True
+    line.connection.drain()
+    assert line.transport.is_closed
+    assert line.connection.state is Http2State.CLOSING
+    (goaway,) = frames(line)
+    assert (goaway.type, goaway.last_stream_id, goaway.error_code) == (GOAWAY, 1, 0)
+
+
+def test_server_that_ends_does_not_wait_for_an_idle_client_that_was_told_to_leave() -> None:
+    line = Http2Line()
+    line.context.is_draining = True
+    line.connection.drain()
+    line.loop.run()
+    assert not line.transport.is_closed
+    line.context.is_closed = True
+    line.connection.drain()
+    assert line.transport.is_closed
+
+
+def test_server_that_ends_aborts_an_idle_connection_of_tls_that_has_been_told() -> None:
+    line = Http2Line()
+    line.transport._extra["ssl_object"] = ChosenH2()  # type: ignore[attr-defined] # where `asyncio` keeps them
+    line.context.is_draining = line.context.is_closed = True
+    line.connection.drain()
+    assert line.transport.is_closed
+    assert not line.transport.is_aborted
+    line.loop.run()
+    assert line.transport.is_aborted
+
+
+def test_server_that_ends_still_reads_from_a_client_whose_body_was_not_wanted() -> None:
+    """A reset of the connection would take the answer from it."""
+    line = Http2Line(WireLimits(body_timeout=10, idle_timeout=0))
+    stream = line.request("/run")
+    line.data(stream, b"x")
+    line.loop.advance(10 + 2 * LOOK)
+    assert line.answer(stream)[0] == 408
+    line.context.is_draining = line.context.is_closed = True
+    line.connection.drain()
+    assert not line.transport.is_closed
+    assert not line.transport.is_aborted
+
+
+def test_server_that_ends_waits_for_a_head_that_is_coming() -> None:
+    line = Http2Line()
+    line.connection.data_received(b"\0\0\4\1\0\0\0\0\1\x82")
+    line.context.is_draining = line.context.is_closed = True
+    line.connection.drain()
+    assert not line.transport.is_closed
+
+
 # time
 
 
