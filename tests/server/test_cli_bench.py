@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -194,3 +195,19 @@ def test_model_that_cannot_be_set_up(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "no weights" in done.stderr
     assert done.stderr.endswith("cannot be served\n")
+
+
+def test_runs_that_outlast_the_timeout_are_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text(
+        "import time\nfrom geartrain import BaseRunner, concurrent\n"
+        "class Runner(BaseRunner):\n    @concurrent(max=2)\n"
+        "    async def run(self, seconds: int) -> int:\n        time.sleep(seconds)\n        return seconds\n"
+    )
+    (tmp_path / "inputs.jsonl").write_text('{"seconds": 0}\n{"seconds": 100}\n')
+    load = ("--concurrency", "2", "--requests", "4", "--timeout", "1s", "--inputs", str(tmp_path / "inputs.jsonl"))
+    began = time.monotonic()
+    done = bench(str(tmp_path), *load, *QUICK)
+    assert time.monotonic() - began < 20  # with a start and an end of a server; its usual grace alone is 30 s
+    assert done.returncode == 1, done.stderr
+    (level,) = json.loads(done.stdout)["levels"]
+    assert {fault["example"] for fault in level["faults"]} == {"no answer within 1 s"}

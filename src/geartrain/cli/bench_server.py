@@ -18,7 +18,11 @@ from geartrain.project.served import find_served
 from geartrain.project.source import ProjectError
 
 _KEPT: Final = 1000  # lines of its log
-_OPTIONS: Final = {"access_log": "off", "queue": 4096}  # requests wait, as they do not by default in Cog's API
+_OPTIONS: Final = {
+    "access_log": "off",
+    "queue": 4096,  # requests wait, as they do not by default in Cog's API
+    "shutdown_grace": 0,  # whoever has asked for what still runs has given it up
+}
 
 
 @contextmanager
