@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,9 @@ from geartrain.domain.predictions.ledger import LOST_ERROR, Claim, Key
 from tests.support.cluster import ASYNC, EVENTS, LEASE, Cluster, PlainClient, put, running_cluster, until
 from tests.support.postgres import running_postgres
 from tests.support.servers import PATIENCE
+
+if TYPE_CHECKING:
+    import httpx
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +106,28 @@ async def test_a_server_that_cannot_be_reached_has_its_predictions_as_long_as_it
         assert (await until(clients[1], "g1"))["status"] in {"succeeded", "failed"}
         assert (await until(clients[2], "g2"))["error"] == LOST_ERROR
         assert (await until(clients[2], "g3"))["status"] == "canceled"
+
+
+async def test_what_is_handed_over_is_in_the_metrics_of_the_server_that_was_asked(cluster: Cluster) -> None:
+    answered, began = 'geartrain_relayed_requests_total{outcome="answered"}', "geartrain_relay_duration_seconds_count"
+
+    async def counts(client: httpx.AsyncClient) -> tuple[float, float]:
+        lines = (await client.get("/metrics")).text.splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return float(values[answered]), float(values[began])
+
+    async with cluster.clients() as clients:
+        owner, other, _ = clients
+        assert (await put(owner, "m", ASYNC)).status_code == 202
+        await until(owner, "m", lambda body: "output" in body)
+        before = [await counts(client) for client in (owner, other)]
+        for _ in range(3):
+            assert (await other.get("/predictions/m")).json()["status"] == "processing"
+        after = [await counts(client) for client in (owner, other)]
+        cluster.open_gate("m")
+        await until(other, "m")
+    assert after[0] == before[0]
+    assert after[1] == (before[1][0] + 3, before[1][1] + 3)
 
 
 async def test_nobody_hands_a_request_over_without_the_token(cluster: Cluster) -> None:

@@ -17,7 +17,14 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.utils import floatToGoString
 
-from geartrain.apis.metric_values import DownloadMetrics, GpuUse, ModelMetrics, ProcessUse, ServerMetrics
+from geartrain.apis.metric_values import (
+    DownloadMetrics,
+    GpuUse,
+    ModelMetrics,
+    ProcessUse,
+    RelayMetrics,
+    ServerMetrics,
+)
 from geartrain.domain.predictions.histograms import Exemplar, Histogram, Histograms
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnMetric, Series
@@ -173,6 +180,8 @@ def families(server: ServerMetrics) -> Iterator[Metric]:
     for key, count in sorted(server.requests.items()):
         requests.add_metric(key, count)
     yield requests
+    if server.relay is not None:
+        yield from _of_relay(server.relay)
     yield from _of_downloads(server.downloads)
     yield from _of_server(server)
     yield from _of_gpus(server.gpus)
@@ -253,6 +262,19 @@ def _of_workers(models: Sequence[ModelMetrics]) -> Iterator[Metric]:
     for name, text, kind, number in _OF_WORKERS:
         rows = [(values, number(use)) for values, worker in workers for use in worker.process]
         yield _family(name, text, kind, labels=labels, rows=rows)
+
+
+def _of_relay(relay: RelayMetrics) -> Iterator[Metric]:
+    rows = [((outcome,), count) for outcome, count in relay.outcomes.items()]
+    text = "Requests that were handed over to other servers, by outcome"
+    yield _family("geartrain_relayed_requests", text, "counter", labels=("outcome",), rows=rows)
+    family = HistogramMetricFamily(
+        "geartrain_relay_duration_seconds",
+        "How long other servers took to begin their answers to requests that were handed over",
+        labels=(),
+    )
+    _add_histogram(family, (), relay.seconds.bounds, counts=relay.seconds.counts, total=relay.seconds.total)
+    yield family
 
 
 def _of_downloads(downloads: Sequence[DownloadMetrics]) -> Iterator[Metric]:

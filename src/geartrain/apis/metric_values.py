@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import Histograms
+from geartrain.domain.predictions.histograms import Histogram, Histograms
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.predictions.statistics import ModelStatistics
@@ -71,6 +71,13 @@ class DownloadMetrics(msgspec.Struct, frozen=True):
     failures: int
 
 
+class RelayMetrics(msgspec.Struct, frozen=True):
+    """Requests that were handed over to other servers: counts by outcome, and seconds to the heads of answers."""
+
+    outcomes: Mapping[str, int]
+    seconds: Histogram
+
+
 class ServerMetrics(msgspec.Struct, frozen=True):
     """What is known of a server.
 
@@ -83,6 +90,7 @@ class ServerMetrics(msgspec.Struct, frozen=True):
         max_descriptors: how many it may have, 0 if that is not known.
         gpus: those that there are.
         downloads: of the models of which something lies elsewhere.
+        relay: what was handed over to other servers; None for a server that knows no cluster at all.
         labels: that every metric has besides its own, such as those that tell equal servers apart.
     """
 
@@ -94,4 +102,5 @@ class ServerMetrics(msgspec.Struct, frozen=True):
     max_descriptors: int = 0
     gpus: tuple[GpuUse, ...] = ()
     downloads: tuple[DownloadMetrics, ...] = ()
+    relay: RelayMetrics | None = None
     labels: Mapping[str, str] = {}

@@ -34,6 +34,7 @@ from geartrain.service.models.trainings import Trainings
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.context import OnPrint
 from geartrain.service.shared_memory import SharedRegions
+from geartrain.transport.relay.counts import RelayCounts
 
 
 class App:
@@ -48,7 +49,8 @@ class App:
         self.outbound = Outbound(options)
         self.models = ServedModels(options, self.outbound)
         self._durable: DurablePart = NoDurablePart()
-        self.relay = open_relay(options)
+        self.relay_counts = RelayCounts(options.buckets.seconds)
+        self.relay = open_relay(options, self.relay_counts)
         self.regions = SharedRegions(enabled=options.shared_memory)
         self.catalogue = Catalogue(
             self.models,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from geartrain.server.sockets import address_text
+from geartrain.transport.relay.counts import RelayCounts
 from geartrain.transport.relay.pool import PeerPool, split_address
 from geartrain.transport.relay.relay import NO_RELAY, Relay, RelayPort
 from geartrain.transport.relay.token import OPTION, ClusterOptionError, read_token
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from geartrain.server.options import ServeOptions
 
 
-def open_relay(options: ServeOptions) -> RelayPort:
-    """Return what reaches the other servers; raise `ClusterOptionError` for options that do not fit together."""
+def open_relay(options: ServeOptions, counts: RelayCounts) -> RelayPort:
+    """Return what reaches the other servers, and tells `counts` how that ended.
+
+    Raises `ClusterOptionError` for options that do not fit together.
+    """
     cluster = options.cluster
     if not cluster.advertise:
         if cluster.token_file is not None or cluster.ca is not None:
@@ -33,7 +37,7 @@ def open_relay(options: ServeOptions) -> RelayPort:
         raise ClusterOptionError(f"--advertise needs {OPTION} FILE: a token that all servers share")
     token = read_token(cluster.token_file)
     retry_after = max(1, math.ceil(options.store.lease / 3))
-    return Relay(token, PeerPool(_tls(options)), retry_after=retry_after)
+    return Relay(token, PeerPool(_tls(options)), retry_after=retry_after, counts=counts)
 
 
 def with_address(options: ServeOptions, listener: socket.socket) -> ServeOptions:

@@ -44,7 +44,11 @@ def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies, *, counts: R
     if catalogue is not None:
         context = ServerContext(catalogue, app.regions, options.max_body_bytes, ArrayLoader(), bodies)
         routes += open_inference_routes(context, health_body=options.health_body)
-        routes.append(metrics_route(catalogue, COG, counts, machine=Machine(), labels=options.metric_labels))
+        routes.append(
+            metrics_route(
+                catalogue, COG, counts, relay=app.relay_counts, machine=Machine(), labels=options.metric_labels
+            )
+        )
     return with_playground(routes, COG)
 
 

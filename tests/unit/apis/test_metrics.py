@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Timestamp
 
 from geartrain.apis.metric_families import TRITON_COUNTERS
-from geartrain.apis.metric_values import GpuUse, ModelMetrics, ProcessUse, ServerMetrics, WorkerMetrics
+from geartrain.apis.metric_values import GpuUse, ModelMetrics, ProcessUse, RelayMetrics, ServerMetrics, WorkerMetrics
 from geartrain.apis.metrics import encode_metrics, wants_openmetrics
-from geartrain.domain.predictions.histograms import Buckets, Histograms, columns
+from geartrain.domain.predictions.histograms import Buckets, Histogram, Histograms, columns
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnMetric, OwnReport, Series
 from geartrain.domain.predictions.request_context import RequestContext
@@ -157,6 +157,17 @@ def test_requests_and_faults(as_openmetrics: bool) -> None:
     )
     assert value(found, "geartrain_requests_total", {"protocol": "grpc", "status": "NOT_FOUND"}) == 1
     assert value(found, "geartrain_model_load_failed", {"model": "dogs", "version": ""}) == 1
+
+
+def test_what_is_handed_over_to_other_servers(as_openmetrics: bool) -> None:
+    seconds = Histogram((0.1, 1.0))
+    seconds.observe(0.5)
+    found = samples(server(relay=RelayMetrics({"answered": 2, "left": 0}, seconds)), as_openmetrics=as_openmetrics)
+    assert value(found, "geartrain_relayed_requests_total", {"outcome": "answered"}) == 2
+    assert value(found, "geartrain_relayed_requests_total", {"outcome": "left"}) == 0
+    assert value(found, "geartrain_relay_duration_seconds_bucket", {"le": "0.1"}) == 0
+    assert value(found, "geartrain_relay_duration_seconds_bucket", {"le": "1.0"}) == 1
+    assert value(found, "geartrain_relay_duration_seconds_sum", {}) == 0.5
 
 
 def test_names_of_triton_are_counters_without_a_suffix() -> None:

@@ -119,9 +119,14 @@ class PeerConnection(asyncio.Protocol):
         return piece
 
     @property
+    def is_read(self) -> bool:
+        """Whether the answer at hand has been read to its end."""
+        return self._is_complete and not self._pieces
+
+    @property
     def is_reusable(self) -> bool:
         """Whether the answer at hand has been read to its end, and another request may follow."""
-        return self.is_open and self._is_complete and self._is_kept and not self._pieces
+        return self.is_open and self._is_kept and self.is_read
 
     def close(self) -> None:
         """End the connection: the other server takes that as a client that has left."""

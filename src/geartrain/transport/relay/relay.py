@@ -16,6 +16,7 @@ import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.transport.relay.connection import PeerConnection, PeerError
+from geartrain.transport.relay.counts import RelayCounts, RelayOutcome
 from geartrain.transport.relay.pool import PeerPool
 from geartrain.transport.relay.token import KEY_FIELD, NO_CLUSTER, TOKEN_FIELD, ClusterAccess, ClusterToken
 from geartrain.transport.wire.exchange import Answer, Fields, Head
@@ -81,15 +82,35 @@ NO_RELAY: Final = NoRelay()
 class Relay:
     """Reaches the other servers with the token that all of them share."""
 
-    def __init__(self, token: ClusterToken, pool: PeerPool, *, retry_after: int) -> None:
-        """`retry_after`: the seconds after which a client asks again whose prediction cannot be reached."""
+    def __init__(
+        self, token: ClusterToken, pool: PeerPool, *, retry_after: int, counts: RelayCounts | None = None
+    ) -> None:
+        """`retry_after`: the seconds after which a client asks again whose prediction cannot be reached.
+
+        `counts` are told of each request.
+        """
         self.access: ClusterAccess = token
         self._token = token
         self._pool = pool
         self._retry_after = retry_after
+        self._counts = counts or RelayCounts()
 
     async def open(self, address: str, request: RelayedRequest) -> RelayedAnswer:
         """See `RelayPort`. A connection that the other server was about to end is followed by a new one."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            answer = await self._open(address, request)
+        except asyncio.CancelledError:
+            self._counts.end(RelayOutcome.LEFT)
+            raise
+        except GeartrainError:
+            self._counts.end(RelayOutcome.UNREACHABLE)
+            raise
+        self._counts.seconds.observe(clock() - began)
+        return answer
+
+    async def _open(self, address: str, request: RelayedRequest) -> RelayedAnswer:
         data = self._encode(address, request)
         try:
             kept = self._pool.kept(address)
@@ -106,7 +127,7 @@ class Relay:
         try:
             async with asyncio.timeout(_HEAD_WITHIN):
                 await connection.ask(data)
-            return RelayedAnswer(connection, self._pool, retry_after=self._retry_after)
+            return RelayedAnswer(connection, self._pool, self._counts, retry_after=self._retry_after)
         except BaseException:
             connection.close()
             raise
@@ -128,12 +149,15 @@ class Relay:
 class RelayedAnswer:
     """The answer of another server, whose body is still coming: to be read `whole`, to be dropped, or to be closed."""
 
-    def __init__(self, connection: PeerConnection, pool: PeerPool, *, retry_after: int) -> None:
+    def __init__(self, connection: PeerConnection, pool: PeerPool, counts: RelayCounts, *, retry_after: int) -> None:
+        """`counts` are told how it ends."""
         self.status = HTTPStatus(connection.status)
         self._headers = tuple(connection.headers)
         self._connection = connection
         self._pool = pool
         self._retry_after = retry_after
+        self._counts: RelayCounts | None = counts  # None when they have been told
+        self._is_broken = False
 
     @property
     def is_stream(self) -> bool:
@@ -150,6 +174,7 @@ class RelayedAnswer:
             async with asyncio.timeout(_PIECE_WITHIN):
                 return await self._connection.read()
         except (PeerError, TimeoutError) as error:
+            self._is_broken = True
             raise unreachable(str(error) or "it has fallen silent", retry_after=self._retry_after) from error
 
     async def whole(self, *more: bytes) -> Answer:
@@ -161,6 +186,7 @@ class RelayedAnswer:
                 parts.append(piece)
                 size += len(piece)
                 if size > MOST_BYTES:
+                    self._is_broken = True
                     msg = (
                         f"The answer has more than {MOST_BYTES} bytes, and is not relayed: wait for the end of the run."
                     )
@@ -179,7 +205,17 @@ class RelayedAnswer:
 
     def close(self) -> None:
         """Keep the connection if the answer has come whole; otherwise end it, as a client that leaves."""
-        self._pool.give_back(self._connection)
+        counts, self._counts = self._counts, None
+        if counts is not None:  # the connection may serve another request by now
+            counts.end(self._outcome())
+            self._pool.give_back(self._connection)
+
+    def _outcome(self) -> RelayOutcome:
+        if self._is_broken:
+            return RelayOutcome.INCOMPLETE
+        if not self._connection.is_read:
+            return RelayOutcome.LEFT
+        return RelayOutcome.NOT_HERE if self.status is NOT_HERE else RelayOutcome.ANSWERED
 
 
 def unreachable(reason: str, *, retry_after: int) -> GeartrainError:

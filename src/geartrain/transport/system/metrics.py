@@ -9,7 +9,15 @@ from typing import Final, Protocol
 
 import msgspec
 
-from geartrain.apis.metric_values import DownloadMetrics, GpuUse, ModelMetrics, ProcessUse, ServerMetrics, WorkerMetrics
+from geartrain.apis.metric_values import (
+    DownloadMetrics,
+    GpuUse,
+    ModelMetrics,
+    ProcessUse,
+    RelayMetrics,
+    ServerMetrics,
+    WorkerMetrics,
+)
 from geartrain.authoring import __version__
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.remote.progress import Download
@@ -17,6 +25,7 @@ from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.replicas import Replica
+from geartrain.transport.relay.counts import RelayCounts
 from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.routing import GET, Api, Route
 from geartrain.transport.tasks import Request, by_task
@@ -70,14 +79,15 @@ def metrics_route(
     api: Api,
     counts: RequestCounts,
     *,
+    relay: RelayCounts | None = None,
     machine: MachinePort = NO_MACHINE,
     labels: Mapping[str, str] = NO_LABELS,
 ) -> Route:
     """Return the route of the metrics of a server, for Prometheus; `api` refuses what is wrong.
 
-    `labels`: that every metric has besides its own.
+    `relay`: of what is handed over to other servers. `labels`: that every metric has besides its own.
     """
-    endpoint = MetricsEndpoint(catalogue, counts, machine, labels=labels)
+    endpoint = MetricsEndpoint(catalogue, counts, machine, relay=relay, labels=labels)
     return Route(GET, "/metrics", by_task(endpoint.answer, api, _MAX_BODY), api, "read", subject="all")
 
 
@@ -90,12 +100,14 @@ class MetricsEndpoint:
         counts: RequestCounts,
         machine: MachinePort,
         *,
+        relay: RelayCounts | None = None,
         labels: Mapping[str, str] = NO_LABELS,
     ) -> None:
-        """`labels`: that every metric has besides its own."""
+        """`relay` and `labels`: as of `metrics_route`."""
         self._catalogue = catalogue
         self._counts = counts
         self._machine = machine
+        self._relay = relay
         self._labels = labels
 
     async def answer(self, request: Request) -> Answer:
@@ -104,11 +116,13 @@ class MetricsEndpoint:
         # What changes on the loop is read here, but for the counts of histograms. The rest would hold the loop.
         deployments = list(self._catalogue.deployments())
         seen = [(_model(each), [_pids(replica) for replica in each.workers.replicas]) for each in deployments]
+        relay = self._relay
         counted = ServerMetrics(
             version=__version__,
             faults=information.faults(self._catalogue),
             requests=self._counts.all(),
             downloads=tuple(_download(name, each) for name, each in information.downloads(self._catalogue)),
+            relay=None if relay is None else RelayMetrics(relay.outcomes.copy(), relay.seconds),
             labels=self._labels,
         )
         content_type, text = await asyncio.to_thread(self._encode, accept, seen, counted)

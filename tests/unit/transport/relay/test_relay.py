@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.transport.relay.counts import RelayCounts
 from geartrain.transport.relay.pool import PeerPool, split_address
 from geartrain.transport.relay.relay import NO_RELAY, NOT_HERE, Relay, RelayedRequest
 from geartrain.transport.relay.token import ClusterToken
@@ -51,12 +52,24 @@ class Peer:
         await asyncio.gather(*self._serving)
 
 
+class CountedRelay(Relay):
+    """A relay whose counts a test sees."""
+
+    def __init__(self) -> None:
+        self.counts = RelayCounts()
+        super().__init__(ClusterToken((TOKEN,)), PeerPool(None), retry_after=5, counts=self.counts)
+
+    def ended(self) -> dict[str, int]:
+        """The outcomes that there have been."""
+        return {outcome: count for outcome, count in self.counts.outcomes.items() if count}
+
+
 @contextlib.asynccontextmanager
-async def relaying(answer: Answering) -> AsyncIterator[tuple[Relay, Peer, str]]:
+async def relaying(answer: Answering) -> AsyncIterator[tuple[CountedRelay, Peer, str]]:
     peer = Peer(answer)
     server = await asyncio.start_server(peer.accept, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    relay = Relay(ClusterToken((TOKEN,)), PeerPool(None), retry_after=5)
+    relay = CountedRelay()
     try:
         async with asyncio.timeout(40):
             yield relay, peer, f"{host}:{port}"
@@ -114,6 +127,9 @@ async def test_an_answer_has_the_header_fields_that_matter_and_its_connection_is
         assert peer.connections == 1
         await (await relay.open(address, ask())).drop()
         assert peer.connections == 1
+        assert relay.ended() == {"answered": 4}
+        assert sum(relay.counts.seconds.counts) == 4
+        assert 0 < relay.counts.seconds.total < 4
 
 
 async def test_a_kept_connection_that_has_ended_is_followed_by_a_new_one() -> None:
@@ -148,6 +164,8 @@ async def test_a_stream_comes_as_it_is_sent_and_who_leaves_is_noticed() -> None:
         await peer.left.wait()
         with pytest.raises(GeartrainError):
             await answer.read()
+        answer.close()  # once more: it is one request
+        assert relay.ended() == {"left": 1}
 
 
 async def test_a_stream_is_read_no_faster_than_it_is_taken() -> None:
@@ -189,6 +207,8 @@ async def test_a_server_without_an_answer_is_unreachable(said: bytes) -> None:
         with pytest.raises(GeartrainError) as raised:
             await relay.open(address, ask())
         assert (raised.value.code, raised.value.retry_after) == (Code.OWNER_UNREACHABLE, 5)
+        assert relay.ended() == {"unreachable": 1}
+        assert sum(relay.counts.seconds.counts) == 0
 
 
 async def test_a_body_that_breaks_off_is_no_answer() -> None:
@@ -202,6 +222,32 @@ async def test_a_body_that_breaks_off_is_no_answer() -> None:
         with pytest.raises(GeartrainError) as raised:
             await answer.whole()
         assert raised.value.code is Code.OWNER_UNREACHABLE
+        assert relay.ended() == {"incomplete": 1}
+
+
+async def test_who_leaves_before_the_answer_begins_is_counted() -> None:
+    async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter, _request: bytes) -> None:
+        asked.set()
+        await reader.readexactly(1)
+
+    asked = asyncio.Event()
+    async with relaying(silent) as (relay, _peer, address):
+        opening = asyncio.ensure_future(relay.open(address, ask()))
+        await asked.wait()
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert relay.ended() == {"left": 1}
+
+
+async def test_a_server_that_does_not_run_the_prediction_is_counted_by_itself() -> None:
+    async def elsewhere(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _request: bytes) -> None:
+        writer.write(b"HTTP/1.1 421 Misdirected Request\r\ncontent-length: 0\r\n\r\n")
+
+    async with relaying(elsewhere) as (relay, _peer, address):
+        answer = await relay.open(address, ask())
+        assert answer.status is NOT_HERE
+        await answer.drop()
+        assert relay.ended() == {"not_here": 1}
 
 
 async def test_nobody_listens() -> None:
