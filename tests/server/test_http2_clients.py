@@ -236,6 +236,25 @@ def test_grpcio_with_gzip_and_messages_of_every_size(live: Live, size: int) -> N
             assert text_of(answer) == "s" * size
 
 
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip], ids=["plain", "gzip"])
+def test_grpcio_with_gzip_in_a_stream(live: Live, compression: grpc.Compression) -> None:
+    """Small and large responses are what they should be, and the log tells how many bytes they have taken."""
+    is_packed = compression is grpc.Compression.Gzip
+    sizes = (1, 16_384, 3_000_000)
+    with live.channel(grpc) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        asked = [words("s" * size, id=str(size)) for size in sizes]
+        request_id = f"stream-{is_packed}"
+        metadata = (("x-request-id", request_id),)
+        answers = stub.ModelStreamInfer(iter(asked), timeout=LONG, compression=compression, metadata=metadata)
+        texts = {each.infer_response.id: text_of(each.infer_response) for each in answers}
+    assert texts == {str(size): "s" * size for size in sizes}
+    while (line := live.process.wait_for("request")).get("request_id") != request_id:
+        pass
+    assert line["bytes_in"] < sum(sizes) / 10 if is_packed else line["bytes_in"] > sum(sizes)
+    assert line["bytes_out"] < sum(sizes) / 10 if is_packed else line["bytes_out"] > sum(sizes)
+
+
 # Triton's clients
 
 

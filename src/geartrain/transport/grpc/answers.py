@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from geartrain.domain.predictions.inference import LONGEST_TIMEOUT
 from geartrain.domain.tensors.tensor import Buffer
+from geartrain.transport import compression
 from geartrain.transport.grpc.framing import frame, frame_compressed
 from geartrain.transport.grpc.heads import NO_TIMEOUT
 from geartrain.transport.grpc.status import (
@@ -37,6 +38,23 @@ def whole(parts: Sequence[Buffer]) -> Answer:
 def whole_compressed(message: bytes) -> Answer:
     """Return the answer that is one message, which has been compressed with gzip."""
     return Answer(HTTP_OK, frame_compressed(message), GZIP_HEADERS, OK_TRAILERS)
+
+
+def pack(parts: Sequence[Buffer], *, mirrors: bool) -> list[Buffer]:
+    """Return the parts of a message with its prefix; raises `TOO_LARGE` for one that gRPC cannot carry.
+
+    `mirrors`: what it answers was compressed, so that it is compressed with gzip if it is worth that.
+    """
+    if mirrors and sum(map(len, parts)) > MIN_COMPRESSED:
+        return frame_compressed(compression.deflate(parts, "gzip"))
+    return frame(parts)
+
+
+async def pack_aside(parts: Sequence[Buffer]) -> list[Buffer]:
+    """As `pack` of a message that mirrors a compressed one; in a thread if it takes long."""
+    if sum(map(len, parts)) > MIN_COMPRESSED:
+        return frame_compressed(await compression.deflate_aside(parts, "gzip"))
+    return frame(parts)
 
 
 def start_timer(seconds: float, on_expiry: Callable[[], None]) -> asyncio.TimerHandle:
@@ -87,13 +105,19 @@ class Deadline:
 class MessageAnswer:
     """The answer of a call that gives any number of messages. Its head is sent with the first of them."""
 
-    __slots__ = ("_is_open", "_responder", "_stream", "_timer", "ends_at", "is_over")
+    __slots__ = ("_headers", "_is_open", "_responder", "_stream", "_timer", "ends_at", "is_over")
 
     _timer: asyncio.TimerHandle
     _stream: MessageStream
 
-    def __init__(self, responder: Responder, timeout: float, on_expiry: Callable[[], None]) -> None:
-        """`timeout`: the seconds of the call, after which `on_expiry` is called and the answer ends."""
+    def __init__(
+        self, responder: Responder, timeout: float, on_expiry: Callable[[], None], *, mirrors: bool = False
+    ) -> None:
+        """`timeout`: the seconds of the call, after which `on_expiry` is called and the answer ends.
+
+        `mirrors`: messages may be compressed with gzip.
+        """
+        self._headers = GZIP_HEADERS if mirrors else HEADERS
         self._responder = responder
         self._is_open = False
         self.is_over = False
@@ -116,7 +140,7 @@ class MessageAnswer:
         if not self._is_open:
             self._is_open = True
             # A request with `Head.has_trailers` is answered by a stream of messages.
-            self._stream = cast("MessageStream", self._responder.open_stream(HTTP_OK, HEADERS))
+            self._stream = cast("MessageStream", self._responder.open_stream(HTTP_OK, self._headers))
         self._stream.send(*parts)
 
     async def drained(self) -> None:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from geartrain.domain.rendering import clip
-from geartrain.transport.grpc.framing import frame
+from geartrain.transport.grpc.answers import pack
 from geartrain.transport.grpc.health import HEALTH_SERVICE
 from geartrain.transport.grpc.servicer import SERVICE
 from geartrain.transport.grpc.status import Status
@@ -37,7 +37,7 @@ class Reflection(StreamingCall):
     def drop(self) -> None:
         """There is nothing to give up."""
 
-    async def take(self, message: Body) -> None:
+    async def take(self, message: Body, *, mirrors: bool) -> None:
         """Answer a question."""
         from geartrain.transport.grpc import reflection_pb2 as pb
 
@@ -48,7 +48,7 @@ class Reflection(StreamingCall):
         except _UnknownError as error:
             response.error_response.error_code = error.status
             response.error_response.error_message = str(error)
-        self.answer.send(*frame((response.SerializeToString(),)))
+        self.answer.send(*pack((response.SerializeToString(),), mirrors=mirrors))
 
     @staticmethod
     def _answer(asked: Any, response: Any) -> None:

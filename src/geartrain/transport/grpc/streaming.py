@@ -56,11 +56,14 @@ class StreamingCall(abc.ABC):
         self._status = Status.OK
         self._text = ""
         self._reading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.answer = MessageAnswer(responder, head.timeout, self._drop_all)
+        self.answer = MessageAnswer(responder, head.timeout, self._drop_all, mirrors=head.mirrors)
 
     @abc.abstractmethod
-    async def take(self, message: Body) -> None:
-        """Take a message: answer it, or begin to. May wait before the next one is read."""
+    async def take(self, message: Body, *, mirrors: bool) -> None:
+        """Take a message: answer it, or begin to. May wait before the next one is read.
+
+        `mirrors`: it was compressed, and what answers it may be.
+        """
 
     @property
     @abc.abstractmethod
@@ -123,13 +126,15 @@ class StreamingCall(abc.ABC):
             prefix = await reader.gather(PREFIX_SIZE)
             if not prefix:
                 return
-            await self.take(await self._read_message(reader, prefix))
+            message, is_compressed = await self._read_message(reader, prefix)
+            await self.take(message, mirrors=is_compressed and self._head.mirrors)
             await self.answer.drained()
             count += 1
             if count % BURST == 0:
                 await asyncio.sleep(0)
 
-    async def _read_message(self, reader: MessageReader, prefix: Body) -> Body:
+    async def _read_message(self, reader: MessageReader, prefix: Body) -> tuple[Body, bool]:
+        """Return a message, decompressed if it has to be, and whether it had to be."""
         if len(prefix) < PREFIX_SIZE:
             raise _cut_off()
         flag, size = read_prefix(prefix)
@@ -139,7 +144,7 @@ class StreamingCall(abc.ABC):
         message = await reader.gather(size) if size else b""
         if len(message) < size:
             raise _cut_off()
-        return await inflate(message, self._head, self._max_message) if flag else message
+        return (await inflate(message, self._head, self._max_message), True) if flag else (message, False)
 
 
 def _cut_off() -> CallError:

@@ -13,10 +13,12 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.events import Completed, Output
 from geartrain.domain.predictions.inference import InferResponse
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models import inference
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.waking import when_loaded
 from geartrain.service.readers import EventReader, LaggedError
+from geartrain.transport.grpc.answers import pack, pack_aside
 from geartrain.transport.grpc.context import CallContext
 from geartrain.transport.grpc.errors import as_geartrain_error, describe
 from geartrain.transport.grpc.framing import frame
@@ -25,10 +27,12 @@ from geartrain.transport.grpc.regions import write_outputs
 from geartrain.transport.grpc.streaming import BURST, StreamingCall, StreamingCalls
 from geartrain.transport.grpc.translate import Call, encode_end, encode_error, parse, within
 from geartrain.transport.records import record_of
+from geartrain.transport.tasks import start
 from geartrain.transport.wire.exchange import Body, ClientGoneError, Responder
 
 MAX_AT_ONCE: Final = 1024  # requests of one stream; further ones are left in the connection until one is answered
 MAX_HELD: Final = 64 * 1024**2  # bytes of them, beyond which none is begun until one is answered
+_LARGE: Final = 65_536  # bytes of a response that a thread compresses
 
 
 class InferStream(StreamingCall):
@@ -54,7 +58,7 @@ class InferStream(StreamingCall):
         for run in running:
             run.abandon()
 
-    async def take(self, message: Body) -> None:
+    async def take(self, message: Body, *, mirrors: bool) -> None:
         """Begin to answer a request, when there are few enough."""
         while len(self._running) >= MAX_AT_ONCE or self._held > MAX_HELD:
             self._room.clear()
@@ -62,11 +66,11 @@ class InferStream(StreamingCall):
         self._record.requests += 1
         try:
             seconds = self.answer.seconds_left
-            await when_loaded(lambda: self._begin(message), None if seconds == NO_TIMEOUT else seconds)
+            await when_loaded(lambda: self._begin(message, mirrors=mirrors), None if seconds == NO_TIMEOUT else seconds)
         except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
             self.send_error(error, _id_of(message))
 
-    def _begin(self, message: Body) -> None:
+    def _begin(self, message: Body, *, mirrors: bool) -> None:
         context = self._context
         grant = context.access.grant(self._head, "predict")  # each request anew: a stream may last longer than its key
         call = context.requests.read(message, 0, grant)
@@ -75,9 +79,9 @@ class InferStream(StreamingCall):
         request = call.request if seconds == NO_TIMEOUT else within(call.request, seconds)
         prediction = inference.create(deployment, request, self._record.context)
         if deployment.interface.view.streams:
-            self._add(_YieldingRun(self, deployment, prediction, call=call), len(message))
+            self._add(_YieldingRun(self, deployment, prediction, call=call, mirrors=mirrors), len(message))
             return
-        run = _PlainRun(self, deployment, prediction, call=call)
+        run = _PlainRun(self, deployment, prediction, call=call, mirrors=mirrors)
         self._add(run, len(message))
         if prediction.is_terminal:
             run.finish()
@@ -101,10 +105,10 @@ class InferStream(StreamingCall):
             self._room.set()
             self.settle()
 
-    def send_response(self, response: InferResponse, call: Call, *, final: bool) -> None:
-        """Send a response; raises `GeartrainError`."""
+    def write(self, response: InferResponse, call: Call, *, final: bool) -> list[Buffer]:
+        """Return the parts of a response, to be packed and sent; raises `GeartrainError`."""
         write_outputs(self._context.regions, call.places, response.outputs)
-        self.answer.send(*frame(self._context.responses.write_in_stream(response, call.places, final=final)))
+        return self._context.responses.write_in_stream(response, call.places, final=final)
 
     def send_end(self, call: Call) -> None:
         """Send the response that says no more than that a request gets no further one."""
@@ -127,13 +131,17 @@ class _Run(Protocol):
 class _PlainRun:
     """One request whose model gives all of its output at once."""
 
-    __slots__ = ("_call", "_deployment", "_prediction", "_stream")
+    __slots__ = ("_call", "_deployment", "_mirrors", "_prediction", "_stream")
 
-    def __init__(self, stream: InferStream, deployment: Deployment, prediction: Prediction, *, call: Call) -> None:
+    def __init__(
+        self, stream: InferStream, deployment: Deployment, prediction: Prediction, *, call: Call, mirrors: bool
+    ) -> None:
+        """`mirrors`: the response may be compressed."""
         self._stream = stream
         self._deployment = deployment
         self._prediction = prediction
         self._call = call
+        self._mirrors = mirrors
 
     def abandon(self) -> None:
         """End it."""
@@ -146,22 +154,39 @@ class _PlainRun:
             return
         try:
             response = inference.response(deployment, self._prediction, call.request)
-            stream.send_response(response, call, final=True)
+            parts = stream.write(response, call, final=True)
+            if self._mirrors and sum(map(len, parts)) > _LARGE:
+                start(self._finish_aside(parts))
+                return
+            stream.answer.send(*pack(parts, mirrors=self._mirrors))
         except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
             stream.send_error(error, call.request.id, deployment.name)
+        stream.discard(self)
+
+    async def _finish_aside(self, parts: list[Buffer]) -> None:
+        """Answer with a large response that is to be compressed."""
+        stream = self._stream
+        try:
+            stream.answer.send(*await pack_aside(parts))
+        except Exception as error:  # noqa: BLE001 - as above
+            stream.send_error(error, self._call.request.id, self._deployment.name)
         stream.discard(self)
 
 
 class _YieldingRun:
     """One request whose model gives its output piece by piece."""
 
-    __slots__ = ("_call", "_deployment", "_prediction", "_reader", "_stream", "_writing")
+    __slots__ = ("_call", "_deployment", "_mirrors", "_prediction", "_reader", "_stream", "_writing")
 
-    def __init__(self, stream: InferStream, deployment: Deployment, prediction: Prediction, *, call: Call) -> None:
+    def __init__(
+        self, stream: InferStream, deployment: Deployment, prediction: Prediction, *, call: Call, mirrors: bool
+    ) -> None:
+        """`mirrors`: the responses may be compressed."""
         self._stream = stream
         self._deployment = deployment
         self._prediction = prediction
         self._call = call
+        self._mirrors = mirrors
         self._reader = EventReader(prediction)  # before the prediction can change
         self._writing = asyncio.ensure_future(self._write())
         self._writing.add_done_callback(self._on_written)
@@ -193,7 +218,8 @@ class _YieldingRun:
         for index, event in enumerate(events, 1):
             if type(event) is Output:
                 response = inference.response_of(deployment, event.chunk, call.request)
-                stream.send_response(response, call, final=False)
+                parts = stream.write(response, call, final=False)
+                stream.answer.send(*(await pack_aside(parts) if self._mirrors else frame(parts)))
                 await stream.answer.drained()
                 if index % BURST == 0:
                     await asyncio.sleep(0)

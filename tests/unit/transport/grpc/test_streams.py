@@ -29,6 +29,7 @@ from tests.unit.transport.grpc.conftest import (
     request,
     text,
     text_of,
+    unframed,
 )
 
 EMPTY_FINAL = {"triton_enable_empty_final_response": pb.InferParameter(bool_param=True)}
@@ -120,6 +121,33 @@ async def test_compressed_request_is_read(zoo: Zoo) -> None:
         data = gzip.compress(request("echo", ("x", "FP32", [1, count], bytes(4 * count))).SerializeToString())
         stream.reader.feed(framed(data, 1))
     assert len((await stream.response(1)).infer_response.raw_output_contents[0]) == 400_000
+
+
+@pytest.mark.parametrize("count", [10, 1_000, 100_000])
+async def test_response_is_compressed_as_its_request_was(zoo: Zoo, count: int) -> None:
+    """Each by itself: the second request is plain, and so is its response."""
+    data = struct.pack(f"<{count}f", *range(count))
+    asked = request("echo", ("x", "FP32", [1, count], data))
+    stream = zoo.converse(STREAM, (b"grpc-encoding", b"gzip"), (b"grpc-accept-encoding", b"identity, gzip"))
+    stream.reader.feed(framed(gzip.compress(asked.SerializeToString()), 1))
+    stream.reader.feed(framed(asked))
+    stream.reader.end()
+    assert (await stream.responder.outcome()).status == Status.OK
+    assert dict(stream.responder.streams[0].headers)[b"grpc-encoding"] == b"gzip"
+    found = sorted(unframed(piece) for piece in stream.responder.pieces)
+    assert [mark for mark, _ in found] == [0, int(count > 10)]
+    for mark, message in found:
+        response = pb.ModelStreamInferResponse.FromString(gzip.decompress(message) if mark else message)
+        assert list(response.infer_response.raw_output_contents) == [data]
+
+
+async def test_response_is_plain_for_a_client_that_does_not_take_gzip(zoo: Zoo) -> None:
+    data = bytes(4_000)
+    stream = zoo.converse(STREAM, (b"grpc-encoding", b"gzip"))
+    asked = request("echo", ("x", "FP32", [1, 1_000], data))
+    stream.reader.feed(framed(gzip.compress(asked.SerializeToString()), 1))
+    assert list((await stream.response(0)).infer_response.raw_output_contents) == [data]
+    assert b"grpc-encoding" not in dict(stream.responder.streams[0].headers)
 
 
 # models that yield
