@@ -356,7 +356,7 @@ async def test_d21_setup_timeout_ends_the_worker(serve: Serve, setup_ends: Setup
                         pass
             def run(self) -> str: return "x"
     """
-    async with serve(source, ready=False, setup_timeout=0.5) as server:
+    async with serve(source, ready=False, setup_timeout=4) as server:
         logs = (await failed_setup(server, setup_ends))["logs"]
         assert "worker setup timed out" in logs
         child = int(logs.split()[1])
