@@ -17,7 +17,8 @@ ASGI_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_*.py sse*.py open_in
 GRPC_TESTS := $(addprefix $(CONFORMANCE)/test_,open_inference_grpc.py kserve_client.py)
 HTTP2_TESTS := $(addprefix $(CONFORMANCE)/test_http2_,protocol.py requests.py)
 # Those of predictions that a store knows; the rest of the tests of Cog's API never ask for one by its id.
-STORED_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_predictions.py cog_cancel.py cog_routes.py sse_readers.py)
+STORED := modes cog_predictions cog_cancel cog_routes sse_readers webhooks
+STORED_TESTS := $(STORED:%=$(CONFORMANCE)/test_%.py)
 SECURED_TESTS := $(ASGI_TESTS) $(GRPC_TESTS) $(HTTP2_TESTS) tests/server/test_large_tensors.py
 RUNTIME := $(VENV)/.stamp-runtime
 TOOLS := $(VENV)/.stamp-tools
@@ -42,11 +43,12 @@ serve: $(RUNTIME) ## serve examples/digits on http://127.0.0.1:5000 (PORT=… fo
 test: lint types suite ## everything that has to hold before a change lands
 
 .PHONY: suite
-suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with TLS and keys, inside uvicorn, and with a store too
+suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with TLS and keys, inside uvicorn, and with stores too
 	@$(BIN)/python -m pytest $(PARALLEL)
 	@$(BIN)/python -m pytest $(PARALLEL) $(SECURED_TESTS) --wire secured
 	@$(BIN)/python -m pytest $(PARALLEL) $(ASGI_TESTS) --wire asgi
 	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored
+	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored-postgres
 
 .PHONY: test-ray
 test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for them, and those of the protocols on it

@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--wire",
         choices=list(modes.MODES),
         default="own",
-        help="how servers are served: plain, with TLS and keys, in uvicorn, with a store, behind HAProxy, or by Ray",
+        help="how servers are served: plain, with TLS and keys, in uvicorn, with stores, behind HAProxy, or by Ray",
     )
     parser.addoption(
         "--write-snippets", action="store_true", help="write what the commands of the docs print into their pages"

@@ -230,7 +230,7 @@ async def test_finish_writes_the_end_and_its_webhooks(bench: Bench) -> None:
     assert row is not None
     assert (row.state, row.status, row.started_at, row.completed_at) == (RowState.ENDED, Status.FAILED, 10.0, 20.0)
     assert row.error.startswith("Bad")
-    entries = await bench.outbox.lease(limit=10, seconds=60)
+    entries = await bench.outbox.lease("a", limit=10, seconds=60)
     assert [(entry.key, entry.delivery, entry.attempts) for entry in entries] == [
         (mine.key, receiver("one"), 1),
         (mine.key, receiver("two"), 1),
@@ -245,7 +245,7 @@ async def test_one_end_is_the_only_one(bench: Bench) -> None:
     row = await bench.ledger.find(mine.key)
     assert row is not None
     assert (row.status, row.completed_at, row.error) == (Status.SUCCEEDED, 20.0, "")
-    assert [entry.delivery for entry in await bench.outbox.lease(limit=10, seconds=60)] == [receiver("one")]
+    assert [entry.delivery for entry in await bench.outbox.lease("a", limit=10, seconds=60)] == [receiver("one")]
     assert await bench.ledger.checkpoint(mine, Checkpoint(Status.PROCESSING, None, b"late", 5)) is Hold.FENCED
     assert await bench.ledger.read_events(mine) == ()
 
@@ -254,7 +254,7 @@ async def test_of_many_ends_at_once_one_counts(bench: Bench) -> None:
     mine = await bench.accept("x")
     ends = [End(Status.FAILED, float(i), error=str(i), deliveries=(receiver(f"r{i}"),)) for i in range(20)]
     assert set(await asyncio.gather(*(bench.ledger.finish(mine, end) for end in ends))) == {Hold.HELD}
-    [entry] = await bench.outbox.lease(limit=10, seconds=60)
+    [entry] = await bench.outbox.lease("a", limit=10, seconds=60)
     row = await bench.ledger.find(mine.key)
     assert row is not None
     assert entry.delivery == receiver(f"r{row.error}")
@@ -277,7 +277,7 @@ async def test_who_is_fenced_off_writes_nothing(bench: Bench) -> None:
     assert await bench.ledger.finish(new, succeeded(b"new", receiver("new"))) is Hold.HELD
     assert await bench.ledger.finish(old, succeeded()) is Hold.FENCED
     assert await bench.ledger.read_events(new) == (b"new",)
-    assert [entry.delivery for entry in await bench.outbox.lease(limit=10, seconds=60)] == [receiver("new")]
+    assert [entry.delivery for entry in await bench.outbox.lease("b", limit=10, seconds=60)] == [receiver("new")]
 
 
 async def test_ownership_of_nothing_is_fenced_off(bench: Bench) -> None:
@@ -285,7 +285,7 @@ async def test_ownership_of_nothing_is_fenced_off(bench: Bench) -> None:
     assert await bench.ledger.checkpoint(nothing, Checkpoint(Status.PROCESSING)) is Hold.FENCED
     assert await bench.ledger.finish(nothing, succeeded(b"", receiver("one"))) is Hold.FENCED
     await bench.ledger.release(nothing)
-    assert await bench.outbox.lease(limit=10, seconds=60) == ()
+    assert await bench.outbox.lease("a", limit=10, seconds=60) == ()
 
 
 # --- a lost owner ----------------------------------------------------------------------------------------------------
@@ -467,7 +467,7 @@ async def test_old_ends_are_removed(bench: Bench) -> None:
     assert await bench.ledger.remove_old(Retention(0.0, 10**9), limit=1) == 1
     assert await bench.ledger.remove_old(Retention(0.0, 10**9), limit=1) == 1
     assert await bench.ledger.remove_old(Retention(0.0, 10**9), limit=1) == 0
-    assert len(await bench.outbox.lease(limit=10, seconds=60)) == 4
+    assert len(await bench.outbox.lease("a", limit=10, seconds=60)) == 4
     assert (await bench.ledger.claim(claim("x0"))).row.ownership.epoch == 1
 
 
@@ -492,46 +492,64 @@ async def end_with_webhooks(bench: Bench, *names: str) -> None:
 
 async def test_entries_are_lent_and_come_back(bench: Bench) -> None:
     await end_with_webhooks(bench, "one", "two", "three")
-    first = await bench.outbox.lease(limit=2, seconds=30)
+    first = await bench.outbox.lease("a", limit=2, seconds=30)
     assert [(entry.key.id, entry.attempts) for entry in first] == [("one", 1), ("two", 1)]
-    assert [entry.key.id for entry in await bench.outbox.lease(limit=2, seconds=30)] == ["three"]
-    assert await bench.outbox.lease(limit=2, seconds=30) == ()
+    assert [entry.key.id for entry in await bench.outbox.lease("a", limit=2, seconds=30)] == ["three"]
+    assert await bench.outbox.lease("a", limit=2, seconds=30) == ()
     await bench.outbox.remove([first[0].number])
     bench.clock.now += 30
-    again = await bench.outbox.lease(limit=9, seconds=30)
+    again = await bench.outbox.lease("a", limit=9, seconds=30)
     # That their loans have ended is the fault of a server that was lost, and no try of theirs that has failed.
     assert [(entry.key.id, entry.attempts) for entry in again] == [("two", 1), ("three", 1)]
 
 
 async def test_entry_is_tried_later(bench: Bench) -> None:
     await end_with_webhooks(bench, "one")
-    [entry] = await bench.outbox.lease(limit=1, seconds=5)
+    [entry] = await bench.outbox.lease("a", limit=1, seconds=5)
     await bench.outbox.retry_later(entry.number, 100)
     bench.clock.now += 99
-    assert await bench.outbox.lease(limit=1, seconds=5) == ()
+    assert await bench.outbox.lease("a", limit=1, seconds=5) == ()
     bench.clock.now += 1
-    [entry] = await bench.outbox.lease(limit=1, seconds=5)
+    [entry] = await bench.outbox.lease("a", limit=1, seconds=5)
     assert entry.attempts == 2
     await bench.outbox.remove([entry.number, entry.number + 1])
     await bench.outbox.retry_later(entry.number, 0)
     await bench.outbox.remove([])
     bench.clock.now += 1000
-    assert await bench.outbox.lease(limit=1, seconds=5) == ()
+    assert await bench.outbox.lease("a", limit=1, seconds=5) == ()
+
+
+async def test_entry_goes_first_to_the_replica_that_has_ended_its_prediction(bench: Bench) -> None:
+    await bench.join("b")
+    await end_with_webhooks(bench, "one", "two")
+    assert await bench.outbox.lease("b", limit=9, seconds=5) == ()
+    assert await bench.outbox.lease("", limit=9, seconds=5) == ()
+    [first] = await bench.outbox.lease("a", limit=1, seconds=5)
+    await bench.outbox.retry_later(first.number, 0)
+    assert [entry.key.id for entry in await bench.outbox.lease("b", limit=9, seconds=5)] == ["one"]
+    await bench.claim("two", "b", reuse=True)
+    assert [entry.key.id for entry in await bench.outbox.lease("b", limit=9, seconds=5)] == ["two"]
+
+
+async def test_entry_of_a_replica_that_is_lost_goes_to_anyone(bench: Bench) -> None:
+    await end_with_webhooks(bench, "one")
+    await bench.replicas.leave("a")
+    assert [entry.key.id for entry in await bench.outbox.lease("b", limit=9, seconds=5)] == ["one"]
 
 
 async def test_each_entry_goes_to_one_who_asks(bench: Bench) -> None:
     names = [f"n{i}" for i in range(20)]
     await end_with_webhooks(bench, *names)
-    shares = await asyncio.gather(*(bench.outbox.lease(limit=3, seconds=60) for _ in range(10)))
+    shares = await asyncio.gather(*(bench.outbox.lease("a", limit=3, seconds=60) for _ in range(10)))
     assert sorted(entry.key.id for share in shares for entry in share) == sorted(names)
 
 
 async def test_number_of_an_entry_is_never_given_again(bench: Bench) -> None:
     await end_with_webhooks(bench, "one")
-    [first] = await bench.outbox.lease(limit=1, seconds=5)
+    [first] = await bench.outbox.lease("a", limit=1, seconds=5)
     await bench.outbox.remove([first.number])
     await end_with_webhooks(bench, "two")
-    [second] = await bench.outbox.lease(limit=1, seconds=5)
+    [second] = await bench.outbox.lease("a", limit=1, seconds=5)
     assert second.number > first.number
 
 

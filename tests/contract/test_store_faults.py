@@ -534,7 +534,7 @@ async def test_servers_that_deliver_the_same_webhooks_never_wait_for_each_other(
             mine = [await accept(one, f"{round_}-{number}") for number in range(4)]
             end = End(Status.FAILED, 2.0, deliveries=(Delivery(Webhook("http://host/"), b"{}"),) * 10)
             await asyncio.gather(*(one.ledger.finish(each, end) for each in mine))
-            numbers = [entry.number for entry in await one.outbox.lease(limit=100, seconds=0)]
+            numbers = [entry.number for entry in await one.outbox.lease("a", limit=100, seconds=0)]
             assert len(numbers) == 40
             orders = ((one, numbers), (other, numbers[::-1]))
             await asyncio.gather(*(store.outbox.retry_later(each, 0) for store, order in orders for each in order))
@@ -633,7 +633,7 @@ async def test_secrets_are_stored_encrypted(url: str, tmp_path: Path) -> None:
             for (value,) in rows:
                 assert SECRET not in value
                 assert b"password" not in value
-        [entry] = await store.outbox.lease(limit=1, seconds=0)
+        [entry] = await store.outbox.lease("a", limit=1, seconds=0)
         assert entry.delivery.webhook == webhook
         await store.replicas.leave("a")
         await store.replicas.renew("b", address="", seconds=SOON)

@@ -179,8 +179,10 @@ class Crashes:
                 RowFilter(statuses=frozenset({Status.STARTING, Status.PROCESSING})), limit=100
             )
             found = [f"the row of {row.ownership.key.id} is {row.state}" for row in page.rows]
-            entries = await store.outbox.lease(limit=100, seconds=1)
-            return [*found, *(f"the webhook of {entry.key.id} is still in the outbox" for entry in entries)]
+            for owner in ("", *(replica.owner for replica in await store.replicas.alive())):
+                entries = await store.outbox.lease(owner, limit=100, seconds=1)
+                found += [f"the webhook of {entry.key.id} is still in the outbox" for entry in entries]
+            return found
         finally:
             await store.close()
 

@@ -153,7 +153,7 @@ class FakeOutbox:
         self.removed: list[int] = []
         self.later: list[tuple[int, float]] = []
 
-    async def lease(self, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
+    async def lease(self, owner: str, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
         due, self.due = self.due[:limit], self.due[limit:]
         return tuple(due)
 

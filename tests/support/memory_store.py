@@ -319,13 +319,23 @@ class MemoryOutbox:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
-    async def lease(self, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
+    async def lease(self, owner: str, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
         self._store.reach()
         now = self._store.clock()
-        due = [(number, entry) for number, entry in sorted(self._store.entries.items()) if entry.due_at <= now]
+        due = [
+            (number, entry)
+            for number, entry in sorted(self._store.entries.items())
+            if entry.due_at <= now and not self._is_of_another(entry, owner)
+        ]
         for _, entry in due[:limit]:
             entry.due_at = now + seconds
         return tuple(OutboxEntry(number, entry.key, entry.delivery, entry.attempts) for number, entry in due[:limit])
+
+    def _is_of_another(self, entry: _Entry, owner: str) -> bool:
+        row = self._store.rows.get(entry.key)
+        if entry.attempts > 1 or row is None or row.state is not RowState.ENDED:
+            return False
+        return row.owner != owner and self._store.is_alive(row.owner)
 
     async def remove(self, numbers: Sequence[int]) -> None:
         self._store.reach()

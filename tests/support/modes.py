@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import itertools
 import re
 import secrets
@@ -24,6 +25,7 @@ from geartrain.transport.access.keys import Key, digest_of, new_key
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.wire.tls import TlsContext, TlsFiles
 from tests.support.certificates import make_party
+from tests.support.postgres import Postgres, running_postgres
 
 _METHODS = b"GET|HEAD|POST|PUT|DELETE|PATCH|OPTIONS"
 REQUEST_LINE = re.compile(rb"((?:%b) )([^ \r\n]+ HTTP/1\.[01]\r\n)" % _METHODS)  # right behind a body too
@@ -88,20 +90,29 @@ class Stored(Own):
 
     def __init__(self) -> None:
         super().__init__()
-        self._folder = tempfile.TemporaryDirectory(prefix="stored-")
+        self._folder = Path(self.lasting.enter_context(tempfile.TemporaryDirectory(prefix="stored-")))
         self._numbers = itertools.count()
-        self._keys = Path(self._folder.name) / "keys"
+        self._keys = self._folder / "keys"
         self._keys.write_bytes(base64.b64encode(secrets.token_bytes(32)))
         self._keys.chmod(0o600)
 
     def store(self) -> StoreOptions:
         """Return where one more server keeps its predictions."""
-        url = f"sqlite:///{self._folder.name}/{next(self._numbers)}.db"
-        return StoreOptions(url=url, key_file=self._keys)
+        return StoreOptions(url=self._another(f"s{next(self._numbers)}"), key_file=self._keys)
 
-    def close(self) -> None:
-        """Remove the files."""
-        self._folder.cleanup()
+    def _another(self, name: str) -> str:
+        return f"sqlite:///{self._folder}/{name}.db"
+
+
+class StoredInPostgres(Stored):
+    """The same in a Postgres of the tests' own, where each server has a database."""
+
+    def _another(self, name: str) -> str:
+        return self._postgres.another(name)
+
+    @functools.cached_property
+    def _postgres(self) -> Postgres:
+        return self.lasting.enter_context(running_postgres())
 
 
 class Fronted(Own):
@@ -125,8 +136,7 @@ class Secured(Own):
 
     def __init__(self) -> None:
         super().__init__()
-        self._folder = tempfile.TemporaryDirectory(prefix="secured-")
-        folder = Path(self._folder.name)
+        folder = Path(self.lasting.enter_context(tempfile.TemporaryDirectory(prefix="secured-")))
         authority = make_party("authority")
         trusted, _ = authority.write(folder, "authority")
         cert, private = make_party("server", authority).write(folder, "server")
@@ -153,16 +163,13 @@ class Secured(Own):
         field = f"authorization: {self.headers['authorization']}\r\n".encode()
         return REQUEST_LINE.sub(lambda line: line[0] + field, data)
 
-    def close(self) -> None:
-        """Remove the files."""
-        self._folder.cleanup()
-
 
 MODES: dict[str, type[Own]] = {
     "own": Own,
     "secured": Secured,
     "asgi": Hosted,
     "stored": Stored,
+    "stored-postgres": StoredInPostgres,
     "haproxy": Fronted,
     "ray": Replicated,
 }

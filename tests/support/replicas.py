@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import secrets
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ import pytest
 
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.outbound.retries import Retries
+from geartrain.server import WebhookOptions
 from geartrain.server.options import ServeOptions
 from geartrain.service.models.deployment import Limits
 from tests.support import modes
@@ -176,6 +179,7 @@ def _options_of(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options of `geartrain.ray.app` for those of `ServeOptions`; skip what a replica has none for."""
     options: dict[str, Any] = {}
     usual = {field: getattr(ServeOptions, field, None) for field in given}
+    usual["webhooks"] = given.get("webhooks")  # which variables of the models decide
     for field, value in given.items():
         if field == "limits":
             options |= {name: getattr(value, name) for name in Limits.__struct_fields__ if _is_set(value, name)}
@@ -190,10 +194,32 @@ def _is_set(limits: Limits, name: str) -> bool:
     return bool(getattr(limits, name) != getattr(Limits(), name))
 
 
+def _variables_of(options: WebhookOptions | None) -> dict[str, str]:
+    """Return the variables of a model that say how its webhooks are sent; skip for pauses that a test waits for."""
+    if options is None:
+        return {}
+    if options.retries.first_pause > Retries().first_pause or options.retries.tries > Retries().tries:
+        pytest.skip("replicas try a webhook again when their store says so")
+    said = {"COG_THROTTLE_RESPONSE_INTERVAL": options.interval, "WEBHOOK_AUTH_TOKEN": options.token}
+    return {name: str(value) for name, value in said.items() if value is not None}
+
+
+def _set_variables(model: Path, variables: dict[str, str]) -> None:
+    """Give a model variables: the environment of replicas is that of their cluster."""
+    if not variables:
+        return
+    config = model / "cog.yaml"
+    text = config.read_text() if config.exists() else ""
+    assert "environment:" not in text, f"{config} has variables already"
+    lines = [f"  {name}: {json.dumps(value)}" for name, value in variables.items()]
+    config.write_text("\n".join([text, "environment:", *lines]))
+
+
 @contextlib.asynccontextmanager
-async def serve_replicas(folder: Path, **given: Any) -> AsyncIterator[LiveServer]:
+async def serve_replicas(folder: Path, environ: dict[str, str], **given: Any) -> AsyncIterator[LiveServer]:
     """Serve the model in a folder with three replicas, of which each has answered."""
     options = _options_of(given)
+    _set_variables(folder, {**environ, **_variables_of(given.get("webhooks"))})
     found = site()
     name = await asyncio.to_thread(found.start, folder, options)
     try:
@@ -204,20 +230,30 @@ async def serve_replicas(folder: Path, **given: Any) -> AsyncIterator[LiveServer
         found.end(name)
 
 
+def _with_variables(models: Path, folder: Path, variables: dict[str, str]) -> Path:
+    """Return a copy of a folder of models, where each has the variables."""
+    copied = shutil.copytree(models, folder / models.name)
+    for model in copied.iterdir():
+        _set_variables(model, variables)
+    return copied
+
+
 class ReplicaProcess(ServerProcess):
     """Three replicas of what `geartrain serve` would serve, in the place of its process.
 
     It has told where it listens, and that it is ready. A test that wants more of its log or of the process is skipped.
     """
 
-    def __init__(self, target: str, *arguments: str, **options: Any) -> None:
+    def __init__(self, target: str, *arguments: str, env: dict[str, str] | None = None, **options: Any) -> None:
         given = next((name for name, value in options.items() if value), None)
         if given:
             pytest.skip(f"a replica on Ray has no {given} of the test's own")
         wanted = {"allow_private_urls": True, **_read_arguments(arguments)}
         found = site()
         is_alone = "--grpc-port" in arguments  # then calls need not name the application
-        self._name = found.start(Path(target), wanted, is_alone=is_alone)
+        self._folder = tempfile.TemporaryDirectory(prefix="models-")
+        models = Path(target) if env is None else _with_variables(Path(target), Path(self._folder.name), env)
+        self._name = found.start(models, wanted, is_alone=is_alone)
         with ThreadPoolExecutor(1) as other:  # the test may have a loop here
             other.submit(asyncio.run, found.until_all_answer(self._name)).result()
         url = found.url_of(self._name)
@@ -229,15 +265,16 @@ class ReplicaProcess(ServerProcess):
         pytest.skip(f"it looks at `{name}` of a process of its own, and the replicas are Ray's")
 
     def wait_for_one(self, *events: str) -> dict[str, Any]:
-        """Return the next of what it has told."""
+        """Return the next of what it has told; all models are ready."""
         for number, line in enumerate(self._told):
             if line["event"] in events:
-                return self._told.pop(number)
+                return line if line["event"] == "ready" else self._told.pop(number)
         pytest.skip(f"it waits for {' or '.join(events)} in the log of a process of its own, and replicas are Ray's")
 
     def end(self) -> None:
         """End them."""
         site().end(self._name)
+        self._folder.cleanup()
 
 
 def _read_arguments(arguments: tuple[str, ...]) -> dict[str, Any]:

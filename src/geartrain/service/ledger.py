@@ -122,8 +122,12 @@ class LedgerPort(Protocol):
 class OutboxPort(Protocol):
     """The terminal webhooks that have not arrived. Each is delivered at least once."""
 
-    async def lease(self, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
-        """Return entries that are due, the oldest first, and lend them: nobody else gets them for so many seconds."""
+    async def lease(self, owner: str, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
+        """Return entries that are due, the oldest first, and lend them: nobody else gets them for so many seconds.
+
+        While the lease of the replica that ended a prediction runs, its entry goes to that one first: it knows whether
+        the webhooks before the last one have been sent. After a try that has failed it goes to anyone.
+        """
 
     async def remove(self, numbers: Sequence[int]) -> None:
         """Remove entries: they have arrived, or there is no hope of it."""

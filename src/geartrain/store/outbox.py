@@ -26,9 +26,9 @@ class Outbox:
         self._groups = groups
         self._sealer = sealer
 
-    async def lease(self, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
+    async def lease(self, owner: str, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
         def steps() -> Steps[tuple[OutboxEntry, ...]]:
-            selection = {"seconds": seconds, "limit": limit, "key_ids": self._sealer.key_ids}
+            selection = {"owner": owner, "seconds": seconds, "limit": limit, "key_ids": self._sealer.key_ids}
             [leased] = yield [Statement(sql.LEASE_DELIVERIES, selection)]
             return tuple(sorted((self._read(columns) for columns in leased), key=lambda entry: entry.number))
 

@@ -244,11 +244,15 @@ ADD_DELIVERY: Final = """
 INSERT INTO geartrain_outbox (model, id, webhook, key_id, body, due_at, attempts)
 VALUES (:model, :id, :webhook, :key_id, :body, {now}, 0)"""
 
-LEASE_DELIVERIES: Final = """
-UPDATE geartrain_outbox SET due_at = {now} + :seconds
+LEASE_DELIVERIES: Final = f"""
+UPDATE geartrain_outbox SET due_at = {{now}} + :seconds
 WHERE number IN (
     SELECT o.number FROM geartrain_outbox AS o
-    WHERE o.due_at <= {now} AND :key_ids LIKE '%,' || o.key_id || ',%' ORDER BY o.number LIMIT :limit {skip_locked})
+    WHERE o.due_at <= {{now}} AND :key_ids LIKE '%,' || o.key_id || ',%' AND NOT (o.attempts = 0 AND EXISTS (
+        SELECT 1 FROM geartrain_predictions AS p
+        WHERE p.model = o.model AND p.id = o.id AND p.state IN {_ENDED} AND p.owner <> :owner
+            AND EXISTS ({_ALIVE} = p.owner)))
+    ORDER BY o.number LIMIT :limit {{skip_locked}})
 RETURNING number, model, id, webhook, key_id, body, attempts + 1"""
 
 REMOVE_DELIVERY: Final = "DELETE FROM geartrain_outbox WHERE number = :number"

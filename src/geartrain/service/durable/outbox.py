@@ -69,7 +69,7 @@ class OutboxDispatcher:
             if not room:
                 await asyncio.wait(tuple(self._running.values()), return_when=asyncio.FIRST_COMPLETED)
                 continue
-            entries = await store.outbox.lease(limit=room, seconds=lease)
+            entries = await store.outbox.lease(self._durability.owner, limit=room, seconds=lease)
             for entry in entries:
                 if entry.number not in self._running:
                     task = asyncio.ensure_future(self._deliver(entry, 0.8 * lease))
@@ -82,13 +82,20 @@ class OutboxDispatcher:
         del self._running[number]
 
     async def _deliver(self, entry: OutboxEntry, seconds: float) -> None:
-        """Try until the loan is nearly over; then the entry is due again later, for whoever comes first."""
+        """Try until the loan is nearly over; then the entry is due again later, for whoever comes first.
+
+        While the receiver has not answered the webhook before it, nothing is tried, and the entry is due again when the
+        loan is over.
+        """
         outbox = self._durability.store.outbox
+        ends = asyncio.get_running_loop().time() + seconds
+        if entry.key in self._durability.telling:
+            _, unanswered = await asyncio.wait((self._durability.telling[entry.key],), timeout=seconds)
+            if unanswered:
+                return
         reason: str | None = "it took too long"
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                if entry.key in self._durability.telling:
-                    await asyncio.wait((self._durability.telling[entry.key],))
+            async with asyncio.timeout_at(ends):
                 delivery = entry.delivery
                 reason = await self._sender_of(entry.key.model).deliver(delivery.webhook, delivery.body)
         try:

@@ -351,3 +351,21 @@ async def test_the_last_webhook_waits_for_those_before_it() -> None:
     before.set_result(None)
     await eventually(lambda: bench.store.outbox.removed == [1])
     await dispatcher.drain(1.0)
+
+
+async def test_the_last_webhook_is_left_for_later_while_one_before_it_is_not_answered() -> None:
+    bench = await Bench().start()
+    sender = Sender(None)
+    before: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    bench.durability.follow(KEY, before)
+    entry = OutboxEntry(1, KEY, StoredDelivery(Webhook("http://hook"), b"body"), 1)
+    bench.store.outbox.due = [entry]
+    bench.durability.settings = DurableSettings(lease=0.03)
+    dispatcher = OutboxDispatcher(bench.durability, lambda _model: sender)  # type: ignore[arg-type, return-value]
+    dispatcher.start()
+    await eventually(lambda: not bench.store.outbox.due and not dispatcher._running)
+    assert (sender.sent, bench.store.outbox.later, bench.store.outbox.removed) == ([], [], [])
+    before.set_result(None)
+    bench.store.outbox.due = [entry]
+    await eventually(lambda: bench.store.outbox.removed == [1])
+    await dispatcher.drain(1.0)
