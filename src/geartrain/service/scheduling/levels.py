@@ -88,7 +88,8 @@ class LevelledQueue(Generic[T]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[T]:
-        return iter(tuple(self._entries))
+        entries = self._entries
+        return iter(sorted(entries, key=lambda item: entries[item].line))
 
     def size_of(self, level: int) -> int:
         """Return how many wait in a level."""

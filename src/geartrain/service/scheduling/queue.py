@@ -24,7 +24,8 @@ class CallQueue(Protocol[T]):
 
     def __len__(self) -> int: ...
 
-    def __iter__(self) -> Iterator[T]: ...
+    def __iter__(self) -> Iterator[T]:
+        """Yield what waits, in the order in which it would be taken."""
 
     def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:
         """Have an item wait. Only those with equal keys share a call. `level` is that of its priority, 0 the highest.

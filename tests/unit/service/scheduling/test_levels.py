@@ -45,6 +45,16 @@ def test_higher_levels_are_served_first_and_equals_in_their_order() -> None:
     assert (len(queue), queue.rows, queue.due()) == (0, 0, None)
 
 
+def test_it_lists_those_that_wait_in_the_order_of_their_turns() -> None:
+    queue = queue_of(Level(timeout=1.0, on_timeout="continue"), Level(), Level())
+    add(queue, "xy", level=2)
+    add(queue, "ab", level=0)
+    add(queue, "mn", level=1)
+    assert queue.expire(2.0) == []
+    add(queue, "c", level=0, now=2.0)
+    assert list(queue) == list("cabmnxy") == drain(queue, 2.0)
+
+
 def test_a_call_is_filled_up_from_lower_levels() -> None:
     queue = queue_of(*PLAIN, max_size=3)
     add(queue, "xyz", level=2)
