@@ -386,6 +386,7 @@ async def test_d10_nothing_is_left_of_a_prediction(server: LiveServer, web: Serv
     assert list(folder.parent.iterdir()) == []
 
 
+@pytest.mark.one_server(reason="each replica has a folder of its own")
 async def test_d10_also_when_it_is_canceled(server: LiveServer, web: Server) -> None:
     folder = Path((await given(server, {"path": data_url(b"x")}))["path"]["path"]).parent.parent
     await server.start({"path": data_url(b"x"), "gate": "never"}, id="d10")
@@ -396,6 +397,7 @@ async def test_d10_also_when_it_is_canceled(server: LiveServer, web: Server) -> 
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.one_server(reason="it sets the temporary folder of the server's own process")
 async def test_d10_nor_of_the_server(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     source = "from geartrain import Path\ndef run(p: Path) -> str: return str(p)"
@@ -413,6 +415,7 @@ def own_folders(folder: Path) -> list[Path]:
 # while a download is going on
 
 
+@pytest.mark.one_server(reason="each replica has a slot")
 async def test_cancel_during_a_download(server: LiveServer, web: Server) -> None:
     folder = Path((await given(server, {"path": data_url(b"x")}))["path"]["path"]).parent.parent
     web.routes["/slow"] = Exchange.hold
@@ -442,6 +445,7 @@ async def test_client_hangs_up_during_a_download(server: LiveServer, web: Server
     await eventually(lambda: server.workers.permits.idle == 1)
 
 
+@pytest.mark.one_server(reason="another replica may tell of its health")
 async def test_server_answers_while_it_downloads(server: LiveServer, web: Server) -> None:
     web.routes["/slow"] = Exchange.hold
     await server.start({"path": web.url("/slow")}, id="bg")

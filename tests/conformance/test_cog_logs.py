@@ -251,6 +251,7 @@ async def test_raw_output_beside_another_prediction_goes_to_the_servers_log(
     assert [record.message for record in caplog.records if record.name == "geartrain.model"] == ["whose?"] * 2
 
 
+@pytest.mark.one_server(reason="it reads the log of the server's own process")
 async def test_what_is_printed_between_predictions_is_nobodys(
     server: LiveServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -106,6 +106,7 @@ async def test_newer_style_shows_its_choices(newer: LiveServer) -> None:
     assert schemas["Output"]["x-cog-array-display"] == "concatenate"
 
 
+@pytest.mark.one_server(reason="the predictions have to be in one worker")
 async def test_async_style_runs_predictions_together(concurrent: LiveServer) -> None:
     bodies = await asyncio.gather(
         *(concurrent.predict({"labels": [f"l{index}"], "wait_for": 4, "shift": 0.5 + index}) for index in range(4))

@@ -383,6 +383,7 @@ async def test_files_of_one_name_are_told_apart(serve: Serve) -> None:
         assert output == [[data_url("text/plain", str(i).encode()), i] for i in range(200)]
 
 
+@pytest.mark.one_server(reason="the predictions have to be in one worker")
 async def test_files_of_concurrent_predictions_are_told_apart(serve: Serve) -> None:
     source = """
         import asyncio, tempfile
@@ -408,6 +409,7 @@ async def test_files_of_concurrent_predictions_are_told_apart(serve: Serve) -> N
                 assert body["output"] == contents
 
 
+@pytest.mark.one_server(reason="it sets the temporary folder of the server's own process")
 async def test_d10_copies_of_output_files_are_gone(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,6 +440,7 @@ def is_file(path: str) -> bool:
     return Path(path).is_file()
 
 
+@pytest.mark.one_server(reason="the predictions have to be in one worker")
 async def test_results_that_concurrent_runs_share_are_not_deleted(serve: Serve) -> None:
     source = """
         import asyncio, tempfile

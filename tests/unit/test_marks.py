@@ -15,7 +15,7 @@ OWN_WIRE = 12
 """How many tests have this mark: the rest pass inside other servers too, and behind a proxy."""
 WITHOUT_STORE = 9
 """And this one: the rest of the tests of Cog's API pass with a store too."""
-ONE_SERVER = 40
+ONE_SERVER = 49
 """And this one: the rest pass with three replicas too, as far as they look at a server from outside."""
 
 
