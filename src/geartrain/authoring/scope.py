@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from math import isfinite
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 Operation = Literal["replace", "increment", "append", "delete"]
 Parameter = str | int | float | bool
@@ -106,19 +106,42 @@ class Metrics(MutableMapping[str, Any]):
         return f"Metrics({self._values!r})"
 
 
+class RequestIds(Protocol):
+    """The ids of a request; empty where there is none."""
+
+    @property
+    def request_id(self) -> str:
+        """Its id."""
+
+    @property
+    def traceparent(self) -> str:
+        """The trace context of the run."""
+
+    @property
+    def tracestate(self) -> str:
+        """What others have added to that."""
+
+
+class _NoRequest(NamedTuple):
+    request_id: str = ""
+    traceparent: str = ""
+    tracestate: str = ""
+
+
+_NO_REQUEST: Final = _NoRequest()
+
+
 class Scope:
     """One prediction as its `run()` sees it. Without `emit` it stands for no prediction and ignores every metric."""
 
     __slots__ = (
         "_emit",
         "_metrics",
+        "_request",
         "context",
         "open_item",
         "parameters",
         "prediction_id",
-        "request_id",
-        "traceparent",
-        "tracestate",
     )
 
     def __init__(
@@ -127,26 +150,40 @@ class Scope:
         context: Mapping[str, str] | None = None,
         emit: Emit | None = None,
         *,
+        request: RequestIds = _NO_REQUEST,
         parameters: Mapping[str, Parameter] | None = None,
         open_item: OpenItem | None = None,
     ) -> None:
         """`parameters` are those of a request of the Open Inference Protocol; any other has none.
 
-        `open_item` is of a batch: what `batch_item` gives.
-
-        `request_id`, `traceparent` and `tracestate` are the ids of the request that the prediction comes from: a log
-        line or a request to another service that has them belongs to the same trace (W3C Trace Context). They are empty
-        where there is no request, and in a batch, whose requests have their own: see `batch_item`.
+        `request` is the one that the prediction comes from. `open_item` is of a batch: what `batch_item` gives.
         """
         self.prediction_id = prediction_id
         self.context: dict[str, str] = dict(context) if context else {}
         self.parameters: dict[str, Parameter] = dict(parameters) if parameters else {}
         self.open_item = open_item
-        self.request_id = ""
-        self.traceparent = ""
-        self.tracestate = ""
+        self._request = request
         self._emit = emit
         self._metrics: Metrics | None = None
+
+    @property
+    def request_id(self) -> str:
+        """The id of the request that the prediction comes from.
+
+        A log line, or a request to another service, that has this and the trace context belongs to the same request.
+        All three are empty where there is no request, and in a batch, whose requests have their own: see `batch_item`.
+        """
+        return self._request.request_id
+
+    @property
+    def traceparent(self) -> str:
+        """The trace context of the run (W3C Trace Context)."""
+        return self._request.traceparent
+
+    @property
+    def tracestate(self) -> str:
+        """What others have added to the trace context."""
+        return self._request.tracestate
 
     @property
     def metrics(self) -> Metrics:

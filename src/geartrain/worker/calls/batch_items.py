@@ -10,7 +10,6 @@ from operator import index as whole_number
 
 from geartrain.authoring.scope import Scope, reset_scope, set_scope
 from geartrain.ipc.messages import ALL
-from geartrain.worker.calls.codec import name_request
 from geartrain.worker.calls.logs import CallLog
 from geartrain.worker.calls.reports import ReportSender
 from geartrain.worker.channels.channel import Channel
@@ -111,15 +110,14 @@ class ItemScopes:
 
     def _scope_of(self, index: int) -> Scope:
         item = self._message.items[index]
-        scope = Scope(
+        return Scope(
             prediction_id=item.id,
             context=item.context,
             parameters=item.parameters,
             emit=self._reports.emitter(index),
+            request=item,
             open_item=self.open,
         )
-        name_request(scope, item)
-        return scope
 
 
 class _OpenItem:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from geartrain.authoring.scope import Scope
 from geartrain.domain.tensors.tensor import Buffer, unpack
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.messages import ALL, CallItem, Inline, Log, Output, Report
+from geartrain.ipc.messages import ALL, Inline, Log, Output, Report
 from geartrain.ipc.shared_memory import WORTHWHILE
 from geartrain.worker.calls.outputs import NO_FAILURES, LargeOutputs, Outputs, SmallOutput, encode_output
 from geartrain.worker.calls.reports import OutputBytes, ReportSender
@@ -99,13 +99,6 @@ def failure_of_all(items: Sequence[int], error: BaseException) -> Recovery:
     return Recovery(dict.fromkeys(items, describe_error(error)), (log,))
 
 
-def name_request(scope: Scope, item: CallItem) -> None:
-    """Tell a scope the ids of the request that its item comes from."""
-    scope.request_id = item.request_id
-    scope.traceparent = item.traceparent
-    scope.tracestate = item.tracestate
-
-
 _NO_ARGUMENTS: Final[dict[str, Any]] = {}
 
 
@@ -124,11 +117,9 @@ class SingleInvocation:
     def __init__(self, tools: SingleTools, items: Sequence[int], reports: ReportSender) -> None:
         item = reports.message.items[0]
         self.items: Collection[int] = items
-        self.scope = Scope(item.id, item.context, reports.metric_of_first)
+        self.scope = Scope(item.id, item.context, reports.metric_of_first, request=item)
         if item.parameters:
             self.scope.parameters = dict(item.parameters)  # as a keyword, it would cost calls without any, too
-        if item.request_id:
-            name_request(self.scope, item)
         self._tools = tools
         self._reports = reports
         self._packed = item.packed

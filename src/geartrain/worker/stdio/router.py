@@ -95,10 +95,12 @@ class LineWriter(msgspec.Struct, gc=False, eq=False):
     def end(self, then: Emit | None = None) -> None:
         """Let out every line that has no end yet; what is written later goes to `then`."""
         with self.lock:
-            for line in self.lines.values():
-                self._let_out(line, "")
-            self.lines.clear()
-            self.release()
+            if self.lines:
+                for line in self.lines.values():
+                    self._let_out(line, "")
+                self.lines.clear()
+            if self.updates is not None:
+                self.release()
             self.emit = then or self.emit
 
     def release(self) -> None:
