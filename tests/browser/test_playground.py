@@ -560,7 +560,7 @@ def test_status(page: Page, picture: Picture, workshop: Workshop) -> None:
     page.resize(DESKTOP, "dark")
     page.until(lambda: (dark := lines(page)) and not dark & light, "lines of other colors")
     page.resize(DESKTOP)
-    assert page.text(".status-view tbody").count("Ready") == 10
+    page.until(lambda: page.text(".status-view tbody").count("Ready") == 10, "ten workers that are ready")
     page.choose_shown("#status-model", "echo")
     assert page.text(".status-view tbody").count("Ready") == 2
     assert page.faults() == []
@@ -571,6 +571,24 @@ def test_status(page: Page, picture: Picture, workshop: Workshop) -> None:
     page.choose_shown("#status-model", "All models")
     page.script("document.activeElement.blur()")
     picture("playground-status")
+
+
+def test_status_counts_what_was_canceled_apart_from_what_failed(page: Page, workshop: Workshop) -> None:
+    page.open_model("patience")
+    page.click("button.run")
+    page.says(".live", "5")
+    page.click("button.cancel")
+    page.says(".result-head", "Canceled")
+    page.click('[data-place="status"]')
+    page.says(".tiles", "Canceled")
+    page.choose_shown("#status-model", "patience")
+
+    def tiles() -> dict[str, str]:
+        return dict(each.text.split("\n") for each in page.all(".tile"))
+
+    page.until(lambda: tiles()["Canceled"] != "0", "a canceled request")
+    shown = tiles()
+    assert (shown["Failed"], shown["All requests"]) == ("0", shown["Canceled"])
 
 
 # a server with a store

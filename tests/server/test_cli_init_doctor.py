@@ -214,6 +214,14 @@ def test_warnings_alone_are_no_failure(geartrain: Command, tmp_path: Path) -> No
     ]
 
 
+def test_doctor_shows_the_variables_that_are_set(geartrain: Command, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", GOOD)
+    few = geartrain("doctor", "model", COG_MAX_CONCURRENCY="2").stdout
+    assert "✓ COG_MAX_CONCURRENCY: 2 (environment)" in few
+    assert "(default)" not in few
+    assert "✓ COG_USER_AGENT: geartrain (default)" in geartrain("doctor", "model", "-v").stdout
+
+
 def test_setup_does_not_run_and_prints_of_a_failed_import_are_shown(geartrain: Command, tmp_path: Path) -> None:
     write_model(tmp_path / "model", "print('hello')\nraise RuntimeError('boom')\ndef run() -> str: ...\n")
     done = geartrain("doctor", "model")

@@ -58,6 +58,9 @@ def doctor(
             min=1, max=65535, metavar="PORT", show_default=False, help="The port that has to be free; 5000 by default."
         ),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the variables that have their defaults too.")
+    ] = False,
     cache_dir: fetching.CacheDir = None,
     verify_cache: fetching.VerifyCache = False,
 ) -> None:
@@ -70,7 +73,7 @@ def doctor(
     logs.configure(default="warning")
     counts: dict[Level, int] = {"ok": 0, "warning": 0, "error": 0}
     try:
-        for finding in _findings(model, port, fetching.LocalModels(cache_dir, verify=verify_cache)):
+        for finding in _findings(model, port, fetching.LocalModels(cache_dir, verify=verify_cache), verbose=verbose):
             counts[finding.level] += 1
             _show(finding)
     except KeyboardInterrupt:
@@ -79,7 +82,9 @@ def doctor(
     raise typer.Exit(FAILURE if counts["error"] else 0)
 
 
-def _findings(named: str | None, port: int | None, local: fetching.LocalModels) -> Iterator[Finding]:
+def _findings(
+    named: str | None, port: int | None, local: fetching.LocalModels, *, verbose: bool = False
+) -> Iterator[Finding]:
     source: ModelSource | ProjectError
     try:
         target = local.target(named)
@@ -102,7 +107,7 @@ def _findings(named: str | None, port: int | None, local: fetching.LocalModels) 
     variables = resolve(os.environ)[0]
     if isinstance(source, ModelSource):
         variables = source.variables
-        yield from map(ok, variables.describe())
+        yield from map(ok, variables.describe(defaults=verbose))
     yield from machine.check_interpreter(machine.build_variables())
     yield machine.check_temporary_folder(os.environ)
     yield machine.check_port(port, variables.port, os.environ.get("HOST") or DEFAULT_HOST)

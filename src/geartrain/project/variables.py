@@ -77,9 +77,12 @@ class Variables:
     store_key_file: str | None = None
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
-    def describe(self) -> list[str]:
-        """Return one line for each variable: its name, the value that counts, and where that is from."""
-        return [variable.describe(self) for variable in _VARIABLES]
+    def describe(self, *, defaults: bool = True) -> list[str]:
+        """Return one line for each variable: its name, the value that counts, and where that is from.
+
+        Without `defaults`, only the variables that are set.
+        """
+        return [each.describe(self) for each in _VARIABLES if defaults or each.name in self.origins]
 
 
 class FileLayer(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,8 @@ _NOT_READY = {
     Health.UNKNOWN: "Setup has not begun yet. GET /health-check for status.",
     Health.STARTING: "Setup has not finished yet. Wait until it has finished, or GET /health-check for status.",
     Health.SETUP_FAILED: "Setup has failed, so no prediction can be made. GET /health-check for its logs.",
-    Health.DEFUNCT: "The model's worker is gone, so no prediction can be made. GET /health-check for the reason.",
+    Health.DEFUNCT: "The model's worker is gone, so no prediction can be made. GET /health-check for the reason; with "
+    "--restart on-crash, the server starts another worker.",
 }
 _READY = Health.READY  # to read it from its class takes several times as long
 _BEST_FIRST = (Health.READY, Health.STARTING, Health.DEFUNCT, Health.SETUP_FAILED, Health.UNKNOWN)

@@ -26,9 +26,12 @@ export function samples(metrics, name, model = "") {
   return model ? all.filter(({ labels }) => labels.model === model) : all;
 }
 
-/** Return their sum. */
-export function total(metrics, name, model = "") {
-  return samples(metrics, name, model).reduce((sum, { value }) => sum + value, 0);
+/** Return their sum, of those alone that have these labels. */
+export function total(metrics, name, model = "", labels = {}) {
+  const required = Object.entries(labels);
+  return samples(metrics, name, model)
+    .filter((sample) => required.every(([label, value]) => sample.labels[label] === value))
+    .reduce((sum, { value }) => sum + value, 0);
 }
 
 /** Return by how much a counter has grown each second. A counter that begins anew has grown by what it shows. */

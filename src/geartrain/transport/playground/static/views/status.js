@@ -6,6 +6,7 @@ import { h } from "../lib/dom.js";
 import { bytes, duration, number } from "../lib/format.js";
 import { grownBuckets, quantile, rate, readMetrics, samples, total } from "../lib/metrics.js";
 
+const FAILURES = "nv_inference_request_failure"; // counts what was canceled too, by reason
 const PERIOD = 2000; // milliseconds between two questions
 const KEPT = 150; // answers: five minutes
 const WINDOW = 15; // answers, over which latencies are counted: half a minute
@@ -83,6 +84,8 @@ export function statusView(names) {
   }
 
   function paintTiles(figure, metrics, model) {
+    const unsuccessful = total(metrics, FAILURES, model);
+    const canceled = total(metrics, FAILURES, model, { reason: "CANCELED" });
     const facts = [
       ["Requests", figure.succeeded === null ? "–" : `${number(figure.succeeded + figure.failed, 3)} /s`],
       ["Median latency", duration(figure.median)],
@@ -90,8 +93,9 @@ export function statusView(names) {
       ["Running", number(figure.running)],
       ["Waiting", number(figure.waiting)],
       ["Worker memory", bytes(figure.memory)],
-      ["All requests", number(total(metrics, "nv_inference_request_success", model))],
-      ["Failed", number(total(metrics, "nv_inference_request_failure", model))],
+      ["All requests", number(total(metrics, "nv_inference_request_success", model) + unsuccessful)],
+      ["Failed", number(unsuccessful - canceled)],
+      ["Canceled", number(canceled)],
     ];
     tiles.replaceChildren(...facts.map(([name, value]) => h("div", { class: "tile" }, h("div", { class: "tile-name" }, name), h("div", { class: "tile-value" }, value))));
   }
