@@ -115,6 +115,17 @@ def test_output_is_on_stdout_and_all_else_on_stderr(run: Run) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello bobhello bob\n", "setting up\nrunning\n")
 
 
+def test_inputs_stand_behind_the_model_as_well(run: Run, tmp_path: Path) -> None:
+    assert run(HELLO, "name=Ada", "-i", "times=2").stdout == "hello Adahello Ada\n"
+    here = subprocess.run(
+        command("name=Ada"), check=True, capture_output=True, text=True, cwd=tmp_path / "model", timeout=60
+    )
+    assert here.stdout == "hello Ada\n"
+    wrong = run(HELLO, "--name", "Ada")
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert "no such option: --name. The input 'name' of a model is written as name=VALUE" in wrong.stderr
+
+
 def test_repeated_input_is_a_list(run: Run) -> None:
     assert run(HELLO, "-i", "name=bob", "-i", "tags=!", "-i", "tags=?").stdout == "hello bob!?\n"
 

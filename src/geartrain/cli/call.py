@@ -12,13 +12,20 @@ from geartrain.cli.completion import complete_served_input
 from geartrain.cli.failure import fail
 from geartrain.cli.request import read_request
 from geartrain.cli.server_options import Certificates, Insecure, Key, verification
+from geartrain.cli.typer_app import InputCommand
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command()
+@app.command(cls=InputCommand)
 def call(
     url: Annotated[str, typer.Argument(metavar="URL", help="The server, such as http://127.0.0.1:5000.")],
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            autocompletion=complete_served_input, metavar="NAME=VALUE...", help="Inputs, the same as after -i."
+        ),
+    ] = None,
     *,
     inputs: Annotated[
         list[str] | None,
@@ -49,7 +56,7 @@ def call(
         fail(f"{url!r} is no URL; write for example http://127.0.0.1:5000. `geartrain run` runs a model on disk")
     verify = verification(cacert, insecure=insecure)
     try:
-        request = read_request(inputs, json_input, output)
+        request = read_request([*(given or ()), *(inputs or ())], json_input, output)
     except values.InputError as error:
         fail(str(error))
     from geartrain.cli.remote import Plan, predict  # late: it imports httpx

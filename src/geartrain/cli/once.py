@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+import re
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
@@ -24,6 +25,10 @@ Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", "-i", autocompletion=complete_input, metavar="NAME=VALUE", help=INPUT_HELP),
 ]
+GivenInputs = Annotated[
+    list[str] | None,
+    typer.Argument(autocompletion=complete_input, metavar="NAME=VALUE...", help="Inputs, the same as after -i."),
+]
 JsonInput = Annotated[
     str | None,
     typer.Option(
@@ -35,6 +40,13 @@ JsonInput = Annotated[
 LogLevel = Annotated[
     str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. COG_LOG_LEVEL says the same.")
 ]
+
+
+def with_inputs(model: str | None, given: list[str] | None, inputs: list[str] | None) -> tuple[str | None, list[str]]:
+    """Return the model and all inputs; `text=hello` in the place of the model is an input of the model here."""
+    words = [*(given or ()), *(inputs or ())]
+    is_input = model is not None and re.match(r"\w+=", model) is not None and not pathlib.Path(model).exists()
+    return (None, [model, *words]) if is_input and model is not None else (model, words)
 
 
 def run_once(

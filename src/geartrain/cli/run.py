@@ -8,14 +8,19 @@ from typing import Annotated
 import typer
 
 from geartrain.cli import debugging, fetching, once, options
-from geartrain.cli.typer_app import CommandApp
+from geartrain.cli.typer_app import CommandApp, InputCommand
 
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(cls=debugging.BareProfileCommand)
+class _RunCommand(debugging.BareProfileCommand, InputCommand):
+    """The parser of `geartrain run`."""
+
+
+@app.command(cls=_RunCommand)
 def run(
     model: options.Model = None,
+    given: once.GivenInputs = None,
     *,
     inputs: once.Inputs = None,
     json_input: once.JsonInput = None,
@@ -41,10 +46,11 @@ def run(
 
     Exit code: 0 when the prediction succeeded, 1 when it failed, 130 when Ctrl-C canceled it.
     """
+    model, words = once.with_inputs(model, given, inputs)
     once.run_once(
         model,
         "predict",
-        inputs=inputs,
+        inputs=words,
         json_input=json_input,
         output=output,
         setup_timeout=setup_timeout,

@@ -8,16 +8,17 @@ from typing import Annotated, Final
 import typer
 
 from geartrain.cli import fetching, once, options
-from geartrain.cli.typer_app import CommandApp
+from geartrain.cli.typer_app import CommandApp, InputCommand
 
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
 _WEIGHTS: Final = pathlib.Path("weights")  # observed Cog, section 25
 
 
-@app.command()
+@app.command(cls=InputCommand)
 def train(
     model: options.Model = None,
+    given: once.GivenInputs = None,
     *,
     inputs: once.Inputs = None,
     json_input: once.JsonInput = None,
@@ -41,10 +42,11 @@ def train(
 
     Exit code: 0 when the training succeeded, 1 when it failed, 130 when Ctrl-C canceled it.
     """
+    model, words = once.with_inputs(model, given, inputs)
     once.run_once(
         model,
         "train",
-        inputs=inputs,
+        inputs=words,
         json_input=json_input,
         output=_WEIGHTS if output is None and json_input is None else output,
         setup_timeout=setup_timeout,

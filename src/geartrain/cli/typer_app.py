@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from geartrain.cli.declared import Argument, Declared
+from geartrain.cli.failure import fail
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -24,6 +28,19 @@ class CommandApp(typer.Typer):
     def callback(self, *args: Any, **how: Any) -> Callable[[_Function], _Function]:
         """See `typer.Typer.callback`."""
         return _registers(super().callback(*args, **how))
+
+
+class InputCommand(TyperCommand):
+    """A command that takes the inputs of a model. Its error for an unknown option says how an input is written."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # narrower in name
+        """Parse the command line."""
+        known = {name for parameter in self.params for name in parameter.opts} | {"--help"}
+        for word in itertools.takewhile(lambda word: word != "--", args):
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in known and not difflib.get_close_matches(name, known):
+                fail(f"no such option: {name}. The input {name[2:]!r} of a model is written as {name[2:]}=VALUE")
+        return super().parse_args(ctx, args)
 
 
 def _registers(register: Callable[..., Any]) -> Callable[[_Function], _Function]:

@@ -34,7 +34,7 @@ def split_pairs(pairs: Iterable[str]) -> dict[str, list[str]]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.strip():
-            raise InputError(f"{pair!r} is no input; write -i name=value")
+            raise InputError(f"{pair!r} is no input; write name=value")
         texts.setdefault(name.strip(), []).append(text)
     return texts
 

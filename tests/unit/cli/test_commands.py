@@ -438,7 +438,7 @@ def test_model_that_is_not_there_or_broken_is_one_sentence(model: Path, name: st
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-i", "name"], "'name' is no input; write -i name=value"),
+        (["-i", "name"], "'name' is no input; write name=value"),
         (["-i", "a=1", "--json", "{}"], "--json is the whole input; leave -i out"),
         (["--json", "{bad"], "the input is not JSON: "),
         (["--json", "[]"], 'the input must be a JSON object such as {"name": 1}, got array'),

@@ -66,7 +66,7 @@ def test_pairs_are_gathered_by_name() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "=1", " =1"])
 def test_text_that_is_no_pair_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is no input; write -i name=value"):
+    with pytest.raises(InputError, match="is no input; write name=value"):
         split_pairs([text])
 
 
