@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import textwrap
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ PLAIN = """
 """
 STREAM = """
     import asyncio
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from geartrain import BaseRunner, concurrent, streaming
 
     class Runner(BaseRunner):
@@ -200,6 +202,40 @@ async def test_inferences_have_the_clients_limit(live: Live) -> None:
         assert response.status_code == 200, (model, response.text)
 
     await for_each(check, "plain", "equal", "batched", "patient")
+
+
+async def test_s1_no_time_is_504_and_leaves_the_server_as_it_was(
+    server_process: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    write_model(tmp_path, PLAIN)
+    process = server_process(str(tmp_path), "--grpc-port", "0")
+    server = Live(process)
+    await server.start()
+    tensor = {"name": "seconds", "datatype": "FP64", "shape": [1], "data": [0.0]}
+    name = (await server.http.post("/v2/repository/index", json={})).json()[0]["name"]
+
+    async def send(microseconds: str) -> httpx.Response:
+        body = json.dumps({"inputs": [tensor], "parameters": {"timeout": "T"}}).replace('"T"', microseconds)
+        return await server.http.post(f"/v2/models/{name}/infer", content=body)
+
+    for _ in range(10_000):
+        assert (await send("1")).status_code == 504
+    for timeout, status in {"1": 504, "499": 504, "0": 200, str(2**63): 200}.items():
+        answer = await send(timeout)
+        assert answer.status_code == status, (timeout, answer.text)
+    for timeout in ("-1", "NaN", "1e-3", '"1"', "true", "1" + "0" * 400):
+        answer = await send(timeout)
+        assert answer.status_code == 400, (timeout, answer.text)
+        assert "timeout" in answer.text or timeout == "NaN", (timeout, answer.text)
+    assert await server.ask(name, 0, timeout_s=1e-6) is grpc.StatusCode.DEADLINE_EXCEEDED
+    for _ in range(20):
+        answer = await server.http.post("/predictions", json={"input": {}})
+        assert (answer.status_code, answer.json()["status"]) == (200, "succeeded"), answer.text
+    await server.http.aclose()
+    began = time.monotonic()
+    process.popen.terminate()
+    await asyncio.to_thread(process.popen.wait, 20)
+    assert time.monotonic() - began < 10, "nothing ran, so that the grace of 30 s is not waited for"
 
 
 async def test_generate_has_the_limit(live: Live) -> None:

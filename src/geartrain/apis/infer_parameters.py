@@ -17,6 +17,7 @@ from geartrain.domain.tensors.tensor import Buffer
 
 _RESERVED: Final = "triton_"
 _INT64: Final = range(-(2**63), 2**64)
+_MOST: Final = 2**64 - 1
 _MICROSECONDS: Final = 1_000_000
 
 
@@ -55,8 +56,8 @@ def take_parameters(given: Mapping[str, Any]) -> TakenParameters:
         if wanted is None:
             check_parameter(name, value)
             own[name] = value
-        elif type(value) not in wanted[0] or (type(value) is int and value < 0):
-            raise _invalid(f"parameter '{name}' has an invalid value: it takes {wanted[1]}, not negative")
+        elif type(value) not in wanted[0] or (type(value) is int and not 0 <= value <= _MOST):
+            raise _invalid(f"parameter '{name}' has an invalid value: it takes {wanted[1]}, not negative, of 64 bits")
         else:
             taken[name] = value
     return TakenParameters(own, _schedule(taken), taken.get("binary_data_output", False))

@@ -16,7 +16,7 @@ from geartrain.domain.predictions.calls import ItemInput, WorkerInfo
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, LogSource
 from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.predictions.ledger import Retry
-from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.predictions.lifecycle import ExecutionState, Health
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.predictions.record import PredictionRecord
@@ -46,6 +46,7 @@ ExecutionT = TypeVar("ExecutionT", bound=Execution)
 
 STOP_GRACE: Final = 1.0  # seconds that a worker without work has to end by itself
 _READY: Final = Health.READY  # to read it from its class takes several times as long
+_OVER: Final = ExecutionState.OVER
 _UNMEASURED: Final[tuple[Hashable, int]] = ((), 1)
 
 
@@ -218,8 +219,9 @@ class Deployment:
         """Admit a prediction and start it. Returns at once.
 
         Raises `GeartrainError`: `NOT_READY` whatever the input is, `INVALID_INPUT` with every wrong field, `CONFLICT`
-        when a live prediction has the id, `AT_CAPACITY` when every slot is in use, `SHUTTING_DOWN`. The attachments
-        are then still the caller's; those of a prediction that was admitted are removed at its end.
+        when a live prediction has the id, `AT_CAPACITY` when every slot is in use, `TIMED_OUT` when no time is left,
+        `SHUTTING_DOWN`. Whatever is raised, nothing of the admission stays. The attachments are then still the
+        caller's; those of a prediction that was admitted are removed at its end.
         """
         if self.workers.health is not _READY:
             raise self.workers.not_ready()
@@ -236,13 +238,17 @@ class Deployment:
         execution = self.admit(new, admission.echo(new) if admission.secrets else new.input, Execution)
         if new.keep:
             execution.is_kept = True
-        if values is None:
-            self.scheduler.submit(execution)
-        else:
-            execution.prepare(values, new.attachments)
-        if new.webhook is not None:
-            with self.scheduler.context.traces.telling(new.request):
-                self.webhooks().follow(execution.prediction, new.webhook)
+        try:
+            if values is None:
+                self.scheduler.submit(execution)
+            else:
+                execution.prepare(values, new.attachments)
+            if new.webhook is not None:
+                with self.scheduler.context.traces.telling(new.request):
+                    self.webhooks().follow(execution.prediction, new.webhook)
+        except BaseException:
+            self.undo(execution)
+            raise
         return execution.prediction
 
     def admit(self, new: NewPrediction, echo: bytes, make: Callable[..., ExecutionT]) -> ExecutionT:
@@ -267,12 +273,24 @@ class Deployment:
         item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request)
         execution = make(scheduler, prediction, item, ticket=ticket)
         if context.traces is not NO_TRACES:
-            execution.begin_trace()
+            try:
+                execution.begin_trace()
+            except BaseException:
+                self.undo(execution)
+                raise
         if new.output_prefix is not None and not new.background:
             execution.output_prefix = new.output_prefix
         predictions.live[prediction_id] = execution
         self.executions.live.add(execution)
         return execution
+
+    def undo(self, execution: Execution) -> None:
+        """Take back an admission that failed: its place, its id, and what it keeps this deployment open for."""
+        try:
+            execution.undo()
+        finally:
+            if execution.state is _OVER:
+                self._on_over(execution)
 
     def _on_over(self, execution: Execution) -> None:
         self.predictions.remove(execution)

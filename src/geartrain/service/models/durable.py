@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -70,9 +71,14 @@ class DeploymentPort(Protocol):
     def admit(self, new: NewPrediction, echo: bytes, make: Callable[..., DurableExecution]) -> DurableExecution:
         """Give a prediction its place."""
 
+    def undo(self, execution: DurableExecution) -> None:
+        """Take back an admission that failed."""
+
     def webhooks(self) -> Webhooks:
         """Return what sends its webhooks."""
 
+
+logger = logging.getLogger(__name__)
 
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NO_LIMIT: Final = 1 << 62  # of a queue: what was accepted once is not refused again
@@ -136,7 +142,7 @@ def create_durable(
     begin = functools.partial(_begin, deployment, durability, new, run=run, values=values)
     try:
         run.claim(_ask(deployment, durability, new, run=run), begin)
-    except GeartrainError as error:
+    except Exception as error:
         run.refuse(error)
         raise
     return run.prediction
@@ -179,8 +185,12 @@ def _admit(deployment: DeploymentPort, durability: Durability, new: NewPredictio
     make = functools.partial(DurableExecution, run=run)
     admission = deployment.admission
     execution = deployment.admit(new, admission.echo(new) if admission.secrets else new.input, make)
-    run.live(key_of(deployment, execution.prediction.id), execution)
-    durability.add(run)
+    try:
+        run.live(key_of(deployment, execution.prediction.id), execution)
+        durability.add(run)
+    except BaseException:
+        deployment.undo(execution)
+        raise
     return run
 
 
@@ -193,11 +203,15 @@ def _begin(
     values: dict[str, Any] | None,
 ) -> None:
     """Run what has its row now."""
-    if new.webhook is not None and new.webhook.events:
-        with deployment.scheduler.context.traces.telling(run.prediction.record.request):
-            telling = deployment.webhooks().follow_until_end(run.prediction, new.webhook)
-        durability.follow(run.key, telling)
-    run.execution.go_on(values, new.attachments)
+    try:
+        if new.webhook is not None and new.webhook.events:
+            with deployment.scheduler.context.traces.telling(run.prediction.record.request):
+                telling = deployment.webhooks().follow_until_end(run.prediction, new.webhook)
+            durability.follow(run.key, telling)
+        run.execution.go_on(values, new.attachments)
+    except Exception as error:  # whatever it is, it is the end of the prediction, which has a row
+        logger.exception("a prediction could not be begun")
+        run.execution.fail(f"The prediction could not be begun: {error}")
 
 
 def _ask(

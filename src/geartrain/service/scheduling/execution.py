@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
+import time
 from collections.abc import Hashable, Sequence
 from typing import Any, Final, Protocol
 
@@ -26,6 +26,7 @@ from geartrain.service.scheduling.preparation import (
     NoPreparation,
     Preparation,
 )
+from geartrain.service.scheduling.time_limit import TimeLimit
 from geartrain.service.scheduling.tracing import NO_TRACE, TracePort
 from geartrain.service.statistics import Fault
 
@@ -35,6 +36,7 @@ _WITHOUT_SLOT = frozenset({_S.ADMITTED, _S.PREPARING, _S.WAITING, _S.PREFETCHED}
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _ADMITTED, _ASSIGNED, _PREFETCHED, _WAITING = _S.ADMITTED, _S.ASSIGNED, _S.PREFETCHED, _S.WAITING
 _RUNNING, _CLOSING, _OVER = _S.RUNNING, _S.CLOSING, _S.OVER
+_BEGUN = frozenset({_S.RUNNING, _S.CANCELING, _S.CLOSING})
 _to_assigned, _to_running, _to_over = (TO_EXECUTION_STATE[state] for state in (_ASSIGNED, _RUNNING, _OVER))
 
 
@@ -180,11 +182,11 @@ class Execution:
         self._preparation: Preparation | NoPreparation = NO_PREPARATION
         self.delivery: Delivery | NoDelivery = NO_DELIVERY
         self._stopped_as: Canceled | TimedOut = CANCELED  # what its outcome is when it has been told to stop
-        self._timer: asyncio.TimerHandle | None = None  # ends it when its time is up
-        scheduler.waiting += 1
+        self._timer: TimeLimit | None = None  # ends it when its time is up
         timeout = ticket.schedule.timeout
         if timeout is not None:
             self._bound(timeout)
+        scheduler.waiting += 1  # the last step: a failed one leaves nothing to undo
 
     def _step(self, wanted: ExecutionState) -> None:
         """Go to another state, and count as waiting while there is no slot.
@@ -206,8 +208,6 @@ class Execution:
 
     def prepare(self, values: dict[str, Any], attachments: Attachments = NO_ATTACHMENTS) -> None:
         """Fetch the files of the decoded input, and submit the execution when they are there."""
-        self._step(_S.PREPARING)
-        self.record.ready = 0.0
         context = self._scheduler.context
         folder = attachments.folder if attachments.files else context.new_folder()
         self._preparation = Preparation(
@@ -217,6 +217,8 @@ class Execution:
             on_ready=self._on_ready,
             on_end=self._on_unprepared,
         )
+        self._step(_S.PREPARING)
+        self.record.ready = 0.0
         with self.trace.preparing():
             self._preparation.begin(values)
 
@@ -275,6 +277,33 @@ class Execution:
             case _S.CLOSING:
                 self.delivery.cut()
 
+    def undo(self) -> None:
+        """Give back what a failed admission has taken: its time limit, its place, its call.
+
+        Its prediction does not end: no client has received it. One that has begun to fetch files or to run is canceled,
+        and gives the rest back at its end.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        self.is_kept = False
+        state = self.state
+        if state in _BEGUN or (state is _S.PREPARING and self._preparation.has_begun):
+            self.cancel()
+        elif state is not _OVER:
+            self._step(_OVER)
+            if state is _WAITING:
+                self._scheduler.leave(self)
+            elif state in {_ASSIGNED, _PREFETCHED}:
+                self._call.withdraw(self)
+
+    def fail(self, reason: str) -> None:
+        """End an execution that could not be begun; cancel it if it has."""
+        if self.state in _BEGUN or (self.state is _S.PREPARING and self._preparation.has_begun):
+            self.cancel()
+        elif self.state is not _OVER:
+            self._withdraw()
+            self.end(Failed(reason), at=self._scheduler.context.clock())
+
     def _withdraw(self) -> None:
         if self.state is _WAITING:
             self._scheduler.leave(self)
@@ -285,24 +314,22 @@ class Execution:
 
     def _bound(self, seconds: float) -> None:
         """End it when so many seconds are over, unless its time is up before."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
         if self._timer is not None:
-            if self._timer.when() <= end:
+            if self._timer.ends_at <= time.monotonic() + seconds:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(end, self._on_time_up, seconds)
+        self._timer = TimeLimit(seconds, self._on_time_up, seconds)
 
     def _on_time_up(self, limit: float) -> None:
         if self.state is _RUNNING and self._call.is_debugged:  # its time begins anew
-            self._timer = asyncio.get_running_loop().call_later(limit, self._on_time_up, limit)
+            self._timer = TimeLimit(limit, self._on_time_up, limit)
             return
         self._stopped_as = TimedOut(limit)
         self.cancel()
 
     def is_overdue(self, now: float) -> bool:
-        """Whether its time is up at this moment on the loop's clock, so that its timer is about to end it."""
-        return self._timer is not None and self._timer.when() <= now
+        """True if its time is up at `now`, on the clock of `time.monotonic()`: its timer is about to end it."""
+        return self._timer is not None and self._timer.ends_at <= now
 
     def expire(self) -> None:
         """End it before its run, because its time is up."""

@@ -19,6 +19,7 @@ from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.levels import LevelledQueue
 from geartrain.service.scheduling.queue import BatchQueue, CallQueue, FirstComeQueue
+from geartrain.service.scheduling.time_limit import TimeLimit
 
 _LIGHT: Final = 128 * 1024  # bytes of a call that may be prefetched into its worker's socket
 _NEAR: Final = 1.0  # seconds before its time is up, from which on nothing is prefetched
@@ -91,8 +92,11 @@ class Pending:
         return may_run
 
     def place_of(self, execution: Execution) -> int:
-        """Return the place in the queue of one that waits, 1 for the next one."""
-        return 1 + list(self.queue).index(execution)
+        """Return the place in the queue, 1 for the next one.
+
+        0: its time is up, so that it has left the queue, and its timer is about to end it.
+        """
+        return next((place for place, each in enumerate(self.queue, 1) if each is execution), 0)
 
     def note_timeout(self, execution: Execution) -> bool:
         """Take note of a prediction that has a timeout; return whether its time is up."""
@@ -156,7 +160,7 @@ class Turn:
     def __init__(self, serve: Callable[[], None]) -> None:
         self._serve = serve
         self._is_set = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: TimeLimit | None = None
 
     @property
     def has_timer(self) -> bool:
@@ -173,13 +177,12 @@ class Turn:
         """Serve at a moment, if not before; both on any one clock, and infinity for never."""
         if moment == inf:
             return
-        loop = asyncio.get_running_loop()
-        when = loop.time() + max(0.0, moment - now)
+        seconds = max(0.0, moment - now)
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._timer.ends_at <= time.monotonic() + seconds:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._on_timer)
+        self._timer = TimeLimit(seconds, self._on_timer)
 
     def _on_end(self) -> None:
         self._is_set = False

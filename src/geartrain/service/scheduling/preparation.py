@@ -95,6 +95,11 @@ class Preparation:
         self._fetching: asyncio.Task[dict[str, Any]] | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        """True once its task exists, which calls `on_ready` or `on_end`."""
+        return self._task is not None
+
     def begin(self, values: dict[str, Any]) -> None:
         """Begin to fetch the files that the decoded input `values` names."""
         self._task = asyncio.ensure_future(self._run(values))
@@ -131,6 +136,8 @@ class Preparation:
 
 class NoPreparation:
     """In place of a preparation, for an input without files."""
+
+    has_begun = False
 
     def __init__(self) -> None:
         self.has_files = False  # an attribute of the class would take several times as long to read

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
+from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import CallState, Health
@@ -16,10 +18,13 @@ from geartrain.service.scheduling.demand import Demand
 from geartrain.service.scheduling.execution import NO_TICKET, Execution, Ticket
 from geartrain.service.scheduling.pending import Pending
 from geartrain.service.scheduling.permits import Permit
+from geartrain.service.scheduling.time_limit import SHORTEST_TIMEOUT
+
+logger = logging.getLogger(__name__)
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _READY, _STARTING = Health.READY, Health.STARTING
-_RUNNING = CallState.RUNNING
+_ASSIGNED, _RUNNING = CallState.ASSIGNED, CallState.RUNNING
 
 # Seconds. What a prefetched call saves is a fraction of a millisecond, so it is not worth its price behind longer runs:
 # another replica may be free before.
@@ -79,12 +84,15 @@ class Scheduler:
 
         `size` is that of the queue of the client's protocol, None for the operator's. Raises `AT_CAPACITY` or
         `QUEUE_FULL` if there is no free slot and no place in the queue, `INVALID_INPUT` for a priority that the model
-        does not have.
+        does not have, `TIMED_OUT` if there is no time left.
         """
         capacity, has_levels = self._capacity, self.pending.has_levels
         fits = capacity.fits(self.waiting, size)
         if fits and schedule is NO_SCHEDULE and not has_levels and not self.is_batching:
             return NO_TICKET
+        if schedule.timeout is not None and schedule.timeout < SHORTEST_TIMEOUT:
+            self.context.counts.add_refusal("REJECTED")
+            raise GeartrainError(Code.TIMED_OUT, f"timed out after {schedule.timeout:g} s")
         level = capacity.priorities.level_of(schedule.priority) if has_levels else 0
         if fits and (not has_levels or capacity.fits_level(level, self.pending.queue.size_of(level))):
             return Ticket(key, schedule, level)
@@ -142,15 +150,31 @@ class Scheduler:
             if permit is None:
                 msg = "an idle slot could not be had"
                 raise RuntimeError(msg)
-            self._start(permit, members)
+            try:
+                self._start(permit, members)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the clients of the members are told
+                self._fail(members, error)
         if self._can_prefetch and pending.queue:
             self._prefetch()
 
     def _start(
         self, permit: Permit, members: Sequence[Execution], *, single_client: bool = False, at: float = 0.0
     ) -> None:
-        call = self._running[permit] = Call(self, permit, members)
-        call.start(single_client=single_client, at=at)
+        call: Call | None = None
+        try:
+            call = self._running[permit] = Call(self, permit, members)
+            call.start(single_client=single_client, at=at)
+        except BaseException:
+            if call is None or call.state is _ASSIGNED:  # a call that has begun gives its slot back at its end
+                self._running.pop(permit, None)
+                permit.pool.release(permit)
+            raise
+
+    def _fail(self, members: Sequence[Execution], error: Exception) -> None:
+        """End the members of a call that could not be started, so that their clients are answered."""
+        logger.error("a call could not be started", exc_info=error)
+        for member in members:
+            member.fail(f"The call could not be started: {error}")
 
     def _prefetch(self) -> None:
         """Hand calls that are full to busy workers, so that none need wait for it when it is free.
@@ -169,8 +193,12 @@ class Scheduler:
             members = self.pending.take_full()
             if not members:
                 return
-            call = prefetched[permit] = Call(self, permit, members, prefetched=True)
-            call.start()
+            try:
+                call = prefetched[permit] = Call(self, permit, members, prefetched=True)
+                call.start()
+            except Exception as error:  # noqa: BLE001 - as in `serve`
+                prefetched.pop(permit, None)
+                self._fail(members, error)
 
     # the calls
 

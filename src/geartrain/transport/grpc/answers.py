@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final, cast
 
-from geartrain.domain.predictions.inference import LONGEST_TIMEOUT
 from geartrain.domain.tensors.tensor import Buffer
+from geartrain.service.scheduling.time_limit import TimeLimit
 from geartrain.transport import compression
 from geartrain.transport.grpc.framing import frame, frame_compressed
 from geartrain.transport.grpc.heads import NO_TIMEOUT
@@ -57,9 +56,9 @@ async def pack_aside(parts: Sequence[Buffer]) -> list[Buffer]:
     return frame(parts)
 
 
-def start_timer(seconds: float, on_expiry: Callable[[], None]) -> asyncio.TimerHandle:
-    """Call `on_expiry` in so many seconds; timers take no more than some years."""
-    return asyncio.get_running_loop().call_later(min(seconds, LONGEST_TIMEOUT), on_expiry)
+def start_timer(seconds: float, on_expiry: Callable[[], None]) -> TimeLimit:
+    """Call `on_expiry` in so many seconds."""
+    return TimeLimit(seconds, on_expiry)
 
 
 class Deadline:
@@ -78,7 +77,7 @@ class Deadline:
     @property
     def seconds_left(self) -> float:
         """The seconds until the time is up."""
-        return max(0.0, self._timer.when() - asyncio.get_running_loop().time())
+        return self._timer.seconds_left
 
     def respond(self, answer: Answer) -> None:
         """Send the answer, unless the time is up."""
@@ -107,7 +106,7 @@ class MessageAnswer:
 
     __slots__ = ("_headers", "_is_open", "_responder", "_stream", "_timer", "ends_at", "is_over")
 
-    _timer: asyncio.TimerHandle
+    _timer: TimeLimit
     _stream: MessageStream
 
     def __init__(
@@ -121,17 +120,17 @@ class MessageAnswer:
         self._responder = responder
         self._is_open = False
         self.is_over = False
-        self.ends_at = NO_TIMEOUT  # on the loop's clock
+        self.ends_at = NO_TIMEOUT  # on the clock of `time.monotonic()`
         if timeout != NO_TIMEOUT:
             self._timer = start_timer(timeout, lambda: self._expire(on_expiry))
-            self.ends_at = self._timer.when()
+            self.ends_at = self._timer.ends_at
 
     @property
     def seconds_left(self) -> float:
         """The seconds until the time of the call is up; `NO_TIMEOUT` for one without an end."""
         if self.ends_at == NO_TIMEOUT:
             return NO_TIMEOUT
-        return max(0.0, self.ends_at - asyncio.get_running_loop().time())
+        return self._timer.seconds_left
 
     def send(self, *parts: Buffer) -> None:
         """Send a message with its prefix, unless the answer is over."""

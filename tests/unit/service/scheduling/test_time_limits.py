@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geartrain.domain.errors import Code
+from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.batching import BatchPolicy
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.predictions.inference import LONGEST_TIMEOUT, NO_SCHEDULE, InferRequest, SchedulePolicy
@@ -123,9 +123,18 @@ def block(seconds: float) -> None:
         pass
 
 
-async def test_a_request_without_any_time_is_not_begun() -> None:
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e-6, 0.0004])
+async def test_s1_a_request_without_any_time_is_not_admitted(seconds: float) -> None:
     bench = await Bench().start()
-    assert await end_of(bench.ask("a", SchedulePolicy(0.0))) == ("failed", "timed out after 0 s", Code.TIMED_OUT)
+    with pytest.raises(GeartrainError, match=f"^timed out after {seconds:g} s$") as refused:
+        bench.ask("a", SchedulePolicy(seconds))
+    assert refused.value.code is Code.TIMED_OUT
+    deployment = bench.deployment
+    assert (deployment.scheduler.waiting, len(deployment.executions.live), len(deployment.predictions.live)) == (
+        0,
+        0,
+        0,
+    )
     assert not bench.calls
 
 
