@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -64,15 +65,15 @@ def start_timer(seconds: float, on_expiry: Callable[[], None]) -> TimeLimit:
 class Deadline:
     """A `Responder` that gives the answer by itself when the time of its client is up."""
 
-    __slots__ = ("_is_over", "_on_expiry", "_responder", "_timer", "record")
+    __slots__ = ("_is_over", "_responder", "_timer", "record")
 
     def __init__(self, responder: Responder, seconds: float, on_expiry: Callable[[], None]) -> None:
         """`on_expiry` is called before that answer; what it leads to is not sent any more."""
         self.record = responder.record
         self._responder = responder
-        self._on_expiry = on_expiry
         self._is_over = False
-        self._timer = start_timer(seconds, self._expire)
+        # Only the timer refers to `on_expiry`, whose exchange refers to this: a canceled timer drops it.
+        self._timer = start_timer(seconds, partial(self._expire, on_expiry))
 
     @property
     def seconds_left(self) -> float:
@@ -95,9 +96,9 @@ class Deadline:
         self._is_over = True
         self._timer.cancel()
 
-    def _expire(self) -> None:
+    def _expire(self, on_expiry: Callable[[], None]) -> None:
         self.close()
-        self._on_expiry()
+        on_expiry()
         self._responder.respond(_TOO_LATE)
 
 
