@@ -381,6 +381,30 @@ async def test_unread_answers_are_bounded(server: Server, window: int) -> None:
         assert seen.peak - before < 256 * MIB
 
 
+async def test_s15_what_runs_counts_with_the_unread_answers(server: Server) -> None:
+    """A hundred answers of 4 MB at once for a client whose window is shut; it gets all of them when it opens."""
+    before = server.memory()
+    async with http2(server.url, {SettingCodes.INITIAL_WINDOW_SIZE: 0}) as client:
+        streams = []
+        for _ in range(100):
+            stream = client.open()
+            streams.append(stream)
+            head = headers(stream, client.block("POST", "/predictions", JSON), end=False)
+            await client.send(head + data(stream, body("", size=4_000_000), end=True))
+        cancel = client.open()  # a request without a body does not wait
+        await client.send(headers(cancel, client.block("POST", "/predictions/unknown/cancel"), end=True))
+        client.credit(cancel, 65_535)
+        assert (await client.answer(cancel)).status == 404
+        seen = await others(server, asyncio.ensure_future(rounds(server, 100)))
+        assert seen.peak - before < 160 * MIB
+        client.credit(0, LARGEST_WINDOW - 65_535)
+        for stream in streams:
+            client.credit(stream, 5_000_000)
+        answers = [await client.answer(stream) for stream in streams]
+    assert {answer.status for answer in answers} == {200}
+    assert {len(answer.json()["output"]) for answer in answers} == {4_000_000}
+
+
 async def ask_for_much(client: Http2Client) -> None:
     for _ in range(1600):
         stream = client.open()

@@ -172,7 +172,7 @@ def encode_prediction(prediction: Prediction) -> bytes:
 
 def encode_in_parts(prediction: Prediction) -> tuple[Buffer, ...]:
     """Return the same in parts: a large input and a large output are what they are in the prediction, not copies."""
-    output = prediction.output or _output_so_far(prediction)
+    output = _output_so_far(prediction)
     if len(prediction.input) + (0 if output is None else len(output)) < _LARGE:
         return (_encode_snapshot(prediction, prediction.input, output),)
     text = _encode_snapshot(prediction, _INPUT_MARK, None if output is None else _OUTPUT_MARK)
@@ -303,6 +303,5 @@ def encode_webhook(prediction: Prediction, event: WebhookEvent) -> bytes:
 
 
 def _output_so_far(prediction: Prediction) -> Buffer | None:
-    if prediction.output is None and prediction.chunks:
-        return json_array(prediction.chunks)
-    return prediction.output
+    output = prediction.output
+    return json_array(prediction.chunks) if output is None and prediction.chunks else output

@@ -222,8 +222,7 @@ class _Delivery:
 
     def _on_end(self) -> None:
         prediction = self._prediction
-        output = prediction.chunks if prediction.output is None else (prediction.output,)
-        self._webhooks.ended(self, len(prediction.input) + sum(map(len, output)) + len(prediction.logs))
+        self._webhooks.ended(self, prediction.kept_size)
 
 
 def _fields(prediction: Prediction, webhook: Webhook) -> dict[str, str]:

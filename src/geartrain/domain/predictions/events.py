@@ -7,6 +7,7 @@ it has dropped.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Final, Literal, final
 
@@ -19,6 +20,8 @@ LogSource = Literal["stdout", "stderr"]
 MetricMode = Literal["replace", "increment", "append", "delete"]
 
 DEFAULT_CAPACITY = 1024
+_EVENT: Final = 56  # bytes of memory of an event and its place in the list
+_VALUE: Final = 8  # bytes of memory for each character of JSON: small numbers and strings take the most
 
 
 class Start(msgspec.Struct, frozen=True, gc=False):
@@ -95,6 +98,11 @@ class EventLog:
         self._most = 2 * self._capacity
 
     @property
+    def memory(self) -> int:
+        """Bytes of memory of the events that are held, without the chunks of output."""
+        return sum([_memory_of(event) for event in self._events])
+
+    @property
     def next_index(self) -> int:
         """The index that the next event will have."""
         return self._dropped + len(self._events)
@@ -169,6 +177,22 @@ class EventLog:
     def unlisten(self, listener: Callable[[Event], None]) -> None:
         """Stop calling `listener`; one that is not listening is ignored."""
         self._listeners = tuple(other for other in self._listeners if other != listener)
+
+
+def size_of_value(value: Any) -> int:
+    """Estimate the bytes of memory of a JSON value from the length of its text."""
+    try:
+        return _VALUE * len(msgspec.json.encode(value))
+    except (TypeError, ValueError, RecursionError):
+        return sys.getsizeof(value)
+
+
+def _memory_of(event: Event) -> int:
+    if type(event) is Log:
+        return _EVENT + sys.getsizeof(event.data)
+    if type(event) is Metric:
+        return _EVENT + size_of_value(event.value)
+    return _EVENT
 
 
 def _log_failure(error: Exception) -> None:

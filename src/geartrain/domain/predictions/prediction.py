@@ -6,7 +6,7 @@ No clock, loop or socket: times are given by the caller, in seconds since the ep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from geartrain.domain.errors import Code
 from geartrain.domain.predictions.events import (
@@ -19,6 +19,7 @@ from geartrain.domain.predictions.events import (
     Output,
     Released,
     Start,
+    size_of_value,
 )
 from geartrain.domain.predictions.lifecycle import TO_STATUS, Status
 from geartrain.domain.predictions.metrics import apply_metric
@@ -33,17 +34,20 @@ _TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
 _START = Start()
 _NOTHING_PRINTED = Printed()  # of nearly all predictions; never added to
 _RELEASED = Released()
+_CHUNK: Final = 120  # bytes of memory of a chunk beside its text: the object, its event, its places in two lists
 _COMPLETED = {status: Completed(status) for status in _TERMINAL}
 
 
 class Prediction:
     """The state of one prediction and the log of how it came about.
 
-    `input` is the JSON text to echo, with secrets masked. `chunks` are the outputs given so far, each JSON text;
-    `output` is the JSON text of the whole, once it is known. `record` is what is counted and logged of it.
+    `input` is the JSON text to echo, with secrets masked. `chunks` are the outputs given so far, each JSON text.
+    `record` is what is counted and logged of it.
     """
 
     __slots__ = (
+        "_is_list",
+        "_output",
         "chunks",
         "completed_at",
         "created_at",
@@ -53,7 +57,6 @@ class Prediction:
         "input",
         "log",
         "metrics",
-        "output",
         "predict_time",
         "printed",
         "record",
@@ -72,7 +75,8 @@ class Prediction:
         self.status = _STARTING
         self.error: str | None = None
         self.error_code: Code | None = None  # why it failed, if it was not the run
-        self.output: Buffer | None = None
+        self._output: Buffer | None = None
+        self._is_list = False  # the output is the list of the chunks
         self.chunks: list[Buffer] = []
         self.printed = _NOTHING_PRINTED
         self.metrics: dict[str, Any] = {}
@@ -82,6 +86,19 @@ class Prediction:
     def is_terminal(self) -> bool:
         """Whether the prediction has ended."""
         return self.status in _TERMINAL
+
+    @property
+    def output(self) -> Buffer | None:
+        """The JSON text of the whole output, once it is known. That of a stream is joined anew by each call."""
+        return json_array(self.chunks) if self._is_list else self._output
+
+    @property
+    def kept_size(self) -> int:
+        """Bytes of memory that the prediction takes once it has ended, within a few kB."""
+        size = len(self.input) + sum(map(len, self.chunks)) + _CHUNK * len(self.chunks) + self.printed.memory
+        if self.metrics:
+            size += size_of_value(self.metrics)
+        return size + self.log.memory
 
     @property
     def logs(self) -> str:
@@ -123,12 +140,12 @@ class Prediction:
         `packed`: they are no JSON text (see `Succeeded`), and a stream of such is not joined.
         """
         if output is None:
-            output = None if packed else json_array(self.chunks)
+            self._is_list = not packed
         else:
             # The one output of a run that streams nothing is a chunk too, for readers that follow chunks.
             self.chunks.append(output)
             self.log.append(Output(output, len(self.chunks) - 1))
-        self.output = output
+        self._output = output
         self._complete(_SUCCEEDED, at, predict_time)
 
     def fail(self, error: str, *, at: float, code: Code | None = None) -> None:
@@ -154,7 +171,8 @@ class Prediction:
         """Reach the terminal state that a draft of this prediction has reached."""
         for chunk in draft.chunks[len(self.chunks) :]:
             self.add_output(chunk)
-        self.output, self.error, self.error_code = draft.output, draft.error, draft.error_code
+        self._output, self._is_list = draft._output, draft._is_list
+        self.error, self.error_code = draft.error, draft.error_code
         self.status = TO_STATUS[draft.status](self.status)
         self.completed_at, self.predict_time = draft.completed_at, draft.predict_time
         self.log.end(_COMPLETED[draft.status])
@@ -164,6 +182,8 @@ class Prediction:
         self.log.end(_RELEASED)
 
     def _complete(self, status: Status, at: float, predict_time: float | None) -> None:
+        if self.printed is not _NOTHING_PRINTED:
+            self.printed.pack()
         record = self.record
         self.status = record.outcome = TO_STATUS[status](self.status)
         self.completed_at = record.completed = at

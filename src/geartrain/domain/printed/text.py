@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Final
 
 from geartrain.domain.printed.screen import MAX_ROWS, Screen
@@ -14,18 +15,26 @@ MOVES_UP: Final = re.compile(r"\x1b\[[0-9]{0,2}[AF]")
 """What brings the cursor back to lines that have ended."""
 
 
+MAX_TEXT: Final = 16 * 1024**2
+"""Characters of a text that are kept at least; of a longer one, the oldest are left out."""
+
+_SLACK: Final = MAX_TEXT // 8  # characters more, so that what is old is left out now and then, and not with each line
+
+
 class Printed:
     """A text that grows. A progress bar in it is its last state; all else is as it was printed.
 
     It may come in any pieces. Lines that `domain.printed.screen.MAX_ROWS` others have followed do not change any more.
     """
 
-    __slots__ = ("_parts", "_screens", "_unfinished", "size")
+    __slots__ = ("_left_out", "_most", "_parts", "_screens", "_unfinished", "size")
 
     def __init__(self, text: str = "") -> None:
         self._parts: list[str] = []
         self._screens: list[Screen] = []  # one, once something has been overwritten
         self._unfinished = ""  # a return that a newline may follow, or the beginning of a sequence
+        self._left_out = 0  # characters that are not kept
+        self._most = MAX_TEXT + _SLACK  # the size beyond which the oldest are left out
         self.size = 0  # characters that have been added
         if text:
             self.add(text)
@@ -39,10 +48,34 @@ class Printed:
             self._parts.append(text)
         else:
             self._add_unusual(self._unfinished + text)
+        if self.size > self._most:
+            self._cut()
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that the text takes, within a few kB; exact after `pack`."""
+        return sum(map(sys.getsizeof, self._parts))
+
+    def pack(self) -> None:
+        """Keep the text in one piece: many short ones take twice the memory or more. It can still grow."""
+        if len(self._parts) > 1:
+            self._parts = ["".join(self._parts)]
+
+    def _cut(self) -> None:
+        """Leave out the oldest characters beyond `MAX_TEXT`."""
+        text = "".join(self._parts)
+        excess = max(0, len(text) - MAX_TEXT)
+        self._left_out += excess
+        self._parts = [text[excess:]]
+        self._most = self.size + _SLACK
 
     def __str__(self) -> str:
-        rows = self._screens[0].lines() if self._screens else ()
-        return "".join((*self._parts, "\n".join(rows)))
+        parts = self._parts
+        if self._screens:
+            parts = [*parts, "\n".join(self._screens[0].lines())]
+        if self._left_out:
+            parts = [f"[the first {self._left_out} characters are left out]\n", *parts]
+        return "".join(parts)
 
     def _add_unusual(self, text: str) -> None:
         self._unfinished = _unfinished_of(text)

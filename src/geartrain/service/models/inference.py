@@ -68,7 +68,9 @@ def create_from_json(
 def response(deployment: Deployment, prediction: Prediction, request: InferRequest) -> InferResponse:
     """Return the answer of a run that is over; raise `GeartrainError` if it failed or was canceled."""
     check_success(deployment, prediction)
-    outputs = deployment.interface.view.whole(prediction.output or b"null", prediction.chunks)
+    view = deployment.interface.view
+    output = None if view.streams else prediction.output  # that of a stream would be joined for nothing
+    outputs = view.whole(output or b"null", prediction.chunks)
     return _response(deployment, outputs, request, parameters=_recorded(prediction))
 
 

@@ -118,17 +118,17 @@ class InferExchange(ModelExchange):
     def _repeated(self) -> tuple[Buffer, ...] | None:
         """Return the body of a small answer that differs from earlier ones in its numbers only; None for any other."""
         prediction, request, deployment = self._prediction, self._request, self._deployment
-        output = prediction.output
         if (
-            output is None
-            or len(output) >= _LARGE
-            or self._reply is not PLAIN
+            self._reply is not PLAIN
             or request.outputs is not None
             or request.id
             or prediction.metrics
             or prediction.status is not _SUCCEEDED
             or not deployment.interface.view.gives_one
         ):
+            return None
+        output = prediction.output
+        if output is None or len(output) >= _LARGE:
             return None
         return open_inference.encode_packed((deployment.name, deployment.version), output)
 

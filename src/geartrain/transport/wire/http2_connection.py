@@ -28,6 +28,7 @@ from geartrain.transport.wire.exchange import Accepted, AcceptedInParts
 from geartrain.transport.wire.http2_bodies import BodyParts, by_body
 from geartrain.transport.wire.http2_heads import HEAD, Http2Heads
 from geartrain.transport.wire.http2_output import Http2Output
+from geartrain.transport.wire.http2_room import MAX_HELD, Room
 from geartrain.transport.wire.http2_states import ENDED, TO_HTTP2_STATE, Http2State
 from geartrain.transport.wire.http2_stream import Http2Stream, PartsStream, WholeStream
 from geartrain.transport.wire.http2_timeouts import Http2Watch
@@ -36,7 +37,6 @@ from geartrain.transport.wire.sockets import close_at_once, has_sent_all, peer_o
 
 logger = logging.getLogger(__name__)
 
-_MAX_HELD: Final = 64 * 1024**2  # bytes of answers that a client leaves unread, beyond which it gets no further ones
 _OPEN: Final = Http2State.OPEN
 _FEW: Final = 2  # events, such as a head and the body that belongs to it
 
@@ -54,6 +54,7 @@ class Http2Connection(asyncio.Protocol):
         self.state = _OPEN
         self.streams: dict[int, Http2Stream] = {}
         self.output = Http2Output(self.codec.sender, transport, context.loop)
+        self.room = Room(self.codec.sender, context.loop, self.start_waiting)
         self.watch = Http2Watch(self)
         self._on_closed = on_closed
         self._peer = peer_of(transport)
@@ -72,6 +73,8 @@ class Http2Connection(asyncio.Protocol):
         for event in events if len(events) <= _FEW else by_body(events):
             self._on_event(event)
         output.release(was_scheduled=was_scheduled)
+        if self.room.waiting:
+            self.room.start()
         if self.state is not _OPEN:
             self.check_drained()
 
@@ -84,6 +87,7 @@ class Http2Connection(asyncio.Protocol):
         """Go on: the client has taken what was written."""
         self.output.is_paused = False
         self.output.flush()
+        self.room.start()
         if not self.output.is_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -105,8 +109,17 @@ class Http2Connection(asyncio.Protocol):
         """Forget a stream, which is over."""
         self.streams.pop(stream, None)
         self.output.wake(stream)
+        if self.room.waiting:
+            self.room.waiting.pop(stream, None)
+            self.context.loop.call_soon(self.start_waiting)
         if self.state is Http2State.DRAINING:
             self.context.loop.call_soon(self.check_drained)  # when the answer has been written
+
+    def start_waiting(self) -> None:
+        """Run the requests that wait for room, as far as the client takes its answers."""
+        if self.room.waiting and self.state not in ENDED:
+            self.output.flush()
+            self.room.start()
 
     # its end
 
@@ -179,7 +192,7 @@ class Http2Connection(asyncio.Protocol):
         self.watch.has_begun = True
         head, number, sender = event.head, event.stream, self.codec.sender
         decision, new_record = self._heads.find(head)
-        if sender.held > _MAX_HELD:
+        if sender.held > MAX_HELD:
             sender.reset(number, ErrorCode.REFUSED_STREAM)
             return
         record, is_head = new_record(self._peer), head.method == HEAD

@@ -25,6 +25,7 @@ from geartrain.transport.wire.exchange import (
 from geartrain.transport.wire.heads import WireError
 from geartrain.transport.wire.http2_bodies import NO_BODY, BodyParts, GatheredBody, NoBody, PiecewiseBody
 from geartrain.transport.wire.http2_output import HELD, Http2Output
+from geartrain.transport.wire.http2_room import Room
 from geartrain.transport.wire.http2_states import TO_STREAM_STATE, StreamState
 from geartrain.transport.wire.responses import BUG, has_body, refusal
 
@@ -42,6 +43,7 @@ class StreamOwner(Protocol):
     context: WireContext
     codec: Codec
     output: Http2Output
+    room: Room
 
     def acknowledge(self, stream: int, size: int) -> None:
         """Let the client send so many bytes more."""
@@ -53,7 +55,18 @@ class StreamOwner(Protocol):
 class Http2Stream:
     """One request and its answer."""
 
-    __slots__ = ("_exchange", "_is_head", "_is_streaming", "_owner", "id", "received", "record", "since", "state")
+    __slots__ = (
+        "_exchange",
+        "_is_counted",
+        "_is_head",
+        "_is_streaming",
+        "_owner",
+        "id",
+        "received",
+        "record",
+        "since",
+        "state",
+    )
 
     def __init__(self, owner: StreamOwner, stream: int, *, record: Record, is_head: bool) -> None:
         """`is_head`: only the head of the answer is wanted."""
@@ -64,6 +77,7 @@ class Http2Stream:
         self.received = 0  # bytes of the body since then
         self._owner = owner
         self._is_head = is_head
+        self._is_counted = False  # in the room of the connection
         self._is_streaming = False  # a part of the answer has been written
         self._exchange: Exchange | PartsExchange = NO_EXCHANGE
 
@@ -109,7 +123,8 @@ class Http2Stream:
             sender.head(stream, answer.status, answer.headers, own=own)
             sender.body(stream, parts)
             sender.trailers(stream, trailers)
-            record.sent = _size(parts)
+            record.sent = size = _size(parts)
+            owner.room.note(size)
         elif not parts:
             trailers = answer.headers
             sender.head(stream, answer.status, trailers, own=own, is_last=True)
@@ -118,7 +133,8 @@ class Http2Stream:
         else:
             sender.head(stream, answer.status, _fields(answer, owner.context.answers.date), own=own)
             sender.body(stream, parts, is_last=True)
-            record.sent = _size(parts)
+            record.sent = size = _size(parts)
+            owner.room.note(size)
         self.finish()
         record.end(answer.status, trailers)
 
@@ -126,6 +142,7 @@ class Http2Stream:
         """Send the head of an answer whose body follows in pieces. See `Responder`."""
         owner = self._owner
         self._is_streaming = True
+        self._discount()
         if self.state is not _OVER:
             date = (b"date", owner.context.answers.date)
             owner.codec.sender.head(self.id, status, (*headers, date), own=self.record.fields())
@@ -152,6 +169,7 @@ class Http2Stream:
         """Forget the request: its answer is complete."""
         self.step(_OVER)
         self._exchange = NO_EXCHANGE
+        self._discount()
         self.close_body()
         self._owner.leave(self.id)
         self._owner.output.schedule()
@@ -164,6 +182,11 @@ class Http2Stream:
         self.finish()
         abandon(exchange)
         self.record.leave()
+
+    def _discount(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._owner.room.leave()
 
     def _fail(self) -> None:
         """Answer for an exchange that has raised what it must not."""
@@ -217,8 +240,21 @@ class WholeStream(Http2Stream):
         return True
 
     def run(self, body: Body) -> None:
-        """Hand the request to its exchange: it is whole."""
+        """Hand the request to its exchange, when there is room for its answer: it is whole.
+
+        One without a body does not wait: it may be a cancel, and runs no model.
+        """
         self.step(_RUNNING)
+        room = self._owner.room
+        if body and (room.waiting or not room.is_free):
+            room.wait(self.id, self, body)
+        else:
+            self.run_now(body)
+
+    def run_now(self, body: Body) -> None:
+        """See `Waiting`."""
+        self._is_counted = True
+        self._owner.room.enter()
         try:
             self._exchange = exchange = self._accepted.new_exchange(self)
             exchange.receive(body)

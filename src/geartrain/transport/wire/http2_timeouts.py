@@ -46,6 +46,9 @@ class Watched(Protocol):
     def check_drained(self) -> None:
         """Close when nothing is owed any more."""
 
+    def start_waiting(self) -> None:
+        """Run the requests that wait for room."""
+
 
 class Http2Watch:
     """Looks at one connection at each sweep. Every limit begins when it is seen first."""
@@ -98,6 +101,7 @@ class Http2Watch:
                 check_body(stream, stream, limits, now=now)
         self._check_sending(limits, now)
         connection.output.flush()
+        connection.start_waiting()
         connection.check_drained()
 
     def _check_drained(self, now: float) -> None:

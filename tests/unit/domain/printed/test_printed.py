@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from geartrain.domain.printed.lines import PrintedLines
 from geartrain.domain.printed.screen import MAX_ROWS
-from geartrain.domain.printed.text import Printed
+from geartrain.domain.printed.text import MAX_TEXT, Printed
 from geartrain.domain.printed.updates import INTERVAL, Updates, compact
 
 _MOVES = ["\r", "\n", "\x1b[A", "\x1b[2A", "\x1b[K", "\x1b[2K"]
@@ -265,3 +265,23 @@ def test_nested_bars_of_tqdm(leave: bool) -> None:
     assert shown(str(printed)).rstrip("\n") == on_screen
     assert str(printed).count("outer") == 1
     assert str(printed).count("inner") == (3 if leave else 0)
+
+
+def test_s4_the_oldest_of_a_long_text_is_left_out() -> None:
+    printed = Printed()
+    for number in range(24):
+        printed.add(f"{number:4}" * (256 * 1024))
+    text = str(printed)
+    assert text.startswith("[the first ")
+    assert text.endswith("  23")
+    note, _, rest = text.partition("\n")
+    assert int(note.split()[2]) + len(rest) == 24 * 1024**2
+    assert MAX_TEXT <= len(rest) <= printed.memory <= MAX_TEXT * 1.2
+
+
+def test_a_packed_text_still_grows() -> None:
+    printed = Printed("one\n")
+    printed.add("two\n")
+    printed.pack()
+    printed.add("thr\rthree\n")
+    assert str(printed) == "one\ntwo\nthree\n"

@@ -1,0 +1,72 @@
+"""The memory of all that a server keeps: at its bound, and after its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.attacks import resident
+from tests.support.servers import ServerProcess, eventually, write_model
+
+MIB = 1024**2
+StartProcess = Callable[..., ServerProcess]
+
+LARGE = """
+    from geartrain import BaseRunner
+
+    class Runner(BaseRunner):
+        def run(self, size: int = 0, prints: int = 0) -> str:
+            for _ in range(prints // 1000):
+                print("p" * 999)
+            return "x" * size
+"""
+
+
+class Server:
+    """A server in a process of its own, and its memory."""
+
+    def __init__(self, process: ServerProcess) -> None:
+        self.url: str = process.wait_for("listening")["url"]
+        process.wait_for("ready")
+        self._pid = process.popen.pid
+
+    def put(self, name: str, **inputs: Any) -> dict[str, Any]:
+        """Make a prediction, and return it."""
+        response = httpx.put(f"{self.url}/predictions/{name}", json={"input": inputs}, timeout=60)
+        assert response.status_code in {200, 201}, response.text[:200]
+        value: dict[str, Any] = response.json()
+        return value
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory of the server, its workers left out."""
+        return resident(self._pid)
+
+
+@pytest.mark.parametrize("inputs", [{"size": 20_000_000}, {"prints": 10 * MIB}], ids=["outputs", "prints"])
+def test_s4_recent_predictions_are_bounded(
+    server_process: StartProcess, tmp_path: Path, inputs: dict[str, int]
+) -> None:
+    """Forty outputs of 20 MB, or logs of 10 MiB."""
+    server = Server(server_process(str(write_model(tmp_path / "model", LARGE))))
+    for number in range(2):
+        server.put(f"before-{number}", size=10)
+    before = server.memory
+    for number in range(40):
+        assert server.put(str(number), **inputs)["status"] == "succeeded"
+    assert server.memory - before < 100_000_000
+
+
+async def test_s4_recent_predictions_go_when_their_time_is_over(server_process: StartProcess, tmp_path: Path) -> None:
+    """No request comes meanwhile that would find them out."""
+    server = Server(server_process(str(write_model(tmp_path / "model", LARGE)), "--keep", "5s"))
+    server.put("before", size=10)
+    before = server.memory
+    for number in range(2):
+        server.put(str(number), size=20_000_000)
+    assert server.memory - before > 20_000_000
+    await eventually(lambda: server.memory - before < 10_000_000, 30)
