@@ -11,7 +11,7 @@ DIFFERS: Final = [
     (r"(?m)^date: .*$", "date: <moment>"),
     (r"(?m)^content-length: \d+$", "content-length: <n>"),  # of bodies that have times in them
     (r"(?m)^\d\d:\d\d:\d\d ", "<clock> "),
-    (r"pred_[0-9a-f]{16}", "<id>"),
+    (r"pred_[0-9a-f]{32}|pred_[0-9a-f]{16}", "<id>"),
     (r"(x-request-id: )[0-9a-f]{32}\b", r"\1<request>"),
     (r"\b00-[0-9a-f]{32}-[0-9a-f]{16}-0[01]\b", "<trace>"),
     (r"\bgt_[\w-]{43}", "<key>"),

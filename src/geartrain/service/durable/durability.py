@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -92,7 +93,11 @@ class Durability:
     def follow(self, key: Key, telling: asyncio.Future[None]) -> None:
         """Let the webhook that tells of an end wait for those that come before it."""
         self.telling[key] = telling
-        telling.add_done_callback(lambda _done: self.telling.pop(key, None))
+        telling.add_done_callback(functools.partial(self._on_told, key))
+
+    def _on_told(self, key: Key, told: asyncio.Future[None]) -> None:
+        if self.telling.get(key) is told:  # the id may have been used again meanwhile
+            del self.telling[key]
 
     # for the transports
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
@@ -14,6 +13,8 @@ from geartrain.service.models.recent import RecentPredictions
 from geartrain.service.scheduling.execution import Execution
 
 MAX_ID: Final = 1024  # characters
+_ID_BYTES: Final = 16
+_BATCH: Final = 256  # ids of one call of `os.urandom`
 
 
 class Predictions:
@@ -23,7 +24,7 @@ class Predictions:
         """`keep`: the seconds for which a finished prediction can still be looked up."""
         self.live: dict[str, Execution] = {}
         self.recent = RecentPredictions(keep)
-        self._sequence = itertools.count()
+        self._ids = _random_ids()
 
     # for the transports
 
@@ -58,11 +59,8 @@ class Predictions:
     # for the deployments
 
     def new_id(self) -> str:
-        """Return an id that no live prediction has."""
-        # As Cog makes them; two within one tick of the clock must still differ.
-        while (prediction_id := f"pred_{time.time_ns() + next(self._sequence):x}") in self.live:
-            pass
-        return prediction_id
+        """Make an id of 128 random bits: without keys, a prediction is as private as its id."""
+        return next(self._ids)
 
     def check_id(self, prediction_id: str, noun: str, retry_after: Callable[[], int]) -> None:
         """Raise `INVALID_INPUT` for an id that is too long, `CONFLICT` for that of a live prediction.
@@ -118,3 +116,12 @@ class Executions:
             self._waiting.append(waiter)
             await asyncio.wait((waiter,), timeout=time_limit)
         return not self.live
+
+
+def _random_ids() -> Iterator[str]:
+    """Ids in the form of Cog's, such as `pred_4f0c…`. A batch of random bytes costs one call of the system."""
+    digits = 2 * _ID_BYTES
+    while True:
+        text = os.urandom(_BATCH * _ID_BYTES).hex()
+        for start in range(0, len(text), digits):
+            yield f"pred_{text[start : start + digits]}"

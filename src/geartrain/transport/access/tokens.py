@@ -52,7 +52,7 @@ class TokenVerifier:
             grant, expires = self._grant(claims), float(claims["exp"]) + _LEEWAY
         except RecursionError:
             raise GeartrainError(Code.UNAUTHENTICATED, "The token is not valid: it is nested too deeply") from None
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
             raise GeartrainError(Code.UNAUTHENTICATED, f"The token is not valid: {str(error)[:200]}") from error
         if len(self._known) >= _REMEMBERED:
             self._known.clear()

@@ -369,3 +369,17 @@ async def test_the_last_webhook_is_left_for_later_while_one_before_it_is_not_ans
     bench.store.outbox.due = [entry]
     await eventually(lambda: bench.store.outbox.removed == [1])
     await dispatcher.drain(1.0)
+
+
+async def test_s11_id_that_is_used_again_keeps_the_order_of_its_webhooks() -> None:
+    """The slow webhook of the prediction that had the id before ends, and the one of the next is still under way."""
+    durability = (await Bench().start()).durability
+    earlier, later = asyncio.Future[None](), asyncio.Future[None]()
+    durability.follow(KEY, earlier)
+    durability.follow(KEY, later)
+    earlier.set_result(None)
+    await asyncio.sleep(0)
+    assert durability.telling == {KEY: later}
+    later.set_result(None)
+    await asyncio.sleep(0)
+    assert not durability.telling

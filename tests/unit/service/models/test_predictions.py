@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
+import re
 
 import pytest
 
@@ -117,14 +119,25 @@ async def test_who_leaves_ends_only_its_own_prediction() -> None:
     entry.predictions.abandon(live)  # to say it twice does no harm
 
 
-async def test_ids_that_nobody_gave_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.time_ns", lambda: 0x1000)
-    entry = ModelEntry("m")
-    deployment = await started(entry, slots=4)
-    taken = ask(deployment, "pred_1001")
-    ids = [ask(deployment).id for _ in range(3)]
-    assert taken.id == "pred_1001"
-    assert ids == ["pred_1000", "pred_1002", "pred_1003"]
+async def test_s5_ids_of_the_server_have_128_random_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[bytes] = []
+
+    def draw(size: int) -> bytes:
+        drawn.append(hashlib.shake_128(bytes([len(drawn)])).digest(size))
+        return drawn[-1]
+
+    monkeypatch.setattr("os.urandom", draw)
+    deployment = await started(ModelEntry("m"), slots=2)
+    ids = [ask(deployment).id for _ in range(4)]
+    assert ids == [f"pred_{drawn[0][start : start + 16].hex()}" for start in (0, 16, 32, 48)]
+    assert len(drawn) == 1
+
+
+async def test_s5_no_id_is_made_twice() -> None:
+    one, two = ModelEntry("m").predictions, ModelEntry("n").predictions
+    ids = [table.new_id() for table in (one, two) for _ in range(3000)]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch("pred_[0-9a-f]{32}", each) for each in ids)
 
 
 @pytest.mark.parametrize("noun", ["prediction", "training"])

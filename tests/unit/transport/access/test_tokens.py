@@ -150,6 +150,30 @@ def test_malformed_token_is_refused(text: str) -> None:
     refusal(make_verifier(), text)
 
 
+@pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
+@pytest.mark.parametrize(
+    "value",
+    [10**400, -(10**400), 1e308, -1e308, float("inf"), float("-inf"), float("nan"), True, "7", "x", [], {}, 2**63, -1],
+)
+def test_s9_number_that_is_no_time_is_refused_or_taken(claim: str, value: object) -> None:
+    """No value is an error of the server; what has expired, or is no number of seconds, is refused."""
+    payload = {"iss": ISSUER, "aud": "models", "exp": 4_000_000_000, "scope": "predict", claim: value}
+    text = jwt.api_jws.encode(json.dumps(payload).encode(), EC, "ES256", {"kid": "e"})
+    verifier = make_verifier()
+    codes = set()
+    for _ in range(2):  # the second time, a valid token is remembered
+        try:
+            verifier.find(text)
+        except GeartrainError as error:
+            codes.add(error.code)
+    assert codes <= {Code.UNAUTHENTICATED}
+
+
+@pytest.mark.parametrize("exp", [10**400, float("inf"), float("nan")])
+def test_s9_token_that_never_expires_is_refused(exp: float) -> None:
+    refusal(make_verifier(), token(exp=exp))
+
+
 @pytest.mark.parametrize(
     ("claim", "scopes"),
     [
