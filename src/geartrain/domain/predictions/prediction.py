@@ -6,7 +6,7 @@ No clock, loop or socket: times are given by the caller, in seconds since the ep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from geartrain.domain.errors import Code
 from geartrain.domain.predictions.events import (
@@ -29,6 +29,9 @@ from geartrain.domain.tensors.tensor import Buffer
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _STARTING, _SUCCEEDED = Status.STARTING, Status.SUCCEEDED
 _to_processing = TO_STATUS[Status.PROCESSING]
+CLIENT_LEFT: Final = "Its client left before the end."
+"""The error of a prediction that was canceled only because no client held it any more. Its id is free."""
+
 _TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
 _START = Start()
 _NOTHING_PRINTED = Printed()  # of nearly all predictions; never added to
@@ -84,6 +87,11 @@ class Prediction:
         return self.status in _TERMINAL
 
     @property
+    def is_abandoned(self) -> bool:
+        """True if it was canceled only because its client left: a retry with its id runs."""
+        return self.status is Status.CANCELED and self.error == CLIENT_LEFT
+
+    @property
     def logs(self) -> str:
         """All that the run has written, in the order of writing, as a terminal would show it."""
         return str(self.printed)
@@ -137,8 +145,9 @@ class Prediction:
         self.error_code = code
         self._complete(Status.FAILED, at, None)
 
-    def cancel(self, *, at: float) -> None:
-        """The run was stopped on request. The chunks given so far stay."""
+    def cancel(self, *, at: float, error: str | None = None) -> None:
+        """The run was stopped, on request or because of an `error`. The chunks given so far stay."""
+        self.error = error
         self._complete(Status.CANCELED, at, None)
 
     def draft(self) -> Prediction:
