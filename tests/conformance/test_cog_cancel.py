@@ -378,6 +378,32 @@ async def test_disconnect_cancels_a_put(concurrent: LiveServer) -> None:
     await usable(concurrent)
 
 
+async def test_a2_put_after_a_disconnect_runs(concurrent: LiveServer) -> None:
+    async with connection(concurrent.url) as wire:
+        await wire.send(b"PUT /predictions/a2 HTTP/1.1\r\nhost: t\r\n\r\n")
+        await concurrent.said("a2", "begun")
+    asked = asyncio.ensure_future(concurrent.client.put("/predictions/a2", json={"input": {"gate": "."}}))
+    response = await asked
+    assert (response.status_code, response.json()["status"]) == (200, "succeeded")
+    assert response.json()["input"] == {"gate": "."}
+    again = await concurrent.client.put("/predictions/a2", json={})
+    assert (again.status_code, again.json()) == (200, response.json())  # a7: the kept prediction
+
+
+async def test_a8_disconnect_cancels_nothing_that_somebody_was_told_of(concurrent: LiveServer) -> None:
+    async with connection(concurrent.url) as wire:
+        body = b'{"input":{"gate":"told"}}'
+        await wire.send(
+            b"PUT /predictions/a8 HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        await concurrent.said("a8", "begun")
+        assert (await concurrent.client.put("/predictions/a8", json={})).status_code == 202
+    await usable(concurrent)  # by then the server has read the end of the connection
+    concurrent.open_gate("told")
+    assert (await concurrent.ended("a8")).status == "succeeded"
+
+
 async def test_disconnect_of_one_who_looked_at_it_cancels_nothing(server: LiveServer) -> None:
     await server.start({"gate": "looked"}, id="l")
     async with connection(server.url) as wire:

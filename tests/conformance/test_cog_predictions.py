@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from geartrain.service.models.deployment import Limits
 from tests.support.servers import LiveServer, Serve
 from tests.support.wire import connection
 
@@ -419,11 +420,22 @@ async def test_put_beside_a_sync_prediction_answers_at_once(server: LiveServer) 
     assert (await first).json()["status"] == "succeeded"
 
 
-@pytest.mark.without_store(reason="an id is of one prediction for as long as the store knows it")
-async def test_put_on_a_finished_id_runs_again(server: LiveServer) -> None:
-    for n in (1, 2):
-        response = await server.client.put("/predictions/again", json={"input": {"n": n}})
-        assert response.json()["output"] == {"n": n}
+async def test_a7_put_on_a_finished_id_returns_the_kept_prediction(server: LiveServer) -> None:
+    """As the API document says, and as with a store. Coglet runs again, which `--keep 0` has here."""
+    first = await server.client.put("/predictions/again", json={"input": {"n": 1}})
+    assert first.json()["output"] == {"n": 1}
+    again = await server.client.put("/predictions/again", json={"input": {"n": 2}})
+    assert (again.status_code, again.json()) == (200, first.json())
+    again = await server.client.put("/predictions/again", json={"input": {}}, headers={"prefer": "respond-async"})
+    assert (again.status_code, again.json()) == (202, first.json())
+
+
+@pytest.mark.without_store(reason="a store keeps an id whatever `--keep` says")
+async def test_a7_put_on_a_finished_id_runs_again_if_none_is_kept(serve: Serve) -> None:
+    async with serve("def run(n: int) -> int:\n    return n\n", limits=Limits(keep=0.0)) as server:
+        for n in (1, 2):
+            response = await server.client.put("/predictions/again", json={"input": {"n": n}})
+            assert response.json()["output"] == n
 
 
 async def test_concurrent_puts_make_one_prediction(concurrent: LiveServer) -> None:

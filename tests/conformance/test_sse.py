@@ -470,7 +470,8 @@ async def test_who_waits_can_ask_for_the_place_in_the_queue(serve: Serve, gates:
 
 
 async def test_reader_leaves_a_prediction_that_waits_in_the_queue(serve: Serve, gates: Gates) -> None:
-    async with serve(SYNC, limits=Limits(queue=1)) as server, stream(server, wait(gates)) as first:
+    limits = Limits(queue=1, stream_grace=0.0)
+    async with serve(SYNC, limits=limits) as server, stream(server, wait(gates)) as first:
         await first.next()
         async with stream(server, ["yield", "second"]):
             waiting = server.newest()

@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from geartrain.domain.predictions.lifecycle import Status
+from geartrain.service.models.deployment import Limits
 from geartrain.service.readers import DEFAULT_BACKLOG, EventReader
 from geartrain.transport.cog import streams
 from tests.support.clients import asyncio_client
@@ -48,7 +50,7 @@ LAGGED = "SSE stream lagged; events were dropped"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(serve_shared: Serve) -> AsyncIterator[LiveServer]:
-    async with serve_shared(SYNC) as server:
+    async with serve_shared(SYNC, limits=Limits(stream_grace=0.0)) as server:
         yield server
 
 
@@ -105,10 +107,9 @@ async def test_stream_of_a_prediction_made_otherwise(server: LiveServer, gates: 
     assert (await made).status_code == (202 if prefer else 200)
 
 
-@pytest.mark.without_store(reason="an id is of one prediction for as long as the store knows it")
-async def test_put_of_a_finished_id_runs_anew(server: LiveServer) -> None:
+async def test_a7_put_of_a_finished_id_streams_the_kept_prediction(server: LiveServer) -> None:
     assert outputs(await events(server, ["yield", 1], put="again")) == [1]
-    assert outputs(await events(server, ["yield", 2], put="again")) == [2]
+    assert outputs(await events(server, ["yield", 2], put="again")) == [1]
 
 
 async def test_many_readers_see_the_same(server: LiveServer, gates: Gates) -> None:
@@ -296,7 +297,7 @@ async def test_prediction_outlives_its_only_reader_that_was_too_slow(server: Liv
 
 async def test_slow_reader_that_leaves(server: LiveServer, gates: Gates) -> None:
     script = [LONG, wait(gates)]
-    stuck = await stuck_reader(server.url, request({"script": script}, put="gone"))
+    stuck = await stuck_reader(server.url, request({"script": script}, id="gone"))
     await eventually(lambda: server.predictions.find("gone") is not None)
     prediction = server.newest()
     await eventually(lambda: prediction.log.next_index == LONG[1] + 1)
@@ -305,9 +306,8 @@ async def test_slow_reader_that_leaves(server: LiveServer, gates: Gates) -> None
     assert prediction.status is Status.CANCELED
 
 
-@pytest.mark.parametrize("put", [None, "d1"], ids=["POST", "PUT"])
-async def test_last_reader_leaves_a_prediction_made_for_it(server: LiveServer, gates: Gates, put: str | None) -> None:
-    async with stream(server, ["yield", 0], wait(gates), put=put) as opened:
+async def test_last_reader_leaves_a_stream_made_by_post(server: LiveServer, gates: Gates) -> None:
+    async with stream(server, ["yield", 0], wait(gates)) as opened:
         await opened.until("output")
         prediction = server.newest()
     await eventually(lambda: prediction.is_terminal)
@@ -319,7 +319,7 @@ async def test_last_reader_leaves_a_prediction_made_for_it(server: LiveServer, g
 async def test_one_of_two_readers_leaves(server: LiveServer, gates: Gates, stays: int) -> None:
     async with connection(server.url) as one, connection(server.url) as other:
         script = [["yield", 0], wait(gates), ["yield", 1], wait(gates, "last")]
-        first = await ask(one, {"script": script}, put=f"d2{stays}")
+        first = await ask(one, {"script": script}, id=f"d2{stays}")  # one made by PUT would go on without readers
         await first.until("output")
         second = await ask(other, {}, put=f"d2{stays}")
         await second.until("output")
@@ -332,6 +332,62 @@ async def test_one_of_two_readers_leaves(server: LiveServer, gates: Gates, stays
         (one, other)[stays].hang_up()  # now it is the last one
         await eventually(lambda: prediction.is_terminal)
         assert prediction.status is Status.CANCELED
+
+
+async def test_a1_stream_made_by_put_goes_on_without_readers(server: LiveServer, gates: Gates) -> None:
+    script: list[list[Any]] = [["yield", 0], wait(gates), ["yield", 1]]
+    async with stream(server, *script, put="a1") as opened:
+        begun = await opened.until("output")
+        prediction = server.newest()
+    await eventually(lambda: not readers(prediction))
+    async with stream(server, put="a1") as again:
+        assert await again.until("output") == begun  # from the beginning
+    await eventually(lambda: not readers(prediction))
+    gates["gate"].open()
+    await server.ended("a1")
+    assert prediction.status is Status.SUCCEEDED
+    assert outputs(await events(server, put="a1")) == [0, 1]
+
+
+async def test_a1_stream_made_by_post_waits_for_a_reader_to_come_back(serve: Serve, gates: Gates) -> None:
+    async with serve(SYNC, limits=Limits(stream_grace=60.0)) as server:
+        async with stream(server, ["yield", 0], wait(gates), ["yield", 1], id="p") as opened:
+            await opened.until("output")
+            prediction = server.newest()
+        await eventually(lambda: not readers(prediction))
+        async with stream(server, put="p") as again:
+            await again.until("output")
+            gates["gate"].open()
+            assert (await again.rest())[-1][1]["status"] == "succeeded"
+
+
+async def test_a1_stream_made_by_post_is_canceled_after_its_grace(serve: Serve, gates: Gates) -> None:
+    async with serve(SYNC, limits=Limits(stream_grace=0.5)) as server:
+        async with stream(server, ["yield", 0], wait(gates)) as opened:
+            await opened.until("output")
+            prediction = server.newest()
+        await eventually(lambda: not readers(prediction))
+        left = time.time()
+        await eventually(lambda: prediction.is_terminal)
+        assert prediction.status is Status.CANCELED
+        assert (prediction.completed_at or 0) - left > 0.3
+
+
+async def test_a8_creator_that_leaves_does_not_cancel_what_others_read(server: LiveServer, gates: Gates) -> None:
+    async with connection(server.url) as wire:
+        body = msgspec.json.encode({"id": "a8", "input": {"script": [["yield", 0], wait(gates), ["yield", 1]]}})
+        await wire.send(
+            b"POST /predictions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        await eventually(lambda: server.predictions.find("a8") is not None)
+        async with stream(server, put="a8") as joined:
+            await joined.until("output")
+            wire.hang_up()
+            async with connection(server.url) as later:  # the server has read the end of the first connection
+                assert (await later.ask(b"GET /predictions/a8 HTTP/1.1\r\nhost: t\r\n\r\n")).status == 200
+            gates["gate"].open()
+            assert (await joined.rest())[-1][1]["status"] == "succeeded"
 
 
 async def test_reader_leaves_a_prediction_that_was_not_made_for_it(server: LiveServer, gates: Gates) -> None:

@@ -27,6 +27,7 @@ from geartrain.domain.predictions.ledger import (
     Verdict,
 )
 from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.prediction import CLIENT_LEFT
 from geartrain.domain.predictions.webhook import Webhook
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.stores import KINDS, LEASE, MODEL, Bench, claim, open_bench
@@ -130,6 +131,18 @@ async def test_id_of_one_that_has_ended_is_reused_on_request(bench: Bench) -> No
     assert row is not None
     assert (row.state, row.status, row.completed_at) == (RowState.CLAIMED, Status.STARTING, None)
     assert await bench.ledger.finish(first, succeeded()) is Hold.FENCED
+
+
+@pytest.mark.parametrize("error", ["", CLIENT_LEFT], ids=["on request", "client left"])
+async def test_a2_id_of_one_whose_client_left_is_free(bench: Bench, error: str) -> None:
+    first = await bench.claim("x", "a")
+    await bench.ledger.finish(first, End(Status.CANCELED, completed_at=9.0, error=error))
+    row = await bench.ledger.find(first.key)
+    assert row is not None
+    assert row.is_abandoned == bool(error)
+    again = await bench.ledger.claim(claim("x", "b"))
+    assert again.is_granted == bool(error)
+    assert again.row.ownership == (Ownership(first.key, "b", 2) if error else first)
 
 
 async def test_own_claim_becomes_accepted_in_its_epoch(bench: Bench) -> None:

@@ -29,6 +29,7 @@ from geartrain.client import (
     TimedOutError,
     UnreachableError,
 )
+from geartrain.client.asks import new_id
 from geartrain.testing import serve
 from geartrain.testing.server import Server
 from tests.support import modes
@@ -239,8 +240,9 @@ def test_submitted_prediction_is_polled_waited_for_and_iterated(client: Any) -> 
     assert handle.wait(PATIENCE).is_over
     assert handle.result() == [1, 2, 3]
     assert client.model("counter").handle(handle.id).result() == [1, 2, 3]
-    long = client.model("counter").submit({"to": 1000, "pause": 0.05}, id="mine")
-    assert long.id == "mine"
+    name = new_id()
+    long = client.model("counter").submit({"to": 1000, "pause": 0.05}, id=name)
+    assert long.id == name
     with pytest.raises(TimedOutError, match="is not over in time"):
         long.wait(0.05)
     long.cancel()

@@ -19,6 +19,7 @@ from geartrain.cli import predictions
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import LOST_ERROR, Key, RowState
 from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.prediction import CLIENT_LEFT
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.history import restore
 from geartrain.store.errors import StoreOptionError
@@ -116,7 +117,44 @@ async def test_who_leaves_cancels_what_nobody_else_waits_for(servers: Servers) -
         asking = asyncio.ensure_future(put(server, "a"))
         await eventually(lambda: has_given(server, "a"))
         asking.cancel()
-        assert (await until(server, "a"))["status"] == "canceled"
+        body = await until(server, "a")
+        assert (body["status"], body["error"]) == ("canceled", CLIENT_LEFT)
+
+
+async def test_a2_put_after_a_dropped_connection_runs(servers: Servers) -> None:
+    async with servers.serve() as server:
+        asking = asyncio.ensure_future(put(server, "a"))
+        await eventually(lambda: has_given(server, "a"))
+        asking.cancel()
+        servers.open_gate()
+        answer = await put(server, "a")  # also while the first run is being canceled
+        assert (answer.status_code, answer.json()["status"]) == (200, "succeeded")
+    async with servers.serve() as server:
+        assert await get(server, "a") == answer.json()
+    assert servers.runs() == ["a", "a"]
+
+
+async def test_a2_put_after_a_dropped_connection_runs_after_a_restart(servers: Servers) -> None:
+    async with servers.serve() as server:
+        asking = asyncio.ensure_future(put(server, "a"))
+        await eventually(lambda: has_given(server, "a"))
+        asking.cancel()
+        assert (await until(server, "a"))["error"] == CLIENT_LEFT
+    servers.open_gate()
+    async with servers.serve() as server:
+        assert (await get(server, "a"))["error"] == CLIENT_LEFT
+        assert (await put(server, "a")).json()["status"] == "succeeded"
+
+
+async def test_a1_stream_made_by_put_goes_on_without_readers(servers: Servers) -> None:
+    async with servers.serve() as server:
+        asking = asyncio.ensure_future(put(server, "a", EVENTS))
+        await eventually(lambda: has_given(server, "a"))
+        asking.cancel()
+        servers.open_gate()
+        events = await put(server, "a", EVENTS)
+        assert '"succeeded"' in events.text
+    assert servers.runs() == ["a"]
 
 
 # accepted, and run again

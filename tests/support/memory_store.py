@@ -36,6 +36,7 @@ from geartrain.domain.predictions.ledger import (
     judge,
 )
 from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.prediction import CLIENT_LEFT
 
 Clock = Callable[[], float]
 T = TypeVar("T")
@@ -164,7 +165,7 @@ class MemoryLedger:
     def _may_take(self, found: _Row, claim: Claim, step: RowStep) -> bool:
         match found.state:
             case RowState.ENDED:
-                return claim.reuse
+                return claim.reuse or (found.status is Status.CANCELED and found.error == CLIENT_LEFT)
             case RowState.CLAIMED:
                 is_upgrade = step is RowStep.ACCEPT and found.owner == claim.owner
                 return is_upgrade or not self._store.is_alive(found.owner)

@@ -162,6 +162,17 @@ Keep = Annotated[
         rich_help_panel=PREDICTIONS,
     ),
 ]
+StreamGrace = Annotated[
+    float,
+    Option(
+        parser=parse_duration,
+        metavar="TIME",
+        show_default=False,
+        help="How long a stream that POST made runs on after its last reader has left; 30s by default, 0 to cancel it "
+        "at once. One made by PUT runs to its end.",
+        rich_help_panel=PREDICTIONS,
+    ),
+]
 XMode = Annotated[
     Literal["predict", "train"],
     Option("--x-mode", help="What to serve: predictions, or trainings alone, set up at once.", rich_help_panel=MODELS),

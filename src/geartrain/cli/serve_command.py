@@ -103,6 +103,7 @@ def serve(
     no_pickle: options.NoPickle = False,
     queue: options.Queue = 0,
     keep: options.Keep = 300.0,
+    stream_grace: options.StreamGrace = 30.0,
     store_url: store.Store = None,
     store_key_file: store.StoreKeyFile = None,
     store_keep: store.StoreKeep = store.DEFAULT_KEEP,
@@ -168,7 +169,9 @@ def serve(
         setup_timeout=setup_timeout,
         drain_delay=drain_delay,
         shutdown_grace=shutdown_grace,
-        limits=serving.limits(queue, keep, cancel_grace=cancel_grace, run_timeout=run_timeout),
+        limits=serving.limits(
+            queue, keep, stream_grace=stream_grace, cancel_grace=cancel_grace, run_timeout=run_timeout
+        ),
         restarts=serving.restarts(restart, restart_limit),
         buckets=metrics.buckets(latency_buckets, size_buckets),
         allow_private_urls=allow_private_urls,

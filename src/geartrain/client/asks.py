@@ -151,6 +151,10 @@ class Asks(Generic[T]):
         with suppress(NotFoundError):
             yield from _sent(Send("POST", f"{self._path}/{_quoted(id)}/cancel"), self._policy)
 
+    def leave(self, id: str) -> Steps[None]:  # noqa: A002
+        """Cancel a run whose stream is closed, in one attempt."""
+        yield Send("POST", f"{self._path}/{_quoted(id)}/cancel")
+
     def stream(self, inputs: Mapping[str, Any], own: str) -> Steps[Any]:
         """Run the model and return what its events are read from."""
         send = yield from self._request(inputs)

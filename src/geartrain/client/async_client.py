@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from geartrain.client.asks import Asks, Policy, is_ready, list_models, new_id
+from geartrain.client.errors import ClientError
 from geartrain.client.events import Event, EventQueue
 from geartrain.client.files import with_files
 from geartrain.client.predictions import Prediction
@@ -256,8 +258,11 @@ class AsyncStream(AsyncIterator[Any]):
         await self._wire.run(self._asks.cancel(self.id))
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection, and cancel the run if it is not over."""
         if self._response is not None:
+            if self.prediction is None and not self._response.is_closed:
+                with contextlib.suppress(ClientError):
+                    await self._wire.run(self._asks.leave(self.id))
             await self._response.aclose()
 
     async def _opened(self) -> AsyncIterator[bytes]:

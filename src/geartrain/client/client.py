@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from geartrain.client.asks import Asks, Policy, is_ready, list_models, new_id
+from geartrain.client.errors import ClientError
 from geartrain.client.events import Event, EventQueue
 from geartrain.client.files import with_files
 from geartrain.client.predictions import Prediction
@@ -255,7 +257,10 @@ class Stream(Iterator[Any]):
         self._wire.run(self._asks.cancel(self.id))
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection, and cancel the run if it is not over."""
+        if self.prediction is None and not self._response.is_closed:
+            with contextlib.suppress(ClientError):
+                self._wire.run(self._asks.leave(self.id))
         self._response.close()
 
     def _next_event(self) -> Event | None:

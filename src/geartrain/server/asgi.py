@@ -55,6 +55,7 @@ class AsgiOptions(TypedDict, total=False):
     keep: float
     run_timeout: float
     cancel_grace: float
+    stream_grace: float
     setup_timeout: float
     shutdown_grace: float
     restart: Literal["never", "on-crash"]

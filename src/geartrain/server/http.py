@@ -58,7 +58,8 @@ def make_handler(app: App, bodies: LargeBodies, *, counts: RequestCounts | None 
     That server decides who may come in, and no request shuts it down. `bodies` reads large ones. `counts` are shown in
     the metrics, and told of requests by others. `quiet`: see `HttpServer`.
     """
-    cog_options = CogOptions(max_body=app.options.max_body_bytes, quiet=quiet)
+    grace = app.options.limits.stream_grace
+    cog_options = CogOptions(max_body=app.options.max_body_bytes, quiet=quiet, stream_grace=grace)
     return Router(_routes(app, cog_options, bodies, counts=counts or RequestCounts()), COG)
 
 
@@ -120,7 +121,12 @@ class HttpServer:
         self._stopping = asyncio.Event()
         self._is_forced = False
         has_admin_port = options.admin_port is not None
-        cog_options = CogOptions(max_body=options.max_body_bytes, quiet=quiet, has_shutdown=not has_admin_port)
+        cog_options = CogOptions(
+            max_body=options.max_body_bytes,
+            quiet=quiet,
+            stream_grace=options.limits.stream_grace,
+            has_shutdown=not has_admin_port,
+        )
         self._bodies = large_bodies(app)
         counts = requests or RequestCounts()
         routes = [*_routes(app, cog_options, self._bodies, counts=counts), shutdown_route(self.stop, cog_options)]

@@ -10,6 +10,8 @@ from typing import Final
 import msgspec
 
 from geartrain.domain.predictions.ledger import RowState, RowStep, states_before
+from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.prediction import CLIENT_LEFT
 from geartrain.store.errors import StoreOptionError
 
 
@@ -139,7 +141,7 @@ ON CONFLICT (model, id) DO UPDATE SET
     size = excluded.size, request = excluded.request, key_id = excluded.key_id, retry = excluded.retry,
     most_attempts = excluded.most_attempts
 WHERE (p.state = 'claimed' AND NOT EXISTS ({_ALIVE} = p.owner))
-    OR (p.state IN {_ENDED} AND :reuse = 1)
+    OR (p.state IN {_ENDED} AND (:reuse = 1 OR (p.status = '{Status.CANCELED}' AND p.error = '{CLIENT_LEFT}')))
     OR (excluded.state = 'accepted' AND {_IS_OWN})
 RETURNING {_OWNED_ROW}"""
 

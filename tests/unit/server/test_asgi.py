@@ -61,6 +61,7 @@ def test_every_option_arrives(model: Path) -> None:
         "keep": 5.0,
         "run_timeout": 6.0,
         "cancel_grace": 7.0,
+        "stream_grace": 7.5,
         "setup_timeout": 8.0,
         "shutdown_grace": 9.0,
         "restart": "on-crash",
@@ -91,6 +92,7 @@ def test_every_option_arrives(model: Path) -> None:
     assert options.access_log == AccessLogOptions("sampled", 13)
     limits = options.limits
     assert (limits.queue, limits.keep, limits.run_timeout, limits.cancel_grace) == (3, 5.0, 6.0, 7.0)
+    assert limits.stream_grace == 7.5
     assert (options.default_model, options.load, options.replicas, options.reload) == (
         "cats",
         frozenset({"cats"}),

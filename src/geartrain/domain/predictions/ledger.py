@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.predictions.prediction import CLIENT_LEFT
 from geartrain.domain.predictions.webhook import Webhook
 
 Retry = Literal["always", "never"]
@@ -68,7 +69,7 @@ ROW_STEPS: Final[dict[RowState, dict[RowStep, RowState]]] = {
         RowStep.RELEASE: RowState.ABSENT,
     },
     RowState.ENDED: {
-        RowStep.CLAIM: RowState.CLAIMED,  # where the claim says so (`Claim.reuse`): epoch + 1
+        RowStep.CLAIM: RowState.CLAIMED,  # if its client left, or the claim says so (`Claim.reuse`): epoch + 1
         RowStep.ACCEPT: RowState.ACCEPTED,  # likewise
         RowStep.REMOVE: RowState.ABSENT,
     },
@@ -160,6 +161,11 @@ class Row(msgspec.Struct, frozen=True):
     error: str
     owner_address: str
     is_owner_alive: bool
+
+    @property
+    def is_abandoned(self) -> bool:
+        """True if it was canceled only because its client left: any claim may take the id."""
+        return self.state is RowState.ENDED and self.status is Status.CANCELED and self.error == CLIENT_LEFT
 
 
 class ClaimResult(msgspec.Struct, frozen=True):

@@ -30,6 +30,9 @@ from geartrain.domain.tensors.tensor import Buffer
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _STARTING, _SUCCEEDED = Status.STARTING, Status.SUCCEEDED
 _to_processing = TO_STATUS[Status.PROCESSING]
+CLIENT_LEFT: Final = "Its client left before the end."
+"""The error of a prediction that was canceled only because no client held it any more. Its id is free."""
+
 _TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
 _START = Start()
 _NOTHING_PRINTED = Printed()  # of nearly all predictions; never added to
@@ -101,6 +104,11 @@ class Prediction:
         return size + self.log.memory
 
     @property
+    def is_abandoned(self) -> bool:
+        """True if it was canceled only because its client left: a retry with its id runs."""
+        return self.status is Status.CANCELED and self.error == CLIENT_LEFT
+
+    @property
     def logs(self) -> str:
         """All that the run has written, in the order of writing, as a terminal would show it."""
         return str(self.printed)
@@ -154,8 +162,9 @@ class Prediction:
         self.error_code = code
         self._complete(Status.FAILED, at, None)
 
-    def cancel(self, *, at: float) -> None:
-        """The run was stopped on request. The chunks given so far stay."""
+    def cancel(self, *, at: float, error: str | None = None) -> None:
+        """The run was stopped, on request or because of an `error`. The chunks given so far stay."""
+        self.error = error
         self._complete(Status.CANCELED, at, None)
 
     def draft(self) -> Prediction:

@@ -122,7 +122,7 @@ def _end(prediction: Prediction, row: Row, end: _End) -> None:
     if row.status is Status.SUCCEEDED:
         prediction.succeed(end.output, at=at, predict_time=end.predict_time)
     elif row.status is Status.CANCELED:
-        prediction.cancel(at=at)
+        prediction.cancel(at=at, error=row.error or None)
     else:
         prediction.fail(row.error, at=at)
     prediction.predict_time = end.predict_time

@@ -57,6 +57,7 @@ class Limits(msgspec.Struct, frozen=True):
     # takes batches `DEFAULT_QUEUE`.
     queue: int = 0
     keep: float = 300.0  # how long a finished prediction can still be looked up
+    stream_grace: float = 30.0  # how long a stream that POST made runs on without readers
     cancel_grace: float | None = 60.0  # how long a run may ignore a cancel; then its worker is killed. None: no limit
     run_timeout: float | None = None  # how long a run may take before it is canceled and fails; None: no limit
     priorities: Priorities = NO_PRIORITIES

@@ -9,6 +9,7 @@ from typing import Final
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.service.models.holders import Holder, Holders
 from geartrain.service.models.recent import RecentPredictions
 from geartrain.service.scheduling.execution import Execution
 
@@ -25,6 +26,7 @@ class Predictions:
         self.live: dict[str, Execution] = {}
         self.recent = RecentPredictions(keep)
         self._ids = _random_ids()
+        self.holders = Holders(self.live)
 
     # for the transports
 
@@ -51,10 +53,21 @@ class Predictions:
         return True
 
     def abandon(self, prediction: Prediction) -> None:
-        """Cancel exactly this prediction, if it is still live: its client has gone."""
-        execution = self.live.get(prediction.id)
-        if execution is not None and execution.prediction is prediction:
-            execution.cancel()
+        """Apply the rule of a waiting client that has left: cancel the prediction unless another client holds it."""
+        self.holders.leave(prediction, Holder.WAITING)
+
+    def find_abandoned(self, prediction_id: str) -> Prediction | None:
+        """Return the live prediction of that id if it is being canceled because its client left."""
+        execution = self.live.get(prediction_id)
+        return execution.prediction if execution is not None and execution.is_abandoned else None
+
+    def find_retried(self, prediction_id: str) -> Prediction | None:
+        """Return the prediction that a PUT of that id repeats; None if there is none, or its client has left it."""
+        execution = self.live.get(prediction_id)
+        if execution is not None:
+            return None if execution.is_abandoned else execution.prediction
+        prediction = self.recent.find(prediction_id)
+        return None if prediction is None or prediction.is_abandoned else prediction
 
     # for the deployments
 
@@ -84,6 +97,7 @@ class Predictions:
         """Free the id of a prediction that is about to reach its terminal state, and keep it if its client may ask."""
         prediction = execution.prediction
         if self.live.get(prediction.id) is execution:
+            self.holders.forget(prediction.id)
             del self.live[prediction.id]
         if execution.is_kept:
             self.recent.add(prediction)

@@ -15,7 +15,7 @@ from geartrain.domain.predictions.calls import Canceled, Failed, FileRef, ItemIn
 from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import TO_EXECUTION_STATE, ExecutionState
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.prediction import CLIENT_LEFT, Prediction
 from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.delivery import NO_DELIVERY, Delivery, NoDelivery
 from geartrain.service.scheduling.failures import NOT_DELIVERED, NOT_RUN, RUN_FAILED, TIMED_OUT, log_failure
@@ -31,6 +31,7 @@ from geartrain.service.scheduling.tracing import NO_TRACE, TracePort
 from geartrain.service.statistics import Fault
 
 CANCELED = Canceled()
+ABANDONED: Final = Canceled()  # because its last client has left; compared by identity
 _S = ExecutionState
 _WITHOUT_SLOT = frozenset({_S.ADMITTED, _S.PREPARING, _S.WAITING, _S.PREFETCHED})
 # To read a member of an enumeration from its class takes several times as long as a global name.
@@ -304,6 +305,17 @@ class Execution:
             self._withdraw()
             self.end(Failed(reason), at=self._scheduler.context.clock())
 
+    def abandon(self) -> None:
+        """Cancel this prediction because its last client has left, unless its cancel was requested before."""
+        if self.state is not _S.CANCELING and self._stopped_as is CANCELED:
+            self._stopped_as = ABANDONED
+        self.cancel()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """True if it is being canceled only because its last client has left."""
+        return self._stopped_as is ABANDONED
+
     def _withdraw(self) -> None:
         if self.state is _WAITING:
             self._scheduler.leave(self)
@@ -475,7 +487,7 @@ class Execution:
             log_failure(self.prediction, TIMED_OUT)
         else:
             self._count_fault("CANCELED", at)
-            self.prediction.cancel(at=at)
+            self.prediction.cancel(at=at, error=CLIENT_LEFT if stopped_as is ABANDONED else None)
 
     def _outcome_of_delivery(self, outcome: Result) -> Result:
         """Return the outcome of a prediction whose outputs could not be delivered, or were cut short by a cancel."""

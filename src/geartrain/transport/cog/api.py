@@ -45,11 +45,13 @@ class CogOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         max_body: the largest body in bytes; 0 disables the limit.
         quiet: the seconds without an event after which a stream is kept alive.
+        stream_grace: the seconds for which a prediction that POST made for a stream runs on without readers.
         has_shutdown: whether `POST /shutdown` is among the routes.
     """
 
     max_body: int = 100 * 1024**2
     quiet: float = 15.0
+    stream_grace: float = 30.0
     has_shutdown: bool = False
 
 

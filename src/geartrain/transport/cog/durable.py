@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from geartrain.apis import cog, cog_lists
+from geartrain.apis import cog_lists
 from geartrain.apis.openapi import LISTED, MOST_LISTED
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY
@@ -22,6 +22,7 @@ from geartrain.service.durable.runs import DurableRun
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.durable import table_of
 from geartrain.service.models.waking import ModelAsleepError
+from geartrain.service.readers import completion
 from geartrain.transport.cog.api import COG, CogOptions, json_answer
 from geartrain.transport.cog.elsewhere import NOT_RUNNING_HERE, Reach, pass_on
 from geartrain.transport.cog.forms import Form
@@ -30,6 +31,7 @@ from geartrain.transport.cog.predictions import (
     PredictionEndpoints,
     PredictionExchange,
     PredictionWish,
+    repeated,
     shown,
 )
 from geartrain.transport.cog.trainings import TrainingEndpoints, TrainingExchange
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 _OK: Final = HTTPStatus.OK
 _MOST_QUERY: Final = 4096  # bytes
 _UNKNOWN_ID: Final = b'{"error":"No such %b: it never was, or it was removed because it is old (--store-keep)."}'
+ABANDONED_MEANWHILE: Final = "The prediction of that id was canceled just now, because its client left. Try again."
 _NOT_RUNNING: Final = "It is not running now: it was accepted, and a server takes it up soon. Its state is at GET."
 
 
@@ -258,7 +261,8 @@ class _DurableSteps(PredictionExchange):
 
     async def _tell_row(self, row: Row) -> None:
         try:
-            await self._answer_row(row)
+            if not await self._answer_row(row):
+                raise GeartrainError(Code.NOT_READY, ABANDONED_MEANWHILE, retry_after=1)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
             super().fail(error)
 
@@ -271,6 +275,9 @@ class _DurableSteps(PredictionExchange):
     async def _answer_known(self) -> bool:
         """Answer for the prediction that has the id in the path; return whether there is one."""
         run = await self._durable.known_run(self._key())
+        while run is not None and run.execution.is_abandoned:  # its end frees the id
+            await completion(run.prediction)
+            run = await self._durable.known_run(self._key())
         if run is not None:
             self._join(run)
             return True
@@ -280,8 +287,7 @@ class _DurableSteps(PredictionExchange):
         row = await self._durable.durability.find_row(self._key())
         if row is None or (row.state is RowState.CLAIMED and not row.is_owner_alive):
             return False  # nobody has it, or has it any more
-        await self._answer_row(row)
-        return True
+        return await self._answer_row(row)
 
     def _join(self, run: DurableRun) -> None:
         self._is_joined = True
@@ -291,8 +297,8 @@ class _DurableSteps(PredictionExchange):
         self.record.prediction = run.prediction.record
         super().follow(run.prediction)
 
-    async def _answer_row(self, row: Row) -> None:
-        """Tell how a prediction stands that does not run here."""
+    async def _answer_row(self, row: Row) -> bool:
+        """Answer for a prediction that does not run here; return False, without an answer, if it was abandoned."""
         if not self._wish.url_id:
             raise GeartrainError(Code.CONFLICT, _taken(row, self._durable.noun))
         request = RelayedRequest.of(self._wish.head, self.record.context.headers())
@@ -302,7 +308,9 @@ class _DurableSteps(PredictionExchange):
                 found.close()
             else:
                 await pass_on(found, self._responder, hand_over=self.hand_over)
-            return
+            return True
+        if found.is_abandoned:
+            return False
         headers, is_over = self._wish.headers, found.state is RowState.ENDED
         prediction = await self._durable.durability.restore(found, history=DEFAULT_CAPACITY)
         if headers.event_stream:
@@ -310,10 +318,11 @@ class _DurableSteps(PredictionExchange):
                 raise GeartrainError(Code.NOT_READY, _NOT_RUNNING, retry_after=2)
             self._check(self._wish.model.deployment)
             self._is_joined = True
+            self._predictions = self._wish.model.predictions
             PredictionExchange.follow(self, prediction)
-            return
-        status = _OK if is_over and not headers.respond_async else HTTPStatus.ACCEPTED
-        self._responder.respond(Answer(status, cog.encode_in_parts(prediction)))
+        else:
+            self._responder.respond(repeated(prediction, headers))
+        return True
 
 
 class DurablePredictionExchange(_DurableSteps):

@@ -17,8 +17,10 @@ from geartrain.domain.predictions.webhook import Webhook
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelRef
+from geartrain.service.models.holders import Holder
 from geartrain.service.models.predictions import Predictions
 from geartrain.service.models.waking import when_loaded
+from geartrain.service.readers import completion
 from geartrain.transport.cog.api import COG, CogOptions, json_answer
 from geartrain.transport.cog.forms import Form, FormExchange, may_be_input, wrong_type
 from geartrain.transport.cog.headers import PredictionHeaders, read_headers
@@ -78,7 +80,7 @@ class PredictionEndpoints:
         self.bodies = bodies
         self.max_body = options.max_body
         self._refuse_size = size_refusal(COG)
-        self.streams = EventStreams(quiet=options.quiet)
+        self.streams = EventStreams(quiet=options.quiet, grace=options.stream_grace)
 
     def create(self, head: Head, params: Params) -> Decision:
         """Make a prediction; not idempotent. With `id` in the path: make it, or tell how the live one stands."""
@@ -112,10 +114,12 @@ class PredictionEndpoints:
 
     def _create_from_form(self, head: Head, wish: PredictionWish) -> Decision:
         """Read inputs that are a form or a file; of a prediction that is live already, tell how it stands."""
-        live = wish.model.predictions.find(wish.url_id) if wish.url_id else None
-        if live is not None:
+        predictions = wish.model.predictions
+        known = predictions.find_retried(wish.url_id) if wish.url_id else None
+        if known is not None:
             head.notes.prediction_id = wish.url_id
-            return Answer(HTTPStatus.ACCEPTED, cog.encode_in_parts(live))
+            predictions.holders.join(known)
+            return repeated(known, wish.headers)
 
         def new_exchange(responder: Responder) -> FormExchange:
             exchange = self._exchange(wish)(responder)
@@ -155,6 +159,25 @@ class PredictionExchange(RunExchange):
         self._predictions: Predictions
         self._stream: EventStream
 
+    def receive(self, body: Body) -> None:
+        """Receive the request, once an abandoned prediction with the id in its path has ended."""
+        abandoned = self._find_abandoned() if self._wish.url_id else None
+        if abandoned is None:
+            super().receive(body)
+        else:
+            start(self._receive_after(abandoned, body))
+
+    def _find_abandoned(self) -> Prediction | None:
+        try:
+            return self._wish.model.predictions.find_abandoned(self._wish.url_id)
+        except GeartrainError:  # there is no such model: answered where it is asked to run
+            return None
+
+    async def _receive_after(self, abandoned: Prediction, body: Body) -> None:
+        await completion(abandoned)
+        if not self._has_left:
+            self.receive(body)
+
     def read(self, body: Body) -> NewPrediction:
         """Return what the body and the head ask for."""
         headers = self._wish.headers
@@ -188,17 +211,17 @@ class PredictionExchange(RunExchange):
         return msgspec.structs.replace(new, input=read.input, checked=read.checked)
 
     def admit(self, body: NewPrediction) -> Prediction:
-        """Make the prediction that is asked for, or find the live one of the id in the path."""
+        """Make the prediction that is asked for, or find the one that has the id in the path."""
         wish = self._wish
         deployment = wish.model.deployment
         if wish.headers.event_stream:
             self._check(deployment)
         self._predictions = deployment.predictions
         if wish.url_id:
-            live = self._predictions.find(wish.url_id)
-            if live is not None:
+            known = self._predictions.find_retried(wish.url_id)
+            if known is not None:
                 self._is_joined = True
-                return live
+                return known
         return deployment.create(body)
 
     async def find(self) -> Deployment:
@@ -241,12 +264,17 @@ class PredictionExchange(RunExchange):
         """Answer as the header fields ask for: with events, at once, or at the end."""
         if self._wish.headers.event_stream:
             self._stream = self._endpoints.streams.open(
-                prediction, self._responder, predictions=self._predictions, created=not self._is_joined
+                prediction,
+                self._responder,
+                holders=self._predictions.holders,
+                holder=self._holder,
+                created=not self._is_joined,
             )
             self.hand_over(self._stream.leave)
             start(self._stream.run())
         elif self._is_joined:
-            self._responder.respond(Answer(HTTPStatus.ACCEPTED, cog.encode_in_parts(prediction)))
+            self._predictions.holders.join(prediction)
+            self._responder.respond(repeated(prediction, self._wish.headers))
         elif self._wish.headers.respond_async:
             self._responder.respond(json_answer(cog.encode_accepted(prediction), HTTPStatus.ACCEPTED))
         else:
@@ -261,14 +289,28 @@ class PredictionExchange(RunExchange):
         return COG.refuse(error)
 
     def forsake(self, prediction: Prediction) -> None:
-        """Cancel a prediction that nobody waits for any more."""
-        self._predictions.abandon(prediction)
+        """Apply the rule of this client to the prediction that it leaves."""
+        self._predictions.holders.leave(prediction, self._holder, self._endpoints.streams.grace)
+
+    @property
+    def _holder(self) -> Holder:
+        """The part of this client in the prediction."""
+        headers = self._wish.headers
+        if headers.event_stream:
+            return Holder.RECONNECTING if self._wish.url_id and not self._is_joined else Holder.READING
+        return Holder.TOLD if self._is_joined or headers.respond_async else Holder.WAITING
 
 
 def shown(prediction: Prediction, place: int = 0) -> Answer:
     """Tell how a prediction stands; `place` is its place in the queue, 0 if it does not wait there."""
     headers = (*JSON, (b"x-queue-position", b"%d" % place)) if place else JSON
     return Answer(_OK, cog.encode_in_parts(prediction), headers)
+
+
+def repeated(prediction: Prediction, headers: PredictionHeaders) -> Answer:
+    """Answer a PUT of a known id with the current state: 200 for one that has ended, else 202."""
+    status = _OK if prediction.is_terminal and not headers.respond_async else HTTPStatus.ACCEPTED
+    return Answer(status, cog.encode_in_parts(prediction))
 
 
 def _new(

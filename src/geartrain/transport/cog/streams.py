@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 from geartrain.apis import sse
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.events import LAST, EventsDroppedError
+from geartrain.service.models.holders import Holder
 from geartrain.service.readers import EventReader, LaggedError, replay_start
 from geartrain.transport.wire.exchange import ClientGoneError
 
 if TYPE_CHECKING:
     from geartrain.domain.predictions.prediction import Prediction
-    from geartrain.service.models.predictions import Predictions
+    from geartrain.service.models.holders import Holders
     from geartrain.transport.wire.exchange import AnswerStream, Responder
 
 MAX_READERS: Final = 1024  # of one prediction
@@ -23,21 +24,24 @@ _HEADERS: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b
 
 
 class EventStreams:
-    """The streams of one endpoint, and who still reads which prediction."""
+    """The streams of one endpoint, and the number of readers of each prediction."""
 
-    def __init__(self, *, quiet: float) -> None:
-        """`quiet`: the seconds without an event until a comment keeps the connection alive."""
-        self._quiet = quiet
+    def __init__(self, *, quiet: float, grace: float) -> None:
+        """`quiet`: the seconds without an event until a comment keeps the connection alive.
+
+        `grace`: see `CogOptions.stream_grace`.
+        """
+        self.quiet = quiet
+        self.grace = grace
         self._readers: Counter[Prediction] = Counter()
-        self._dependent: dict[Prediction, Predictions] = {}  # on having a reader
 
     def open(
-        self, prediction: Prediction, responder: Responder, *, predictions: Predictions, created: bool
+        self, prediction: Prediction, responder: Responder, *, holders: Holders, holder: Holder, created: bool
     ) -> EventStream:
         """Return a stream of all events of a prediction; its `run` writes them.
 
-        A prediction that was `created` for a stream is canceled when its last reader has gone; `predictions` is the
-        table that it is in. Raises `TOO_MANY_READERS`.
+        `holder`: the part of this client in it. `created`: the prediction was made for this stream. Raises
+        `TOO_MANY_READERS`.
         """
         if self._readers[prediction] >= MAX_READERS:
             raise GeartrainError(Code.TOO_MANY_READERS, "Too many stream subscribers")
@@ -49,26 +53,17 @@ class EventStreams:
             skipped = error.skipped
             reader = EventReader(prediction, prediction.log.next_index)
         self._readers[prediction] += 1
-        if created:
-            self._dependent[prediction] = predictions
-        return EventStream(self, prediction, reader, responder=responder, skipped=skipped)
-
-    @property
-    def quiet(self) -> float:
-        """The seconds without an event until a comment keeps the connection alive."""
-        return self._quiet
-
-    def release(self, prediction: Prediction) -> None:
-        """Let a prediction go on without a reader: it was refused, and may join again with a PUT."""
-        self._dependent.pop(prediction, None)
+        if not created:
+            holders.join(prediction)
+        return EventStream(
+            self, prediction, reader, responder=responder, skipped=skipped, holders=holders, holder=holder
+        )
 
     def leave(self, prediction: Prediction) -> None:
-        """Note that a reader has ended."""
+        """Remove a reader."""
         self._readers[prediction] -= 1
         if not self._readers[prediction]:
             del self._readers[prediction]
-            if prediction in self._dependent:
-                self._dependent.pop(prediction).abandon(prediction)
 
 
 class EventStream:
@@ -82,8 +77,10 @@ class EventStream:
         *,
         responder: Responder,
         skipped: int,
+        holders: Holders,
+        holder: Holder,
     ) -> None:
-        """`skipped`: how many events are lost to it already."""
+        """`skipped`: how many events are lost to it already. `holder`: its client among the `holders`."""
         self._streams = streams
         self._prediction = prediction
         self._reader = reader
@@ -93,6 +90,8 @@ class EventStream:
         self._written_at = self._loop.time()
         self._timer = self._loop.call_later(streams.quiet, self._tick)  # one for many events, however fast they come
         self._gone = False
+        self._holders = holders
+        self._holder = holder
 
     async def run(self) -> None:
         """Write events as they come, until the last one or until the client has gone."""
@@ -109,6 +108,7 @@ class EventStream:
             self._timer.cancel()
             self._reader.close()
             self._streams.leave(self._prediction)
+            self._holders.leave(self._prediction, self._holder, self._streams.grace)
 
     async def _write(self, stream: AnswerStream) -> None:
         over = False
@@ -118,7 +118,7 @@ class EventStream:
             except LaggedError as error:
                 if not self._gone:  # which would be why it did not read
                     await stream.write(sse.encode_error(sse.LAGGED, error.skipped))
-                    self._streams.release(self._prediction)
+                    self._holder = Holder.TOLD  # it was sent away, and may join again with a PUT
                 return
             if self._gone:
                 return
