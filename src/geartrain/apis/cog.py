@@ -91,11 +91,17 @@ def read_request(body: bytes | bytearray) -> PredictionRequest:
         text = body if len(body) < _LARGE else _without_input(body, size)
         if _may_repeat(text.count, text):
             _refuse_duplicates(body)
-    if request.id == "":
-        raise _wrong_field("id", "an id has at least one character")
+    _check_fields(request)
     if request.created_at is not None:
         return msgspec.structs.replace(request, created_at=_sound_moment(request.created_at))
     return request
+
+
+def _check_fields(request: PredictionRequest) -> None:
+    if len(request.context) > json_limits.MAX_MEMBERS:
+        raise _wrong_field("context", f"it has more than {json_limits.MAX_MEMBERS} members")
+    if request.id == "":
+        raise _wrong_field("id", "an id has at least one character")
 
 
 def _unparsable(fault: str) -> GeartrainError:

@@ -31,7 +31,7 @@ class TakenParameters(msgspec.Struct, frozen=True):
 
 NO_PARAMETERS: Final = TakenParameters()
 
-# What the server takes for itself. Sequences mean nothing to a model without a state, so they are only checked.
+# Parameters of a fixed type. Those of sequences reach the model, the others are for the server.
 _TAKEN: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "timeout": ((int,), "an integer: microseconds"),
     "priority": ((int,), "an integer: 1 is the highest level"),
@@ -40,6 +40,7 @@ _TAKEN: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "sequence_end": ((bool,), "true or false"),
     "binary_data_output": ((bool,), "true or false"),
 }
+_OF_SEQUENCES: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 
 
 def take_parameters(given: Mapping[str, Any]) -> TakenParameters:
@@ -58,6 +59,8 @@ def take_parameters(given: Mapping[str, Any]) -> TakenParameters:
             own[name] = value
         elif type(value) not in wanted[0] or (type(value) is int and not 0 <= value <= _MOST):
             raise _invalid(f"parameter '{name}' has an invalid value: it takes {wanted[1]}, not negative, of 64 bits")
+        elif name in _OF_SEQUENCES:
+            own[name] = value
         else:
             taken[name] = value
     return TakenParameters(own, _schedule(taken), taken.get("binary_data_output", False))

@@ -94,17 +94,17 @@ def read_request(body: Buffer, json_size: int | None, view: TensorView, *, fetch
     if json_size == 0:
         return InferRequest((_raw_input(body, view.inputs),)), Reply(binary=True)
     if json_size is None and len(body) < tensor_json.LARGE:
-        return _read_small(body if type(body) is bytes else bytes(body), view, fetch=fetch)
+        return _read_small(body if type(body) is bytes else bytes(body), fetch=fetch)
     head, tail = split_body(body, json_size)
     text = bytes(head) if isinstance(head, memoryview) else head
     if len(text) >= tensor_json.LARGE:
         try:
             request, data = _parse_large(text)
-            return assemble(request, data, tail, view=view, fetch=fetch)
+            return assemble(request, data, tail, fetch=fetch)
         except tensor_json.SlowPathError:
             pass
     request = infer_json.decode(text)
-    return assemble(request, [one.data for one in request.inputs], tail, view=view, fetch=fetch)
+    return assemble(request, [one.data for one in request.inputs], tail, fetch=fetch)
 
 
 class _Rest(msgspec.Struct, frozen=True):
@@ -119,14 +119,13 @@ class _Rest(msgspec.Struct, frozen=True):
 _repeats: Final = Repeats[_Rest]()  # of all models: what a text says hangs on nothing else
 
 
-def _read_small(text: bytes, view: TensorView, *, fetch: Fetch) -> tuple[InferRequest, Reply]:
+def _read_small(text: bytes, *, fetch: Fetch) -> tuple[InferRequest, Reply]:
     recalled = _repeats.recall(text)
     if recalled is not None:
         tensor, rest = recalled
-        _check_forms(view, rest.outputs, rest.reply)
         return InferRequest((tensor,), "", rest.parameters, rest.outputs, rest.schedule), rest.reply
     json = infer_json.decode(text)
-    request, reply = assemble(json, [one.data for one in json.inputs], _NOTHING, view=view, fetch=fetch)
+    request, reply = assemble(json, [one.data for one in json.inputs], _NOTHING, fetch=fetch)
     _repeats.remember(text, json, _Rest(request.parameters, request.outputs, request.schedule, reply))
     return request, reply
 
@@ -201,7 +200,7 @@ _NO_TAIL: Final = _Tail(_NOTHING)
 
 
 def assemble(
-    request: RequestJson, data: Sequence[Any], tail: memoryview, *, view: TensorView, fetch: Fetch
+    request: RequestJson, data: Sequence[Any], tail: memoryview, *, fetch: Fetch
 ) -> tuple[InferRequest, Reply]:
     """Make a request of what its JSON says, of the `data` of each input, and of the bytes behind the JSON.
 
@@ -218,7 +217,6 @@ def assemble(
     else:
         names = None
         reply = Reply(binary=True) if taken.binary else PLAIN
-    _check_forms(view, names, reply)
     return InferRequest(inputs, request.id or "", taken.own, names, taken.schedule), reply
 
 
@@ -283,8 +281,11 @@ def _reply(outputs: list[OutputJson], *, binary: bool) -> Reply:
     return Reply(binary, forms, places)
 
 
-def _check_forms(view: TensorView, names: tuple[str, ...] | None, reply: Reply) -> None:
-    """Refuse before the run what could not be answered after it."""
+def check_forms(view: TensorView, names: tuple[str, ...] | None, reply: Reply) -> None:
+    """Raise `INVALID_TENSOR` for an output that cannot take the form that was asked for.
+
+    To be called before the run, and after the inputs have been bound: their mistakes come first.
+    """
     for spec in view.outputs:
         if spec.datatype not in tensor_json.BINARY_ONLY:
             continue

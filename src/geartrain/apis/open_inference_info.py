@@ -26,6 +26,7 @@ _EXTENSIONS: Final = (
     "model_configuration",
     "binary_tensor_data",
     "parameters",
+    "schedule_policy",
     "statistics",
     "generate",
 )

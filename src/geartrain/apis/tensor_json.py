@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 LARGE: Final = 16_384  # bytes, of JSON text or of contents
 
+_PIECE: Final = 65_536  # texts that are written at a time: a thread that writes lets others run in between
+
 BINARY_ONLY: Final = frozenset({"FP16", "BF16"})  # JSON has no form for them that all would read alike
 
 CODES: Final = {  # of numbers, as `struct` has them
@@ -267,7 +269,10 @@ def encode(tensor: Tensor) -> bytes:
     if datatype in BINARY_ONLY:
         raise binary_only("output", tensor.name, datatype)
     if datatype == "BYTES":
-        return _encode(_texts(tensor))
+        texts = _texts(tensor)
+        if len(texts) <= _PIECE:
+            return _encode(texts)
+        return b"[%b]" % b",".join([_encode(texts[at : at + _PIECE])[1:-1] for at in range(0, len(texts), _PIECE)])
     return _encode([byte != 0 for byte in bytes(data)])  # BOOL
 
 

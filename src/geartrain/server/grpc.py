@@ -17,6 +17,7 @@ from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.access.authorizer import Authorizer
 from geartrain.transport.grpc.heads import is_grpc
 from geartrain.transport.grpc.options import GrpcOptions, GrpcOptionsError
+from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.wire.exchange import Decision, Handler, Head
 from geartrain.transport.wire.tls import TlsContext
 
@@ -71,14 +72,19 @@ class GrpcCalls:
         catalogue: Catalogue,
         regions: SharedRegions,
         options: GrpcOptions,
+        bodies: LargeBodies,
         *,
         authorizer: Authorizer,
         settled: Callable[[], Awaitable[None]],
     ) -> None:
-        """`authorizer` decides what the sender of a call may do. `settled` waits for models that start."""
+        """`bodies` reads long messages. `authorizer` decides what the sender of a call may do.
+
+        `settled` waits for models that start.
+        """
         self._catalogue = catalogue
         self._regions = regions
         self._options = options
+        self._bodies = bodies
         self._authorizer = authorizer
         self._handlers: list[GrpcHandler] = []  # the one, when it has been imported
         self._is_closed = False
@@ -99,7 +105,13 @@ class GrpcCalls:
         if not self._handlers:
             module = importlib.import_module(_HANDLER)
             self._handlers.append(
-                module.GrpcHandler(self._catalogue, self._regions, authorizer=self._authorizer, options=self._options)
+                module.GrpcHandler(
+                    self._catalogue,
+                    self._regions,
+                    self._bodies,
+                    authorizer=self._authorizer,
+                    options=self._options,
+                )
             )
             if self._is_closed:
                 self.close()

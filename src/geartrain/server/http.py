@@ -68,11 +68,14 @@ def large_bodies(app: App) -> LargeBodies:
     return LargeBodies(max_elements=app.options.max_json_elements)
 
 
-def _grpc_calls(app: App, access: Access) -> tuple[GrpcCalls, ...]:
+def _grpc_calls(app: App, access: Access, bodies: LargeBodies) -> tuple[GrpcCalls, ...]:
     """Return what answers gRPC, where there are models to be called."""
     if not app.serves_models:
         return ()
-    return (GrpcCalls(app.catalogue, app.regions, app.options.grpc, authorizer=access.authorizer, settled=app.settled),)
+    calls = GrpcCalls(
+        app.catalogue, app.regions, app.options.grpc, bodies, authorizer=access.authorizer, settled=app.settled
+    )
+    return (calls,)
 
 
 def _with_grpc(http: Handler, grpc: tuple[GrpcCalls, ...]) -> Handler:
@@ -132,7 +135,7 @@ class HttpServer:
         routes = [*_routes(app, cog_options, self._bodies, counts=counts), shutdown_route(self.stop, cog_options)]
         public, admin = split_routes(routes, has_admin_port=has_admin_port)
         guard = _guard(app, access)
-        self._grpc = _grpc_calls(app, access)
+        self._grpc = _grpc_calls(app, access, self._bodies)
         routers = (Router(public, COG, guard), Router(admin, COG, guard))
         scheme, tracer = "http" if options.tls is None else "https", app.outbound.tracer
         records = [records_of(counts, tracer, router, scheme=scheme) for router in routers]

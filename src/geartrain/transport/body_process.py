@@ -8,6 +8,7 @@ is done by another interpreter. It reads one body at a time, knows no model but 
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import signal
 import socket
@@ -31,6 +32,7 @@ from geartrain.outbound.references import FileReferences
 from geartrain.service.models.admission import without_secrets
 from geartrain.transport.body_messages import MARK, Job, Result, SentTensor, as_text, receive, send
 
+_GRPC_MESSAGES: Final = "geartrain.transport.grpc.translate"
 LONG: Final = 65_536  # characters of a text that travels beside the message
 
 _read_jobs = msgspec.msgpack.Decoder(Job).decode
@@ -114,11 +116,18 @@ def _bind(job: Job, contents: Buffer) -> _Found:
     return msgspec.structs.replace(result, head=_encode([one.name for one in bound.tensors])), [bound.json, *parts]
 
 
+def _read_grpc(_: Job, body: Buffer) -> _Found:
+    # By its name: most of these processes need no protobuf, and gRPC's package knows the module that starts them.
+    head, contents = importlib.import_module(_GRPC_MESSAGES).detach(body)
+    return Result(head=head), contents
+
+
 _KINDS: Final[dict[str, Callable[[Job, Buffer], _Found]]] = {
     "cog": _read_cog,
     "generate": _read_generate,
     "infer": _read_infer,
     "bind": _bind,
+    "grpc": _read_grpc,
 }
 
 

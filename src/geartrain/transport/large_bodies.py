@@ -118,12 +118,29 @@ class LargeBodies:
     async def read_infer(self, body: Buffer, json_size: int | None, interface: Interface, *, fetch: Fetch) -> InferBody:
         """Read an infer request, and make the model's input of it. See `open_inference.read_request`."""
         request, reply = await self._read_infer(body, json_size, interface, fetch=fetch)
+        bound, checked = await self.bind(request, interface)
+        return InferBody(request, reply, bound, checked)
+
+    async def read_message(self, message: Buffer) -> tuple[bytes, list[Buffer]]:
+        """Return a `ModelInferRequest` of gRPC without the contents of its tensors, and these. Raises `GeartrainError`.
+
+        They are as raw contents: in the order of the inputs, of those that are not in shared memory.
+        """
+        job = Job("grpc", b"", self._max_elements, len(message))
+        result, parts = _sound(await self._run_there(job, (message,)))
+        return result.head, parts
+
+    async def bind(self, request: InferRequest, interface: Interface) -> tuple[Bound, CheckedInput | None]:
+        """Make the model's input of a request. Raises `GeartrainError`; what is wrong with the input is in the second.
+
+        That is None if the input is short enough to be checked later.
+        """
         view = interface.view
         tensors = request.inputs
         is_read = [_is_read(tensor, view) for tensor in tensors]
         size = sum(len(tensor.data) for tensor, each in zip(tensors, is_read, strict=True) if each)
         if size <= DIRECT_LIMIT:
-            return InferBody(request, reply, view.bind(tensors), None)
+            return view.bind(tensors), None
         sent = tuple(
             SentTensor(one.name, one.datatype, one.shape, len(one.data), each)
             for one, each in zip(tensors, is_read, strict=True)
@@ -132,7 +149,7 @@ class LargeBodies:
         result, parts = await self._read("bind", interface, contents, tensors=sent)
         names = _decode_names(result.head)
         json, checked = await read_aside(_bound_json, result, parts, interface)
-        return InferBody(request, reply, Bound(json, tuple(one for one in tensors if one.name in names)), checked)
+        return Bound(json, tuple(one for one in tensors if one.name in names)), checked
 
     async def _read_infer(
         self, body: Buffer, json_size: int | None, interface: Interface, *, fetch: Fetch
@@ -145,7 +162,7 @@ class LargeBodies:
             return open_inference.read_request(body, json_size, view, fetch=fetch)
         result, parts = await self._read("infer", interface, (text,))
         data = [msgspec.UNSET if part is None else memoryview(part) for part in parts]
-        return open_inference.assemble(_decode_request(result.head), data, tail, view=view, fetch=fetch)
+        return open_inference.assemble(_decode_request(result.head), data, tail, fetch=fetch)
 
     async def _read(
         self, kind: str, interface: Interface, parts: Sequence[Buffer], *, tensors: tuple[SentTensor, ...] = ()
@@ -156,14 +173,11 @@ class LargeBodies:
         signature = msgspec.json.encode(interface.signature)
         job = Job(kind, signature, 0 if is_counted else self._max_elements, size, tensors)
         if size <= IN_A_THREAD or is_quick:
-            result, found = await read_aside(_read_here, job, parts)
-        else:
-            loop = asyncio.get_running_loop()
-            result, found = await loop.run_in_executor(self._threads, self._read_there, job, parts)
-        if result.error is not None:
-            code, message, fields = result.error
-            raise GeartrainError(code, message, fields=fields)
-        return result, found
+            return _sound(await read_aside(_read_here, job, parts))
+        return _sound(await self._run_there(job, parts))
+
+    async def _run_there(self, job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read_there, job, parts)
 
     def _read_there(self, job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts]:
         process: _Process | None = getattr(self._local, "process", None)
@@ -171,6 +185,14 @@ class LargeBodies:
             process = self._local.process = _Process()
             self._processes.add(process)
         return process.read(job, parts)
+
+
+def _sound(found: tuple[Result, _Parts]) -> tuple[Result, _Parts]:
+    """Return what has been read; raise the `GeartrainError` of a body that is refused."""
+    if found[0].error is not None:
+        code, message, fields = found[0].error
+        raise GeartrainError(code, message, fields=fields)
+    return found
 
 
 def is_light(body: bytes | bytearray) -> bool:

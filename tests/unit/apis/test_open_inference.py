@@ -611,7 +611,8 @@ def test_parameters_that_the_server_takes() -> None:
             own=1,
         )
     )
-    assert (request.parameters, request.schedule, reply.binary) == ({"own": 1}, SchedulePolicy(1.5, 1), True)
+    assert (request.schedule, reply.binary) == (SchedulePolicy(1.5, 1), True)
+    assert request.parameters == {"sequence_id": "s", "sequence_start": True, "sequence_end": False, "own": 1}
     assert read(with_parameters(priority=0))[0].schedule is NO_SCHEDULE
     assert read(with_parameters(timeout=0, sequence_id=7))[0].schedule.timeout is None
 

@@ -15,7 +15,6 @@ from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.rendering import clip, json_fault, render
 from geartrain.domain.signature.compiled import QuickCheck
 from geartrain.domain.signature.constraints import (
-    MAX_FAULTS_PER_FIELD,
     Fault,
     accepts,
     first_faults,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from geartrain.domain.signature.types import Signature
 
 ROOT = "__root__"
+_MOST_UNKNOWN = 10  # fields that the model does not have, and that an error names
 _decode_any = msgspec.json.Decoder().decode
 
 
@@ -81,11 +81,14 @@ class InputValidator:
             rule = self._rules.get(name)
             if rule is None:
                 unknown += 1
-                if unknown <= MAX_FAULTS_PER_FIELD:
+                if unknown <= _MOST_UNKNOWN:
                     errors.append(_error(name, Fault((), self._unexpected(name), "value_error.extra")))
                 continue
             for fault in first_faults(rule, value[name]):
                 (missing if fault.type == "value_error.missing" else errors).append(_error(name, fault))
+        if unknown > _MOST_UNKNOWN:
+            text = f"{unknown} fields are unexpected, of which the first {_MOST_UNKNOWN} are named"
+            errors.append(_error(ROOT, Fault((), text, "value_error.extra")))
         return errors + missing
 
     def _missing_fields(self, value: dict[str, Any]) -> Iterator[FieldError]:

@@ -19,6 +19,7 @@ from geartrain.transport.wire.exchange import UNKNOWN_LENGTH, Body
 
 PREFIX_SIZE: Final = 5  # bytes
 NO_LIMIT: Final = 0
+SMALL_MESSAGE: Final = 262_144  # bytes of a message of any method but inference: the loop parses it
 
 _PREFIX: Final = struct.Struct(">BI")
 _PLAIN, _COMPRESSED = 0, 1  # the flag
@@ -35,7 +36,11 @@ def announced(begin: Buffer) -> int:
 
 def too_large(limit: int) -> CallError:
     """Say that a message is larger than `limit` bytes."""
-    text = f"Received message larger than the limit of {limit} bytes. The server's --grpc-max-message-size sets it."
+    text = f"Received message larger than the limit of {limit} bytes. "
+    if limit == SMALL_MESSAGE:
+        text += "It is that of all methods but ModelInfer and ModelStreamInfer."
+    else:
+        text += "The server's --grpc-max-message-size sets it."
     return CallError(Status.RESOURCE_EXHAUSTED, text)
 
 

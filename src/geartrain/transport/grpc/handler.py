@@ -14,7 +14,7 @@ from geartrain.transport.access.grants import Grant
 from geartrain.transport.grpc.access import CallAccess, Need
 from geartrain.transport.grpc.context import CallContext
 from geartrain.transport.grpc.errors import CallError, refusal
-from geartrain.transport.grpc.framing import NO_LIMIT, PREFIX_SIZE, announced, too_large
+from geartrain.transport.grpc.framing import NO_LIMIT, PREFIX_SIZE, SMALL_MESSAGE, announced, too_large
 from geartrain.transport.grpc.heads import CallHead, read_head
 from geartrain.transport.grpc.health import CHECK, WATCH, HealthCalls, WatchExchange
 from geartrain.transport.grpc.health_pb2 import HealthCheckRequest
@@ -29,11 +29,11 @@ from geartrain.transport.grpc.status import Status
 from geartrain.transport.grpc.streaming import StreamingCall, StreamingCalls
 from geartrain.transport.grpc.streams import InferStream
 from geartrain.transport.grpc.unary import AsyncMethod, Method, methods, unary_exchange
+from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.routing import ROUTINE, Scope
 from geartrain.transport.wire.exchange import (
     Accepted,
     AcceptedInParts,
-    Answer,
     Decision,
     Exchange,
     Head,
@@ -55,14 +55,28 @@ class GrpcHandler:
     """
 
     def __init__(
-        self, catalogue: Catalogue, regions: SharedRegions, *, authorizer: Authorizer, options: GrpcOptions
+        self,
+        catalogue: Catalogue,
+        regions: SharedRegions,
+        bodies: LargeBodies,
+        *,
+        authorizer: Authorizer,
+        options: GrpcOptions,
     ) -> None:
+        """`bodies` reads long messages."""
         limit = options.max_message_bytes
         access = CallAccess(authorizer)
-        self._context = CallContext(catalogue, regions, access, RequestReader(regions), ResponseWriter(), limit)
+        self._context = CallContext(
+            catalogue,
+            regions,
+            access,
+            RequestReader(regions),
+            ResponseWriter(),
+            bodies,
+            max_message=limit,
+            max_small=min(limit, SMALL_MESSAGE) if limit else SMALL_MESSAGE,
+        )
         self._access = access
-        self._max_body = limit + PREFIX_SIZE if limit else NO_LIMIT
-        self._too_large = refusal(too_large(limit))
         self._streaming = StreamingCalls()
         self._health = HealthCalls(catalogue)
         self._methods: dict[bytes, Begin] = {
@@ -101,17 +115,19 @@ class GrpcHandler:
 
     def _begin_infer(self, head: CallHead, notes: RequestNotes) -> Accepted:
         grant = self._grant(head, notes, "predict")
-        return self._accept(infer_exchange(self._context, head, grant), is_reusable=grant.is_lasting)
+        limit = self._context.max_message
+        return self._accept(infer_exchange(self._context, head, grant), limit, is_reusable=grant.is_lasting)
 
     def _begin_unary(self, method: Method | AsyncMethod, head: CallHead, notes: RequestNotes) -> Accepted:
         grant = self._grant(head, notes, method.need.scope)
         notes.is_routine = method.need.scope in ROUTINE
-        return self._accept(unary_exchange(self._context, method, head, grant=grant), is_reusable=grant.is_lasting)
+        exchange = unary_exchange(self._context, method, head, grant=grant)
+        return self._accept(exchange, self._context.max_small, is_reusable=grant.is_lasting)
 
     def _begin_watch(self, head: CallHead, notes: RequestNotes) -> Accepted:
         notes.is_routine = True
-        limit = self._context.max_message
-        return self._accept(lambda responder: WatchExchange(self._health, head, responder, max_message=limit))
+        limit = self._context.max_small
+        return self._accept(lambda responder: WatchExchange(self._health, head, responder, max_message=limit), limit)
 
     def _begin_stream(self, head: CallHead, notes: RequestNotes) -> AcceptedInParts:
         self._grant(head, notes, "predict")
@@ -119,7 +135,7 @@ class GrpcHandler:
 
     def _begin_reflection(self, head: CallHead, notes: RequestNotes) -> AcceptedInParts:
         notes.is_routine = True
-        limit = self._context.max_message
+        limit = self._context.max_small
         return self._accept_stream(partial(Reflection, self._streaming, head, max_message=limit))
 
     def _grant(self, head: CallHead, notes: RequestNotes, scope: Scope) -> Grant:
@@ -127,12 +143,12 @@ class GrpcHandler:
         notes.key = grant.name
         return grant
 
-    def _accept(self, new_exchange: Callable[[Responder], Exchange], *, is_reusable: bool = True) -> Accepted:
-        return Accepted(new_exchange, self._max_body, self._refuse_size, is_reusable, announced)
+    def _accept(
+        self, new_exchange: Callable[[Responder], Exchange], limit: int, *, is_reusable: bool = True
+    ) -> Accepted:
+        max_body = limit + PREFIX_SIZE if limit else NO_LIMIT
+        return Accepted(new_exchange, max_body, lambda _: refusal(too_large(limit)), is_reusable, announced)
 
     def _accept_stream(self, new_exchange: Callable[[Responder], StreamingCall]) -> AcceptedInParts:
         # Each message is held against the limit by itself.
-        return AcceptedInParts(new_exchange, NO_LIMIT, self._refuse_size, is_bidirectional=True)
-
-    def _refuse_size(self, _: int) -> Answer:
-        return self._too_large
+        return AcceptedInParts(new_exchange, NO_LIMIT, lambda limit: refusal(too_large(limit)), is_bidirectional=True)

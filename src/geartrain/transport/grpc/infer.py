@@ -18,6 +18,7 @@ from geartrain.transport.grpc.context import CallContext
 from geartrain.transport.grpc.errors import refusal
 from geartrain.transport.grpc.framing import PREFIX_SIZE, check_whole, is_compressed, unpack
 from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
+from geartrain.transport.grpc.large_messages import SHORT, create, is_large, read_large
 from geartrain.transport.grpc.regions import write_outputs
 from geartrain.transport.grpc.translate import Call, within
 from geartrain.transport.runs import RunExchange
@@ -54,21 +55,27 @@ class InferExchange(RunExchange):
         return self._context.requests.read(body, PREFIX_SIZE, self._grant)
 
     def is_large(self, body: Body) -> bool:
-        """Whether the message is compressed. What is plain is not copied, so it takes no time however large it is."""
-        return is_compressed(body)
+        """Return True if the message is compressed, or takes long to read."""
+        return body[:1] == b"\x01" or (len(body) > SHORT and is_large(memoryview(body)[PREFIX_SIZE:]))
 
     async def prepare(self, body: Body) -> Call:
-        """Read the one message of a body, which is compressed."""
+        """Read the one message of a body, which is compressed or large."""
         context, head = self._context, self._head
-        message = await unpack(body, PATH, head, limit=context.max_message)
-        self._mirrors = head.mirrors
-        return context.requests.read(bytes(message), 0, self._grant)
+        begin = PREFIX_SIZE
+        if is_compressed(body):
+            body, begin = bytes(await unpack(body, PATH, head, limit=context.max_message)), 0
+            self._mirrors = head.mirrors
+        else:
+            check_whole(body, PATH)
+        if is_large(memoryview(body)[begin:]):
+            return await read_large(context, body, self._grant, begin=begin)
+        return context.requests.read(body, begin, self._grant)
 
     def admit(self, call: Call) -> Prediction:
         """Start the prediction; raises `GeartrainError`."""
         self._call = call
         self._deployment = deployment = self._context.catalogue.find(call.model, call.version)
-        return inference.create(deployment, call.request, self.record.context)
+        return create(deployment, call, call.request, self.record.context)
 
     def wait_limit(self, call: Call) -> float | None:
         """Return the time limit of the request; that of the call itself is kept elsewhere."""

@@ -83,7 +83,7 @@ class RequestReader:
                 return Call(known.model, known.version, request, known.places, known.empty_final)
         message = parse(memoryview(data)[begin:])
         grant.check_model(message.head.model_name)
-        call = read_call(message, self._regions)
+        call = read_call(message, self._regions.read)
         if split.head and _is_memorable(message):
             inputs = tuple((tensor.name, tensor.datatype, tensor.shape) for tensor in call.request.inputs)
             if _read_contents(data, split.contents, inputs) is not None:  # nothing of the request stands behind them
@@ -117,7 +117,7 @@ def _split(data: Body, begin: int) -> _Split:
     position, end = begin, len(data)
     id_begin = id_end = text_begin = begin
     try:
-        while position < end:
+        while position < end and position - begin <= _LARGEST:
             tag = data[position]
             if tag == RAW_INPUT_TAG:
                 break

@@ -14,6 +14,7 @@ from geartrain.transport.grpc.status import Status
 from geartrain.transport.wire.exchange import Body, BodyReader, ClientGoneError, MessageReader, Responder
 
 SHUTTING_DOWN: Final = "The server is shutting down."
+_LONG: Final = 4096  # bytes of a message that takes a turn of its own
 BURST: Final = 64  # messages that are there already, after which others have a turn
 
 
@@ -130,7 +131,7 @@ class StreamingCall(abc.ABC):
             await self.take(message, mirrors=is_compressed and self._head.mirrors)
             await self.answer.drained()
             count += 1
-            if count % BURST == 0:
+            if count % BURST == 0 or len(message) > _LONG:
                 await asyncio.sleep(0)
 
     async def _read_message(self, reader: MessageReader, prefix: Body) -> tuple[Body, bool]:

@@ -23,15 +23,18 @@ from geartrain.transport.grpc.context import CallContext
 from geartrain.transport.grpc.errors import as_geartrain_error, describe
 from geartrain.transport.grpc.framing import frame
 from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
+from geartrain.transport.grpc.large_messages import create, is_large, read_large
 from geartrain.transport.grpc.regions import write_outputs
 from geartrain.transport.grpc.streaming import BURST, StreamingCall, StreamingCalls
-from geartrain.transport.grpc.translate import Call, encode_end, encode_error, parse, within
+from geartrain.transport.grpc.translate import Call, encode_end, encode_error, within
+from geartrain.transport.grpc.wire import find_id
 from geartrain.transport.records import record_of
 from geartrain.transport.tasks import start
 from geartrain.transport.wire.exchange import Body, ClientGoneError, Responder
 
 MAX_AT_ONCE: Final = 1024  # requests of one stream; further ones are left in the connection until one is answered
 MAX_HELD: Final = 64 * 1024**2  # bytes of them, beyond which none is begun until one is answered
+_ID_FIELDS: Final = 1000  # of a request that cannot be run: its id is looked for in them
 _LARGE: Final = 65_536  # bytes of a response that a thread compresses
 
 
@@ -64,25 +67,31 @@ class InferStream(StreamingCall):
             self._room.clear()
             await self._room.wait()
         self._record.requests += 1
-        try:
-            seconds = self.answer.seconds_left
-            await when_loaded(lambda: self._begin(message, mirrors=mirrors), None if seconds == NO_TIMEOUT else seconds)
-        except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
-            self.send_error(error, _id_of(message))
-
-    def _begin(self, message: Body, *, mirrors: bool) -> None:
         context = self._context
-        grant = context.access.grant(self._head, "predict")  # each request anew: a stream may last longer than its key
-        call = context.requests.read(message, 0, grant)
+        try:
+            # Each request anew: a stream may last longer than its key.
+            grant = context.access.grant(self._head, "predict")
+            seconds = self.answer.seconds_left
+            limit = None if seconds == NO_TIMEOUT else seconds
+            if is_large(message):
+                call = await read_large(context, message, grant, time_limit=limit)
+            else:
+                call = context.requests.read(message, 0, grant)
+            await when_loaded(lambda: self._begin(call, len(message), mirrors=mirrors), limit)
+        except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
+            self.send_error(error, find_id(message, _ID_FIELDS))
+
+    def _begin(self, call: Call, size: int, *, mirrors: bool) -> None:
+        context = self._context
         deployment = context.catalogue.find(call.model, call.version)
         seconds = self.answer.seconds_left
         request = call.request if seconds == NO_TIMEOUT else within(call.request, seconds)
-        prediction = inference.create(deployment, request, self._record.context)
+        prediction = create(deployment, call, request, self._record.context)
         if deployment.interface.view.streams:
-            self._add(_YieldingRun(self, deployment, prediction, call=call, mirrors=mirrors), len(message))
+            self._add(_YieldingRun(self, deployment, prediction, call=call, mirrors=mirrors), size)
             return
         run = _PlainRun(self, deployment, prediction, call=call, mirrors=mirrors)
-        self._add(run, len(message))
+        self._add(run, size)
         if prediction.is_terminal:
             run.finish()
         else:
@@ -229,12 +238,3 @@ class _YieldingRun:
                     stream.send_end(call)
                 return True
         return False
-
-
-def _id_of(message: Body) -> str:
-    """Return the id of a request that cannot be run; empty if it cannot be read at all."""
-    try:
-        request_id: str = parse(message).head.id
-    except GeartrainError:
-        return ""
-    return request_id

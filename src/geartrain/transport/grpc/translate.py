@@ -8,34 +8,54 @@ from typing import Final, NamedTuple
 import msgspec
 from google.protobuf.message import DecodeError
 
-from geartrain.apis.open_inference import Place
+from geartrain.apis.infer_json import too_many, too_many_members
+from geartrain.apis.json_limits import MAX_INPUTS, MAX_MEMBERS
+from geartrain.apis.open_inference import Fetch, Place
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest, InferResponse
 from geartrain.domain.rendering import clip
-from geartrain.domain.tensors.tensor import Buffer, Tensor, tensor_error
+from geartrain.domain.signature.tensor_view import Bound
+from geartrain.domain.tensors.tensor import MAX_TEXTS, Buffer, Tensor, tensor_error
 from geartrain.domain.versions import is_version
+from geartrain.service.models.admission import CheckedInput
 from geartrain.service.models.catalogue import normal
-from geartrain.service.shared_memory import SharedRegions
+from geartrain.service.models.interface import Interface
 from geartrain.transport.grpc import contents
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.parameters import FINAL, NO_WISHES, read, read_wishes, write
 from geartrain.transport.grpc.regions import OFFSET, REGION, SIZE, read_place
-from geartrain.transport.grpc.wire import split_raw, with_raw
+from geartrain.transport.grpc.wire import split_raw, survey, with_raw
 
 _SPLIT_FROM: Final = 16_384  # bytes of a message, from which on looking for the raw contents pays
+_MOST_FIELDS: Final = 20 * MAX_INPUTS
+_MOST_REST: Final = 8_388_608  # bytes of names, shapes and parameters
 _CLASSIFICATION: Final = "classification"
 
 NOWHERE: Final[Mapping[str, Place]] = {}
 
 
+class BoundInput(NamedTuple):
+    """The input of a model, made for one of its interfaces, and perhaps checked."""
+
+    interface: Interface
+    bound: Bound
+    checked: CheckedInput | None
+
+
 class Call(NamedTuple):
-    """What a client wants, of which model. `places`: of outputs that are to lie in shared memory, by name."""
+    """One request, and the model that it names.
+
+    Attributes:
+        places: of outputs that are to lie in shared memory, by name.
+        bound: the model's input, if it has been made aside.
+    """
 
     model: str
     version: str
     request: InferRequest
     places: Mapping[str, Place] = NOWHERE
     empty_final: bool = False
+    bound: BoundInput | None = None
 
 
 class Message(NamedTuple):
@@ -52,7 +72,7 @@ def parse(data: Buffer) -> Message:
     try:
         head.ParseFromString(bytes(data) if split is None else split[0])
     except DecodeError:
-        raise GeartrainError(Code.UNPARSABLE, "Unable to parse request: it is no ModelInferRequest") from None
+        raise _unparsable() from None
     return Message(head, head.raw_input_contents if split is None else split[1])
 
 
@@ -66,7 +86,43 @@ def read_version(version: str) -> str:
     )
 
 
-def read_call(message: Message, regions: SharedRegions) -> Call:
+def detach(data: Buffer) -> tuple[bytes, list[Buffer]]:
+    """Return a serialized `ModelInferRequest` without the contents of its tensors, and these as raw contents.
+
+    Inputs in shared memory have none. Raises as `parse` and `read_call` do, and `INVALID_INPUT` beyond the limits.
+    """
+    found = survey(data, _MOST_FIELDS, MAX_TEXTS)
+    if found is None:
+        raise _unparsable()
+    if found.texts > MAX_TEXTS:
+        raise tensor_error(f"the inputs have more than {MAX_TEXTS} elements of bytes_contents together")
+    if found.fields > _MOST_FIELDS or found.rest > _MOST_REST:
+        msg = f"a request has at most {_MOST_FIELDS} fields, and {_MOST_REST} bytes beside the contents of its tensors"
+        raise GeartrainError(Code.INVALID_INPUT, msg)
+    message = parse(data)
+    head = message.head
+    if len(head.inputs) > MAX_INPUTS or len(head.outputs) > MAX_INPUTS:
+        raise too_many(MAX_INPUTS)
+    if len(head.parameters) > MAX_MEMBERS:
+        raise too_many_members()
+    tensors = read_call(message, lambda *_: b"").request.inputs
+    raw = [
+        tensor.data
+        for one, tensor in zip(head.inputs, tensors, strict=True)
+        if not one.parameters or read_place("", one.parameters) is None
+    ]
+    for one in head.inputs:
+        one.ClearField("contents")
+    del head.raw_input_contents[:]
+    head.DiscardUnknownFields()
+    return head.SerializeToString(), raw
+
+
+def _unparsable() -> GeartrainError:
+    return GeartrainError(Code.UNPARSABLE, "Unable to parse request: it is no ModelInferRequest")
+
+
+def read_call(message: Message, fetch: Fetch) -> Call:
     """Read a request; raise `INVALID_TENSOR` or `INVALID_INPUT`. Whether it fits the model is not looked at."""
     head = message.head
     given = head.parameters
@@ -76,7 +132,7 @@ def read_call(message: Message, regions: SharedRegions) -> Call:
     if head.outputs:
         outputs = tuple(output.name for output in head.outputs)
         places = _read_places(head)
-    request = InferRequest(_read_inputs(message, regions), head.id, wishes.parameters, outputs, wishes.schedule)
+    request = InferRequest(_read_inputs(message, fetch), head.id, wishes.parameters, outputs, wishes.schedule)
     return Call(head.model_name, read_version(head.model_version), request, places, wishes.empty_final)
 
 
@@ -85,7 +141,7 @@ def within(request: InferRequest, seconds: float) -> InferRequest:
     return msgspec.structs.replace(request, schedule=request.schedule.within(seconds))
 
 
-def _read_inputs(message: Message, regions: SharedRegions) -> tuple[Tensor, ...]:
+def _read_inputs(message: Message, fetch: Fetch) -> tuple[Tensor, ...]:
     model, raw = message.head.model_name, message.raw
     tensors: list[Tensor] = []
     taken = 0
@@ -100,7 +156,7 @@ def _read_inputs(message: Message, regions: SharedRegions) -> tuple[Tensor, ...]
         if place is not None:
             if has_contents and each.contents.ListFields():
                 raise tensor_error(f"input '{name}' has both contents and a shared memory region: send one of them")
-            data = regions.read(*place)
+            data = fetch(*place)
         elif taken < len(raw):
             data = raw[taken]
             taken += 1

@@ -111,7 +111,7 @@ class _UnaryExchange:
     async def _unpack(self, body: Body) -> Any:
         """As `_read` of the message of a body, which may be compressed."""
         context, method, head = self._context, self._method, self._head
-        message = await unpack(body, method.path, head, limit=context.max_message)
+        message = await unpack(body, method.path, head, limit=context.max_small)
         self._mirrors = head.mirrors and is_compressed(body)
         return self._read(message)
 

@@ -7,7 +7,7 @@ that is repeated may have others in between.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from geartrain.domain.tensors.tensor import Buffer
 
@@ -20,6 +20,94 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT: Final = 10  # bytes
 _BYTES_OF: Final = [bytes((value,)) for value in range(128)]
+
+
+_NESTED_TAG: Final = 5 << 3 | 2  # ModelInferRequest.inputs, and in these InferInputTensor.contents
+_CONTENTS_LEVEL: Final = 3
+_BULK: Final = frozenset(number << 3 | 2 for number in (1, 6, 7, 8))  # bool, fp32, fp64, bytes of InferTensorContents
+_TEXT_TAG: Final = 8 << 3 | 2  # InferTensorContents.bytes_contents
+_NUMBERS: Final = frozenset(number << 3 | 2 for number in (2, 3, 4, 5))  # packed integers, of one byte or more each
+
+
+class Survey(NamedTuple):
+    """Counts of a serialized `ModelInferRequest`.
+
+    Attributes:
+        fields: of the request, its inputs and their contents together, `texts` apart.
+        texts: elements of `bytes_contents`.
+        typed: bytes of typed contents of inputs, packed integers apart.
+        numbers: bytes of packed integers.
+        rest: bytes of all that is neither packed integers nor other contents of tensors.
+    """
+
+    fields: int
+    texts: int
+    typed: int
+    numbers: int
+    rest: int
+
+
+def survey(data: Buffer, most: int, most_texts: int) -> Survey | None:
+    """Count what a parser would make objects of, without one. Return None for what is no message.
+
+    Stops when there are more than `most` fields, or more than `most_texts` elements of `bytes_contents`.
+    """
+    fields = texts = raw = typed = numbers = position = 0
+    ends = [len(data)]  # of the messages around `position`, the innermost one last
+    while ends:
+        end, level = ends[-1], len(ends)
+        if position == end:
+            ends.pop()
+            continue
+        if fields > most or texts > most_texts:
+            break
+        tag, position = read_varint(data, position)
+        position, after = _value(data, position, tag & 7)
+        if tag < 0 or not 0 <= position <= after <= end:
+            return None
+        size = after - position
+        if level == _CONTENTS_LEVEL and tag == _TEXT_TAG:
+            texts += 1
+        else:
+            fields += 1
+        if tag == _NESTED_TAG and level < _CONTENTS_LEVEL:
+            ends.append(after)
+            continue
+        if level == 1:
+            raw += size if tag == RAW_INPUT_TAG else 0
+        elif level == _CONTENTS_LEVEL:
+            typed += size if tag in _BULK else 0
+            numbers += size if tag in _NUMBERS else 0
+        position = after
+    return Survey(fields, texts, typed, numbers, len(data) - raw - typed - numbers)
+
+
+def _value(data: Buffer, position: int, kind: int) -> tuple[int, int]:
+    """Return where the value behind a tag begins and ends, a varint at its end; -1 for none."""
+    if kind == _BYTES:
+        size, position = read_varint(data, position)
+        return position, position + size
+    if kind == _VARINT:
+        position = read_varint(data, position)[1]
+        return position, position
+    return (position, position + _FIXED[kind]) if kind in _FIXED else (-1, -1)
+
+
+def find_id(data: Buffer, most: int) -> str:
+    """Return the id of a serialized `ModelInferRequest`, empty if its first `most` fields have none."""
+    view = memoryview(data)
+    position = 0
+    for _ in range(most):
+        tag, position = read_varint(view, position)
+        if tag & 7 != _BYTES or position < 0:
+            return ""
+        size, position = read_varint(view, position)
+        if size < 0:
+            return ""
+        if tag == ID_TAG:
+            return bytes(view[position : position + size]).decode(errors="replace")
+        position += size
+    return ""
 
 
 def split_raw(data: Buffer) -> tuple[bytes, list[memoryview]] | None:

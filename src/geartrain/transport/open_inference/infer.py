@@ -15,7 +15,7 @@ from geartrain.service.models import inference
 from geartrain.service.models.deployment import Deployment
 from geartrain.transport import compression
 from geartrain.transport.compression import Encoding
-from geartrain.transport.large_bodies import InferBody
+from geartrain.transport.large_bodies import InferBody, read_aside
 from geartrain.transport.open_inference.exchanges import JSON_SIZE, ModelExchange
 from geartrain.transport.runs import DIRECT_LIMIT
 from geartrain.transport.wire.exchange import Answer, Body
@@ -25,6 +25,7 @@ _OK: Final = HTTPStatus.OK
 _SUCCEEDED: Final = Status.SUCCEEDED
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 _LARGE: Final = tensor_json.LARGE
+_LONG: Final = 262_144  # bytes of outputs that a thread writes as JSON
 
 
 class InferExchange(ModelExchange):
@@ -60,6 +61,7 @@ class InferExchange(ModelExchange):
         view = deployment.interface.view
         self._request, self._reply = open_inference.read_request(body, head.json_size, view, fetch=context.regions.read)
         bound = view.bind(self._request.inputs)
+        open_inference.check_forms(view, self._request.outputs, self._reply)
         return inference.create_bound(deployment, self._request, bound, origin=self.record.context)
 
     def _find(self) -> Deployment:
@@ -73,6 +75,7 @@ class InferExchange(ModelExchange):
         before = self._deployment.interface
         deployment = self._find()
         self._request, self._reply = body.request, body.reply
+        open_inference.check_forms(deployment.interface.view, body.request.outputs, body.reply)
         if deployment.interface is not before:
             return inference.create(deployment, body.request, self.record.context)
         origin = self.record.context
@@ -83,10 +86,14 @@ class InferExchange(ModelExchange):
         self._deployment.predictions.abandon(prediction)
 
     def is_answered_aside(self) -> bool:
-        """Whether outputs are large, and have to be compressed or need what large tensors are written with."""
+        """Return True if outputs are large, and have to be compressed, or written as JSON in a thread."""
         chunks = self._prediction.chunks
         size = len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))
-        return size >= _LARGE and (self._head.accepted is not None or tensor_json.arrays() is None)
+        if size < _LARGE:
+            return False
+        if self._head.accepted is not None or tensor_json.arrays() is None:
+            return True
+        return size >= _LONG and not (self._reply.binary and not self._reply.forms)
 
     def answer(self) -> Answer:
         """Return what the run gave, in the form that was asked for; raises `GeartrainError`."""
@@ -99,7 +106,8 @@ class InferExchange(ModelExchange):
     async def answer_aside(self) -> Answer:
         """As `answer`."""
         await self._context.arrays.load()
-        answer = self._plain_answer()
+        # Regions are written on the loop, where they are unregistered.
+        answer = self._plain_answer() if self._reply.places else await read_aside(self._plain_answer)
         accepted = self._head.accepted
         if accepted is None:
             return answer

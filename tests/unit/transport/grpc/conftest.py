@@ -23,6 +23,7 @@ from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.handler import GrpcHandler
 from geartrain.transport.grpc.heads import is_grpc
 from geartrain.transport.grpc.options import GrpcOptions
+from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.wire.exchange import (
     UNKNOWN_LENGTH,
     Accepted,
@@ -73,12 +74,19 @@ class Zoo(TextModels):
     ) -> None:
         super().__init__(SharedRegions(), slots=slots, echo=Echo())
         self.handler: GrpcHandler
+        self._bodies = LargeBodies()
         self._authorizer = authorizer or Everybody()
         self._options = GrpcOptions(max_message_bytes=max_message, has_administration=has_administration)
 
     async def open(self) -> None:
         await super().open()
-        self.handler = GrpcHandler(self.catalogue, self.regions, authorizer=self._authorizer, options=self._options)
+        self.handler = GrpcHandler(
+            self.catalogue, self.regions, self._bodies, authorizer=self._authorizer, options=self._options
+        )
+
+    async def close(self) -> None:
+        self._bodies.close()
+        await super().close()
 
     # its clients
 

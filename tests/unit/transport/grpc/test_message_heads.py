@@ -51,7 +51,7 @@ def with_contents(request: pb.ModelInferRequest, size: int) -> bytes:
 
 
 def fully(data: bytes) -> Call:
-    return read_call(parse(data), NO_REGIONS)
+    return read_call(parse(data), NO_REGIONS.read)
 
 
 def plain(call: Call) -> Call:

@@ -72,7 +72,7 @@ def typed(datatype: str, values: Sequence[Any]) -> Input:
 
 
 def read(request: pb.ModelInferRequest) -> Call:
-    return read_call(parse(request.SerializeToString()), SharedRegions(enabled=False))
+    return read_call(parse(request.SerializeToString()), SharedRegions(enabled=False).read)
 
 
 @pytest.mark.parametrize("datatype", sorted(FIELDS))
