@@ -158,25 +158,33 @@ class _Unpacking:
         if len(archive.pax_headers) > _MOST_GLOBAL_RECORDS:
             raise RemoteError(f"{self._shown}: it has more than {_MOST_GLOBAL_RECORDS} global pax records")
         name = self._inside(member.name, member.name)
-        try:
+        with self._blaming(member.name):
             self._make(archive, member, name)
-        except OSError as error:
-            if error.errno in _IMPOSSIBLE:
-                reason = f"{self._shown}: {member.name!r} cannot be unpacked: {error.strerror}; rename it there"
-                raise RemoteError(reason) from error
-            raise
 
     def finish(self) -> None:
         """Check that all links lead to members inside, then make them."""
         for name in self._links:
             self._check_parents(name)
-            if (self._folder / name).exists():
-                raise RemoteError(f"{self._shown}: {name!r} is in the archive twice")
-            if not (self._folder / self._resolve(name)).exists():
-                raise self._dangling(name, self._links[name])
+            with self._blaming(name):
+                if (self._folder / name).exists():
+                    raise RemoteError(f"{self._shown}: {name!r} is in the archive twice")
+                if not self._links[name] or not (self._folder / self._resolve(name)).exists():
+                    raise self._dangling(name, self._links[name])
         for name, target in self._links.items():
-            self._make_folder(posixpath.dirname(name))
-            (self._folder / name).symlink_to(target)
+            with self._blaming(name):
+                self._make_folder(posixpath.dirname(name))
+                (self._folder / name).symlink_to(target)
+
+    @contextlib.contextmanager
+    def _blaming(self, name: str) -> Iterator[None]:
+        """Turn errors that no disk could avoid into those of the archive."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _IMPOSSIBLE:
+                raise
+            reason = f"{self._shown}: {name!r} cannot be unpacked: {error.strerror}; rename it there"
+            raise RemoteError(reason) from error
 
     def _make(self, archive: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> None:
         if member.isdir():
