@@ -60,9 +60,15 @@ def by_coverage(name: str, seconds: int, crashes: Path) -> None:
     import atheris
 
     modules = ["transport.wire.heads", "transport.wire.chunks", "apis.multipart", "outbound.data_urls"]
-    modules += ["transport.http2.frames", "transport.http2.headers"]
+    modules += ["outbound.remote.archives", "transport.http2.frames", "transport.http2.headers"]
+    single = [
+        "geartrain.apis.multipart",
+        "geartrain.outbound.data_urls",
+        "geartrain.outbound.remote.archives",
+        "tarfile",
+    ]
     packages = ["geartrain.transport.wire", "geartrain.transport.http2", "hpack"]
-    with atheris.instrument_imports(include=[*packages, "geartrain.apis.multipart", "geartrain.outbound.data_urls"]):
+    with atheris.instrument_imports(include=[*packages, *single]):
         for module in modules:
             if importlib.util.find_spec(f"geartrain.{module}") is not None:
                 __import__(f"geartrain.{module}")

@@ -7,9 +7,18 @@ where the rest is cut: a reader must find the same in two pieces as in one.
 from __future__ import annotations
 
 import base64
+import bz2
+import gzip
+import lzma
+import os
 import re
+import stat
+import tarfile
+import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -19,6 +28,7 @@ _LIMIT: Final = 4096
 _REFUSALS: Final = range(400, 600)
 _LARGEST_PIECE: Final = 1 << 20
 _BOUNDARY: Final = b"b0"
+_MOST_MEMBERS: Final = 400
 
 
 class Harness(msgspec.Struct, frozen=True):
@@ -398,7 +408,109 @@ HTTP2_HEADS: Final = Harness(
     ],
 )
 
+
+# archives
+
+
+def _tar_of(lines: bytes) -> bytes:
+    """Make a tar archive of lines `TYPE NAME>TARGET=CONTENT`; a line that begins with `!` is taken as blocks."""
+    packed = bytearray()
+    for line in lines.split(b"\n")[:_MOST_MEMBERS]:
+        if line[:1] == b"!":
+            packed += line[1:].ljust(-(-len(line) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE, b"\0")
+            continue
+        start, _, content = line.partition(b"=")
+        name, _, target = start[1:].partition(b">")
+        member = tarfile.TarInfo(name.decode("utf-8", "surrogateescape"))
+        member.linkname = target.decode("utf-8", "surrogateescape")
+        member.type = start[:1]
+        member.size = len(content)
+        member.mode = 0o7777 if content[:1] == b"s" else 0o644
+        packed += member.tobuf(tarfile.GNU_FORMAT if len(line) % 2 else tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        packed += content.ljust(-(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE, b"\0")
+    return bytes(packed) + bytes(2 * tarfile.BLOCKSIZE)
+
+
+_COMPRESSIONS: Final[Sequence[Callable[[bytes], bytes]]] = (
+    lambda plain: plain,
+    lambda plain: gzip.compress(plain, mtime=0),
+    bz2.compress,
+    lzma.compress,
+)
+
+
+def _archive(data: bytes) -> None:
+    """The first byte tells the compression, and whether the rest is lines or the archive itself."""
+    from geartrain.outbound.remote.archives import unpack
+    from geartrain.outbound.remote.errors import RemoteError
+
+    kind, rest = (data[0], data[1:]) if data else (0, b"")
+    plain = rest if kind & 8 else _tar_of(rest)
+    packed = _COMPRESSIONS[kind % 4](plain)
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder)
+        (top / "archive").write_bytes(packed if not kind & 16 else packed[: len(packed) // 2])
+        (top / "victim").mkdir()
+        out = top / "out"
+        try:
+            root = unpack(top / "archive", out, shown="it", abandoned=threading.Event())
+        except RemoteError as error:
+            assert str(error)
+        else:
+            assert out in {root, root.parent}
+        _check_unpacked(top, len(plain))
+
+
+def _check_unpacked(top: Path, size: int) -> None:
+    assert {path.name for path in top.iterdir()} == {"archive", "victim", "out"}, "something was made outside"
+    assert not list((top / "victim").iterdir()), "something was made outside"
+    out, written = (top / "out").resolve(), 0
+    for folder, folders, files in os.walk(out):
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            mode = path.lstat().st_mode
+            assert stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode), "a member is no file"
+            if stat.S_ISLNK(mode):
+                assert path.resolve(strict=True).is_relative_to(out), "a link leads outside"
+                continue
+            assert not mode & 0o7000, "a mode has more than permissions"
+            written += path.stat().st_size if stat.S_ISREG(mode) else 0
+    assert written <= size * _MOST_MEMBERS, "more was written than is in the archive"
+
+
+ARCHIVE: Final = Harness(
+    _archive,
+    [
+        b"\x000run.py=code\n5w\n0w/a=weights\n2w/l>a\n1copy>run.py",
+        b"\x012d>in\n0in/a=x\n2d/b>a\n0d/c=x",
+        b"\x020in/a=x\n2up>in/..\n2up/out>../victim\n2up/out/made>../in",
+        b"\x03Llong=" + b"n/" * 60 + b"x\n0short=s\nxpax=11 path=abc\n\n0b=x",
+        b"\x00xpax=19 path=../victim\n\n0b=x\ngpax=9 size=1\n\n0c=y\nKl=../victim\n2k>x",
+        b"\x013dev\n4block\n6fifo\n7cont=x\nSsparse=x\n0../victim/x=x\n0/etc/x=x",
+        b"\x082raw",
+        b"\x08\x1f\x8b\x08\0\0\0\0\0\0\xff",
+        b"\x08\xfd7zXZ\0\0\x04",
+    ],
+    [
+        b"\n",
+        b"../",
+        b"..",
+        b"/",
+        b"victim",
+        b"\n2",
+        b"\n1",
+        b">in",
+        b"=",
+        b"\n0d/b=x",
+        b"GNU.sparse.major=1",
+        b"-1",
+        b"\xff",
+        b"\nx",
+    ],
+)
+
 HARNESSES: Final = {
+    "archive": ARCHIVE,
     "head": HEAD,
     "chunks": CHUNKS,
     "multipart": MULTIPART,

@@ -116,7 +116,7 @@ def rule_for_type(spec: TypeSpec) -> Rule:
 
 
 def rule_for_input(field: InputField) -> Rule:
-    """The rule of a parameter. Null never passes, not even for an Optional: one leaves the field out instead."""
+    """The rule of a parameter. Null passes for an Optional, and where None is the default."""
     choices = field.choices if field.choices is not None else field.type.choices
     rule = rule_for_type(field.type)
     if field.choices is not None and rule.items is not None:
@@ -124,7 +124,7 @@ def rule_for_input(field: InputField) -> Rule:
         choices = None
     return msgspec.structs.replace(
         rule,
-        nullable=False,
+        nullable=field.type.nullable or (field.has_default and field.default is None),
         choices=choices,
         minimum=None if field.ge is None else limit(field.ge),
         maximum=None if field.le is None else limit(field.le),

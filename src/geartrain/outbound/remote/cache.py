@@ -17,9 +17,9 @@ import msgspec
 
 from geartrain.domain.remote.progress import UNKNOWN_SIZE, Download, DownloadStep, size_text
 from geartrain.domain.remote.reference import BUCKETS, RemoteReference, archive_suffix
-from geartrain.outbound.remote.archives import unpack
+from geartrain.outbound.remote.archives import remove_tree, unpack
 from geartrain.outbound.remote.entry import CacheEntry, Manifest, StoredFile, Version, hash_file
-from geartrain.outbound.remote.errors import ChangedError, RemoteError, UnreachableError, is_full
+from geartrain.outbound.remote.errors import ChangedError, MissingExtraError, RemoteError, UnreachableError, is_full
 from geartrain.outbound.remote.partial import PartialFile
 from geartrain.outbound.remote.store import Listing, RemoteFile, Store
 from geartrain.outbound.remote.threads import beside
@@ -202,8 +202,9 @@ class _Fetching:
                 download.step = DownloadStep.UNPACKING
                 return await beside(lambda abandoned: self._unpack(partials[0], new, name, abandoned=abandoned))
             return self._assemble(partials, kept, new, name=name, is_single=listing.is_single)
-        except OSError as error:
-            if is_full(error):
+        except BaseException as error:
+            remove_tree(new)
+            if isinstance(error, OSError) and is_full(error):
                 self._give_up_if_hopeless(listing.size)
             raise
 
@@ -260,9 +261,14 @@ class _Fetching:
 
     def _unpack(self, partial: PartialFile, new: Path, name: str, *, abandoned: threading.Event) -> Version:
         """Unpack an archive, in a thread."""
-        suffix = archive_suffix(partial.file.path)
         folder = new / "content" / self._reference.name
-        root = unpack(partial.path, folder, shown=self._reference.shown, suffix=suffix, abandoned=abandoned)
+        try:
+            root = unpack(partial.path, folder, shown=self._reference.shown, abandoned=abandoned)
+        except MissingExtraError:
+            raise  # the archive may be good
+        except RemoteError:
+            remove_tree(self._entry.incoming)
+            raise
         stored = []
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.is_symlink():

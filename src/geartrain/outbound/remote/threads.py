@@ -17,15 +17,18 @@ _END: Final = 2.0  # seconds that a canceled coroutine has to leave what it has 
 async def beside(work: Callable[[threading.Event], T]) -> T:
     """Run `work`, which may block, in a thread; return or raise what it does.
 
-    It gets an event that is set when nobody waits for it any more. Other than with `asyncio.to_thread`, neither the end
-    of the loop nor that of the process waits for the thread.
+    `work` gets an event that is set when the caller is canceled; it has a moment to end then. Other than with
+    `asyncio.to_thread`, neither the end of the loop nor that of the process waits for the thread.
     """
     abandoned = threading.Event()
-    future = _in_thread(lambda: work(abandoned))
+    waiter = asyncio.wrap_future(_in_thread(lambda: work(abandoned)))
+    waiter.add_done_callback(_heed)
     try:
-        return await asyncio.wrap_future(future)
-    finally:
+        return await asyncio.shield(waiter)
+    except asyncio.CancelledError:
         abandoned.set()
+        await asyncio.wait((waiter,), timeout=_END)
+        raise
 
 
 async def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

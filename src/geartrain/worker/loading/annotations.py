@@ -48,9 +48,10 @@ class AnnotationReader:
         if is_opaque:
             return self._opaque(annotation)
         if isinstance(annotation, type) and annotation in _SCALARS:
-            return Described(TypeSpec(_SCALARS[annotation]))
+            kind = _SCALARS[annotation]
+            return Described(TypeSpec(kind), _NUMBERS.get(kind), is_plain=True)
         if annotation is Any or annotation is object:
-            kind: Kind = "object" if annotation is Any else "opaque"
+            kind = "object" if annotation is Any else "opaque"
             return Described(TypeSpec(kind, anything=self.output and annotation is Any))
         if annotation is Secret:
             return Described(TypeSpec("secret"), _as_secret)
@@ -83,14 +84,15 @@ class AnnotationReader:
         members = [self.read(member) for member in arguments if member is not NoneType]
         nullable = NoneType in arguments
         if len(members) == 1:
-            spec, convert = members[0]
-            return Described(replace(spec, nullable=nullable or spec.nullable), convert)
+            spec, convert, is_plain = members[0]
+            return Described(replace(spec, nullable=nullable or spec.nullable), convert, is_plain=is_plain)
         if not self.output:
             for member, described in zip((a for a in arguments if a is not NoneType), members, strict=True):
-                if described.convert is not None or described.spec.kind not in _UNION_KINDS:
+                if described.makes or described.spec.kind not in _UNION_KINDS:
                     advice = "a union holds only str, int, float, bool, dict, list and Literal: use one of its types"
                     raise UnsupportedTypeError(member, advice)
-        return Described(TypeSpec("union", nullable=nullable, members=tuple(member.spec for member in members)))
+        spec = TypeSpec("union", nullable=nullable, members=tuple(member.spec for member in members))
+        return Described(spec, _one_of(members), is_plain=True)
 
     def _class(self, annotation: Any, origin: type) -> Described:
         """Describe a class, or a generic one with its arguments; the first reader that knows it decides."""
@@ -130,7 +132,7 @@ class AnnotationReader:
             return None
         if self.output:
             return None if any(annotation is each for each in self._open) else self._output_values(annotation)
-        if self.read(values[0]).convert is not None:
+        if self.read(values[0]).makes:
             advice = "a dict holds plain JSON values: use a TypedDict or a BaseModel, whose fields have types"
             raise UnsupportedTypeError(annotation, advice)
         return None
@@ -148,7 +150,7 @@ class AnnotationReader:
         if not arguments or arguments[0] is Any or isinstance(arguments[0], TypeVar):
             return Described(TypeSpec("array", items=TypeSpec("opaque")))
         items = self.read(arguments[0])
-        return Described(TypeSpec("array", items=items.spec), _each(items.convert))
+        return Described(TypeSpec("array", items=items.spec), _each(items.convert), is_plain=items.is_plain)
 
     def _named_tensors(self, origin: type) -> Described | None:
         return read_named_tensors(origin, self) if hasattr(origin, "_fields") else None
@@ -248,7 +250,9 @@ def _literal(annotation: Any) -> Described:
     values = typing.get_args(annotation)
     members = {value.value: value for value in values if isinstance(value, enum.Enum)}
     spec = choice_spec(values, annotation)
-    return Described(spec, (lambda value: members.get(value, value)) if members else None)
+    if members:
+        return Described(spec, lambda value: members.get(value, value))
+    return Described(spec, _NUMBERS.get(spec.kind), is_plain=True)
 
 
 def plain_scalar(value: Any) -> Any:
@@ -272,6 +276,34 @@ def _numpy_scalar(numpy: Any, origin: type) -> Described | None:
     return Described(TypeSpec(kinds[0])) if kinds else None
 
 
+def _as_int(value: Any) -> Any:
+    """Make an int of an integral float: JSON has one type of numbers, and 3.0 is an integer in it."""
+    return int(value) if type(value) is float else value
+
+
+def _as_float(value: Any) -> Any:
+    return float(value) if type(value) is int else value
+
+
+_NUMBERS: dict[Kind, Converter] = {"integer": _as_int, "number": _as_float}
+_OTHER_NUMBER: dict[Converter, type] = {_as_int: float, _as_float: int}
+
+
+def _one_of(members: list[Described]) -> Converter | None:
+    """Return the converter of a union, which goes by the type of a value. `int | float` takes each number as it is."""
+    kinds = [member.spec.kind for member in members]
+    by_type: dict[type, Converter] = {}
+    for member in members:
+        kind, convert = member.spec.kind, member.convert
+        if convert is None or not member.is_plain or kinds.count(kind) > 1:
+            continue
+        if kind == "array":
+            by_type[list] = convert
+        elif kind in _NUMBERS and not {"integer", "number"} <= set(kinds):
+            by_type[_OTHER_NUMBER[convert]] = convert
+    return (lambda value: by_type[type(value)](value) if type(value) in by_type else value) if by_type else None
+
+
 def _as_secret(value: Any) -> Secret:
     return value if isinstance(value, Secret) else Secret(value)
 
@@ -284,4 +316,11 @@ def _each(convert: Converter | None) -> Converter | None:
     """Return the converter of a list of such values."""
     if convert is None:
         return None
-    return lambda values: None if values is None else [item if item is None else convert(item) for item in values]
+    other = _OTHER_NUMBER.get(convert)
+
+    def each(values: Any) -> Any:
+        if values is None or (other is not None and other not in set(map(type, values))):
+            return values
+        return [item if item is None else convert(item) for item in values]
+
+    return each

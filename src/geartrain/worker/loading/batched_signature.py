@@ -81,7 +81,7 @@ _Inputs = tuple[tuple[Parameter, ...], tuple[str, ...]]
 def _read_rows(written: Sequence[Written], described: Sequence[Described], owner: str) -> _Inputs:
     """The inputs beside tensors, and the names of those that a batch shares."""
     parameters, shared, required = [], [], False
-    for each, (spec, _) in zip(written, described, strict=True):
+    for each, (spec, *_) in zip(written, described, strict=True):
         if spec.kind == "tensor" and spec.shape[:1] != (VARIABLE,):
             raise UnsupportedAnnotationError(
                 f"{each.where} is annotated {type_name(each.annotation)}, and in a batched run() the first dimension of"
@@ -107,7 +107,7 @@ def _read_rows(written: Sequence[Written], described: Sequence[Described], owner
 def _read_items(written: Sequence[Written], described: Sequence[Described], owner: str) -> _Inputs:
     """The inputs where there is no tensor: those that are lists are read as one element."""
     parameters, shared = [], []
-    for each, (spec, _) in zip(written, described, strict=True):
+    for each, (spec, *_) in zip(written, described, strict=True):
         if spec.kind != "array":
             _check_shared(each, spec)
             shared.append(each.name)

@@ -19,10 +19,19 @@ _WRAPPERS = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")
 
 
 class Described(NamedTuple):
-    """A type of the signature; `convert` is None where the decoded JSON value is already what it should be."""
+    """A type of the signature; `convert` is None where the decoded JSON value is already what it should be.
+
+    `is_plain`: the converter only tells integers from floats, so its values are still those of JSON.
+    """
 
     spec: TypeSpec
     convert: Converter | None = None
+    is_plain: bool = False
+
+    @property
+    def makes(self) -> bool:
+        """True if values are of a type that JSON does not have."""
+        return self.convert is not None and not self.is_plain
 
 
 class UnsupportedTypeError(TypeError):

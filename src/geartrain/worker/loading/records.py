@@ -155,7 +155,7 @@ def _pydantic(cls: Any, reader: Reader) -> Described:
     for name, info in cls.model_fields.items():
         known = name if reader.output else _alias(name, info)
         try:
-            spec, convert = reader.read(info.annotation)
+            spec, convert, _ = reader.read(info.annotation)
         except UnsupportedTypeError:
             spec, convert = TypeSpec("opaque"), None
         fields.append(RecordField(known, spec, reader.output or info.is_required()))

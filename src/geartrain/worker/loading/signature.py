@@ -49,7 +49,10 @@ class UnsupportedAnnotationError(TypeError):
 
 
 class Parameter(NamedTuple):
-    """A parameter of `run()`: its field in the signature, the default as written, and how its value is made."""
+    """A parameter of `run()`: its field in the signature, its default, and the converter of its values.
+
+    The default is the one that is written; for plain JSON values it is that of the field.
+    """
 
     field: InputField
     default: Any
@@ -79,7 +82,7 @@ class Written(NamedTuple):
             field = _field(self.name, described, self.info, admits_none=self.annotation is Any)
         except ConstraintError as error:
             raise UnsupportedAnnotationError(f"{self.where}: {error}") from error
-        return Parameter(field, self.info.default, described.convert)
+        return Parameter(field, self.info.default if described.makes else field.default, described.convert)
 
 
 OfOne = Callable[[TypeSpec, Any], TypeSpec]

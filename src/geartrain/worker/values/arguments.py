@@ -15,6 +15,7 @@ from geartrain.worker.loading.descriptions import Converter
 from geartrain.worker.loading.signature import Parameter
 
 _IMMUTABLE = (str, int, float, bool, type(None))
+_NUMBERS = frozenset({int, float})
 
 
 class ArgumentError(ReportedError):
@@ -51,13 +52,15 @@ class ArgumentBinder:
             self._constants[name] = default
         elif convert is None:
             self._makers.append((name, lambda: deepcopy(default)))
+        elif type(default) in _NUMBERS and type(convert(default)) in _NUMBERS:
+            self._constants[name] = convert(default)
         else:
             self._makers.append((name, lambda: convert(deepcopy(default))))
 
     def bind(self, raw: Buffer, tensors: Iterable[Tensor] = ()) -> dict[str, Any]:
         """Return the keyword arguments for the JSON object `raw`, and the `tensors` that are not in it.
 
-        Numbers stay what they are in JSON (7.0 is a float, also for an `int`). The paths in it are local ones. Raises
+        7.0 for an `int` becomes 7, and 7 for a `float` becomes 7.0. The paths in it are local ones. Raises
         `ArgumentError`. The contents of tensors are copied. Give the result to `release` when the prediction is over.
         """
         given = self._decode(raw)

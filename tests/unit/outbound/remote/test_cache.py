@@ -404,6 +404,25 @@ async def test_archive_of_a_web_server(cloud: Cloud, tmp_path: Path) -> None:
     assert tree(await fetch(open_store, tmp_path, reference, verify=True)) == {"run.py": b"code", "w/a.bin": weights}
 
 
+def files_of(folder: Path) -> list[Path]:
+    """All that lies below the folders in a cache."""
+    return [path for entry in folder.iterdir() for path in entry.rglob("*")]
+
+
+async def test_s3_failed_fetch_leaves_nothing(cloud: Cloud, tmp_path: Path) -> None:
+    """A refused archive leaves neither what was unpacked of it, nor itself."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as packed:
+        for name, target in [("in/a", ""), ("up", "in/.."), ("up/out", "../../victim"), ("up/out/made", "../in")]:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = (tarfile.SYMTYPE if target else tarfile.REGTYPE), target
+            packed.addfile(member)
+    cloud.files = {"m/cats.tar.gz": buffer.getvalue()}
+    with pytest.raises(RemoteError, match="would lie outside"):
+        await fetch(open_store, tmp_path, read_reference(f"{cloud.url}/m/cats.tar.gz"))
+    assert [path.name for path in files_of(tmp_path)] == ["lock"]
+
+
 async def test_file_of_unknown_size(cloud: Cloud, tmp_path: Path) -> None:
     cloud.files = {"m.onnx": os.urandom(5000)}
     cloud.has_ranges = cloud.has_lengths = False

@@ -99,9 +99,8 @@ def bound_default(annotation: Any, default: Any = EMPTY) -> Any:
 @pytest.mark.parametrize(
     ("annotation", "raw", "value"),
     [
-        (int, "7.0", 7.0),
         (int, "7", 7),
-        (float, "1", 1),
+        (float, "1.5", 1.5),
         (int, str(2**70), 2**70),
         (str, '"ü\\u00fc\\ud83d\\ude00"', "üü😀"),
         (bool, "true", True),
@@ -117,6 +116,57 @@ def test_plain_values(annotation: Any, raw: str, value: Any) -> None:
     result = binder_of(annotation).bind(f'{{"x":{raw}}}'.encode())
     assert result == {"x": value}
     assert type(result["x"]) is type(value)
+
+
+class Numbers(BaseModel):
+    whole: int
+    parts: list[float]
+    maybe: int | None = None
+
+
+class Keys(TypedDict):
+    whole: int
+
+
+@pytest.mark.parametrize(
+    ("annotation", "raw", "value"),
+    [
+        (int, "7.0", 7),
+        (int, "-0.0", 0),
+        (int, "1e18", 10**18),
+        (float, "1", 1.0),
+        (Optional[int], "7.0", 7),
+        (Optional[float], "null", None),
+        (list[int], "[1, 2.0]", [1, 2]),
+        (list[float], "[1, 2.5]", [1.0, 2.5]),
+        (list[list[float]], "[[1], [2.5]]", [[1.0], [2.5]]),
+        (list[Optional[int]], "[1.0, null]", [1, None]),
+        (list[int] | None, "[1.0]", [1]),
+        (int | str, "7.0", 7),
+        (float | str, "7", 7.0),
+        (list[float] | float | str, "[7]", [7.0]),
+        (int | float, "7.0", 7.0),
+        (int | float, "7", 7),
+        (Literal[1, 2], "2.0", 2),
+        (Literal[1.0, 2.5], "1", 1.0),
+        (Keys, '{"whole":7.0}', {"whole": 7}),
+        (list[Keys], '[{"whole":7.0}]', [{"whole": 7}]),
+    ],
+    ids=short,
+)
+def test_a4_numbers_become_those_of_the_annotation(annotation: Any, raw: str, value: Any) -> None:
+    result = binder_of(annotation).bind(f'{{"x":{raw}}}'.encode())["x"]
+    assert repr(result) == repr(value)
+
+
+def test_a4_numbers_in_a_record() -> None:
+    result = bound(Numbers, {"whole": 7.0, "parts": [1, 2.5], "maybe": 3.0})
+    assert repr((result.whole, result.parts, result.maybe)) == "(7, [1.0, 2.5], 3)"
+
+
+@pytest.mark.parametrize(("annotation", "default", "value"), [(float, 1, 1.0), (list[float], [1], [1.0])])
+def test_a4_numbers_of_a_default(annotation: Any, default: Any, value: Any) -> None:
+    assert repr(bound_default(annotation, default)) == repr(value)
 
 
 def test_the_last_of_two_equal_keys_counts() -> None:
