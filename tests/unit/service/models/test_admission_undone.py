@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +13,17 @@ from typing import Any
 
 import pytest
 import uvloop
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import geartrain.service
+from geartrain.domain.errors import Code
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.service.durable.durability import Durability, DurableSettings
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
+from geartrain.service.readers import completion
+from geartrain.service.scheduling.scheduler import Scheduler
 from tests.support.deployments import FakeOutbound, deploy
 from tests.support.fake_store import FakeStore
 from tests.support.hand_worker import WITH_FILES, HandWorker
@@ -135,8 +139,9 @@ def run(loop: str, main: Coroutine[Any, Any, None]) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+@settings(max_examples=300)
 @given(
-    step=st.integers(0, 90),
+    step=st.integers(0, 60),
     seconds=st.sampled_from([None, 0.0, 1e-6, 0.1, 30.0, 1e15]),
     is_busy=st.booleans(),
     files=st.booleans(),
@@ -179,6 +184,49 @@ def test_s1_an_admission_that_fails_anywhere_is_undone(
         bench.worker.calls[-1].answer()
         await bench.settle()
         assert after.status == "succeeded"
+        assert bench.taken() == (0, 0, 0, 0, 0)
+
+    run(loop, main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_s1_a_durable_prediction_that_cannot_begin_fails(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def submit(_scheduler: Scheduler, _execution: object) -> None:
+        raise InjectedError("submit")
+
+    async def main() -> None:
+        bench = Bench(store=True)
+        deployment = bench.deployment
+        await deployment.start()
+        assert bench.durability is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(Scheduler, "submit", submit)
+            prediction = deployment.create(NewPrediction(b'{"text": "a"}', id="mine", keep=True))
+            durable = bench.durability.run_of(prediction)
+            assert durable is not None
+            assert await durable.made is None
+            await bench.settle()
+        assert (prediction.status, prediction.error) == ("failed", "The prediction could not be begun: submit")
+        assert bench.taken() == (0, 0, 0, 0, 0)
+        assert not bench.durability.runs
+
+    run(loop, main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_s11_one_whose_time_is_up_while_it_waits_has_no_place(loop: str) -> None:
+    async def main() -> None:
+        bench = Bench()
+        deployment = bench.deployment
+        await deployment.start()
+        deployment.create(NewPrediction(b'{"text": "a"}'))
+        late = deployment.create(NewPrediction(b'{"text": "b"}', schedule=SchedulePolicy(0.001)))
+        time.sleep(0.002)  # noqa: ASYNC251 - the loop is held up while the time of the second one ends
+        bench.worker.calls[0].answer()
+        assert deployment.predictions.place_of(late.id) == 0
+        async with asyncio.timeout(40):
+            await completion(late)
+        assert (late.status, late.error_code) == ("failed", Code.TIMED_OUT)
         assert bench.taken() == (0, 0, 0, 0, 0)
 
     run(loop, main())
