@@ -1,4 +1,4 @@
-"""The right to use a slot, as an object: idle, in use, or poisoned."""
+"""The right to use a slot, as an object: idle or in use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ class PermitState(Enum):
 
     IDLE = "idle"
     IN_USE = "in use"
-    POISONED = "poisoned"  # its slot will never be idle again
 
 
 # To read a member of an enumeration from its class takes several times as long as a global name.
@@ -69,15 +68,9 @@ class PermitPool:
         permit.state = _IDLE
         self._idle.append(permit)
 
-    def poison(self, permit: Permit) -> None:
-        """Take a permit out for good."""
-        if permit.state is _IDLE:
-            self._idle.remove(permit)
-        permit.state = PermitState.POISONED
-
     @property
     def size(self) -> int:
-        """How many slots there are, poisoned ones included."""
+        """The number of slots."""
         return len(self._permits)
 
     @property
@@ -111,7 +104,7 @@ class SharedPermits:
 
     @property
     def size(self) -> int:
-        """How many slots there are, poisoned ones included."""
+        """The number of slots."""
         return sum(pool.size for pool in self._pools)
 
     @property

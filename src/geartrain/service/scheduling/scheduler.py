@@ -117,11 +117,9 @@ class Scheduler:
             return
         is_single = self._demand.is_single()
         # The one that waits may be this one: that is cheaper to find out than whether the queue is empty.
-        if (is_single or not self.is_batching) and (self.waiting == 1 or not pending.queue):
-            permit = model.permits.acquire()
-            if permit is not None:
-                self._start(permit, (execution,), single_client=is_single, at=execution.record.ready)
-                return
+        may_start = (is_single or not self.is_batching) and (self.waiting == 1 or not pending.queue)
+        if may_start and self._start((execution,), single_client=is_single, at=execution.record.ready):
+            return
         may_run = pending.add(execution)
         if not self.is_batching or is_single or pending.queue.rows >= pending.max_size:
             self.serve()
@@ -146,20 +144,20 @@ class Scheduler:
             members = pending.take()
             if not members:
                 return
-            permit = model.permits.acquire()
-            if permit is None:
-                msg = "an idle slot could not be had"
-                raise RuntimeError(msg)
             try:
-                self._start(permit, members)
+                if not self._start(members):
+                    msg = "an idle slot could not be had"
+                    raise RuntimeError(msg)
             except Exception as error:  # noqa: BLE001 - whatever it is, the clients of the members are told
                 self._fail(members, error)
         if self._can_prefetch and pending.queue:
             self._prefetch()
 
-    def _start(
-        self, permit: Permit, members: Sequence[Execution], *, single_client: bool = False, at: float = 0.0
-    ) -> None:
+    def _start(self, members: Sequence[Execution], *, single_client: bool = False, at: float = 0.0) -> bool:
+        """Start a call on an idle slot, and return True; return False if there is none."""
+        permit = self._model.permits.acquire()
+        if permit is None:
+            return False
         call: Call | None = None
         try:
             call = self._running[permit] = Call(self, permit, members)
@@ -169,6 +167,7 @@ class Scheduler:
                 self._running.pop(permit, None)
                 permit.pool.release(permit)
             raise
+        return True
 
     def _fail(self, members: Sequence[Execution], error: Exception) -> None:
         """End the members of a call that could not be started, so that their clients are answered."""
