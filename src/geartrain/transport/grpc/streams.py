@@ -205,6 +205,7 @@ class _YieldingRun:
         self._writing.cancel()
 
     def _on_written(self, writing: asyncio.Task[None]) -> None:
+        del self._writing  # its exception has frames that refer to this: a cycle
         self._reader.close()
         self._deployment.predictions.abandon(self._prediction)  # which may still run, and has no reader
         if not writing.cancelled():
