@@ -441,3 +441,19 @@ async def test_health_can_be_asked_as_fast_as_it_is_answered(server: LiveServer)
         for _ in range(500):
             answer = await wire.ask(b"GET /health-check HTTP/1.1\r\nhost: t\r\n\r\n")
             assert answer.json()["status"] == "READY"
+
+
+async def test_a10_setup_logs_are_in_the_order_of_writing(serve: Serve) -> None:
+    source = """
+        import os, sys
+        class Runner:
+            def setup(self):
+                for number in range(50):
+                    print("python", number, file=sys.stderr if number % 3 else sys.stdout)
+                    os.write(1, f"raw {number}\\n".encode())
+            def run(self) -> str:
+                return ""
+    """
+    async with serve(source) as server:
+        logs = (await server.health())["setup"]["logs"]
+    assert logs.splitlines() == [f"{kind} {number}" for number in range(50) for kind in ("python", "raw")]

@@ -469,6 +469,27 @@ async def test_who_waits_can_ask_for_the_place_in_the_queue(serve: Serve, gates:
             assert (await first.rest())[-1][1]["status"] == "succeeded"
 
 
+PARTIAL = """
+    import select
+    from collections.abc import Iterator
+    from geartrain import streaming
+
+    @streaming
+    def run(script: list) -> Iterator[str]:
+        print("no newline", end="")
+        with open(script[0][1], "rb", buffering=0) as gate:
+            select.select([gate], [], [])
+        yield "end"
+"""
+
+
+async def test_a10_print_without_a_newline_reaches_the_stream_of_a_run_that_goes_on(serve: Serve, gates: Gates) -> None:
+    async with serve(PARTIAL) as server, stream(server, wait(gates)) as opened:
+        assert (await opened.until("log"))[-1] == ("log", {"data": "no newline", "source": "stdout"})
+        gates["gate"].open()
+        assert (await opened.rest())[-1][1]["logs"] == "no newline"
+
+
 async def test_reader_leaves_a_prediction_that_waits_in_the_queue(serve: Serve, gates: Gates) -> None:
     limits = Limits(queue=1, stream_grace=0.0)
     async with serve(SYNC, limits=limits) as server, stream(server, wait(gates)) as first:

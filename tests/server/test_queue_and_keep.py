@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -80,6 +81,41 @@ async def test_a_waiting_prediction_can_be_canceled_and_leaves_its_place(serve: 
         assert [await over(server, name) for name in "ac"] == ["succeeded"] * 2
 
 
+async def test_a9_predict_time_is_the_run_alone(serve: Serve) -> None:
+    """The run is instant. What fails is the upload of its file, after the client that takes it has waited."""
+    source = """
+        from geartrain import Path
+        def run(n: int) -> Path:
+            with open("out.txt", "w") as file:
+                file.write("text")
+            return Path("out.txt")
+    """
+
+    async def refuse_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.6)  # the slow upload that is measured
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse_late, "127.0.0.1", 0) as receiver:
+        port = receiver.sockets[0].getsockname()[1]
+        async with serve(source, upload_url=f"http://127.0.0.1:{port}/") as server:
+            began = time.monotonic()
+            body = await server.predict({"n": 1})
+    assert body["status"] == "failed"
+    assert time.monotonic() - began > 0.6
+    assert 0 < body["metrics"]["predict_time"] < 0.5
+
+
+async def test_a9_predict_time_without_a_run_is_zero(serve: Serve) -> None:
+    async with serve(GATED, limits=Limits(queue=1)) as server:
+        assert [await start(server, name) for name in "ab"] == [202, 202]
+        assert (await server.client.post("/predictions/b/cancel")).status_code == 200
+        body = (await server.client.get("/predictions/b")).json()
+        assert (body["status"], body["metrics"]["predict_time"]) == ("canceled", 0.0)
+        open_gate(server, "all")
+
+
 async def test_a_sync_client_waits_in_the_queue_and_gets_its_own_answer(serve: Serve) -> None:
     async with serve(GATED, limits=Limits(queue=10)) as server:
         open_gate(server, "all")
@@ -106,10 +142,10 @@ async def test_a_finished_prediction_can_be_looked_up(serve: Serve) -> None:
         assert (body["output"], body["input"]) == ("a", {"name": "a"})
         assert (await server.client.head("/predictions/a")).status_code == 200
         assert (await server.client.get("/predictions/nobody")).status_code == 404
-        # A PUT of a finished id is a new run, as in Cog, and what is looked up then is that one.
+        # A PUT of a kept id returns the kept prediction (a7).
         response = await server.client.put("/predictions/a", json={"input": {"name": "again"}})
-        assert response.json()["output"] == "again"
-        assert (await server.client.get("/predictions/a")).json()["output"] == "again"
+        assert response.json()["output"] == "a"
+        assert (await server.client.get("/predictions/a")).json()["output"] == "a"
 
 
 async def test_what_nobody_can_ask_for_is_not_kept(serve: Serve) -> None:

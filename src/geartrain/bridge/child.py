@@ -144,6 +144,7 @@ class ChildWorker:
         self._output = RawOutput(self._process.stdout, self._process.stderr, observer.on_setup_log)
         self._slots = SlotServer(self._process.calls, folder, wakeup=launch.wakeup, before_end=self._output.pipes.drain)
         self._control = ControlChannel(self._process.control, self._on_control)
+        self._output.pipes.before_read = self._control.drain  # until setup is over
         debugging = msgspec.structs.replace(launch.debugging, terminal=terminal)
         self._control.send(_init_of(launch, self._slots, debugging))
         self._borrowing = Borrowing(
@@ -175,6 +176,7 @@ class ChildWorker:
             raise SetupError(self._reason or "the worker has been stopped")
         self._output.pipes.drain()  # what setup wrote past Python is setup's
         self._life.step(ChildState.SERVING)
+        self._output.pipes.before_read = None
         self._output.begin_service(self._slots.channels)
         self._slots.begin_service(one_by_one=not info.is_async)
         return info
@@ -247,6 +249,7 @@ class ChildWorker:
             case Ready():
                 self._setup.succeed()
             case SetupLog(source, data):
+                self._output.pipes.flush()
                 self._observer.on_setup_log(source, data)
             case WorkerLog(target, level, text):
                 if target == "model":

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import fcntl
 import os
 import select
-import struct
-import termios
 import time
 from collections.abc import Callable
 from typing import IO
@@ -16,6 +13,7 @@ from typing import IO
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.printed.text import is_plain
 from geartrain.domain.printed.updates import INTERVAL, Updates
+from geartrain.ipc.pipes import unread
 
 _CHUNK = 65536  # bytes
 _MAX_LINE = 4 * 1024 * 1024  # characters kept of a line that does not end
@@ -58,7 +56,7 @@ class _Pipe:
 
     def read_present(self) -> None:
         """Take what is there now, and nothing of what a flood adds meanwhile."""
-        present = _unread(self.fd)
+        present = unread(self.fd)
         while present > 0 and (size := self.read(min(present, _CHUNK))):
             present -= size
 
@@ -105,11 +103,6 @@ class _Pipe:
             self._deliver(*piece)
 
 
-def _unread(fd: int) -> int:
-    size: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0]
-    return size
-
-
 class OutputPipes:
     """Both pipes of a worker, read on the loop and, at the end of a prediction, to the last byte."""
 
@@ -117,6 +110,9 @@ class OutputPipes:
         self._pipes = [_Pipe("stdout", stdout, deliver), _Pipe("stderr", stderr, deliver)]
         self._poll = select.poll()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.before_read: Callable[[], None] | None = (
+            None  # delivers what was sent elsewhere before; see `_on_readable`
+        )
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read whenever something comes."""
@@ -139,8 +135,19 @@ class OutputPipes:
         for pipe in tuple(self._pipes):
             self._forget(pipe)
 
+    def flush(self) -> None:
+        """Deliver the last lines that have no end yet."""
+        for pipe in self._pipes:
+            pipe.flush()
+
     def _on_readable(self, pipe: _Pipe) -> None:
-        pipe.read()
+        if self.before_read is None:
+            pipe.read()
+        else:  # of the bytes that are present now, everything sent earlier by the same process can be received now
+            present = unread(pipe.fd)
+            self.before_read()
+            if pipe in self._pipes:
+                pipe.read(min(present, _CHUNK) or _CHUNK)
         if pipe.closed:
             self._forget(pipe)
 

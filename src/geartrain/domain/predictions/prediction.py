@@ -45,7 +45,8 @@ class Prediction:
     """The state of one prediction and the log of how it came about.
 
     `input` is the JSON text to echo, with secrets masked. `chunks` are the outputs given so far, each JSON text.
-    `record` is what is counted and logged of it.
+    `predict_time` is the run alone, in seconds: without the wait for a slot, the fetch of input files and the delivery
+    of output files; 0 without a run. `record` is what is counted and logged of it.
     """
 
     __slots__ = (
@@ -156,16 +157,16 @@ class Prediction:
         self._output = output
         self._complete(_SUCCEEDED, at, predict_time)
 
-    def fail(self, error: str, *, at: float, code: Code | None = None) -> None:
+    def fail(self, error: str, *, at: float, predict_time: float | None = None, code: Code | None = None) -> None:
         """The run, or what had to come before it, went wrong. The chunks given so far stay."""
         self.error = error
         self.error_code = code
-        self._complete(Status.FAILED, at, None)
+        self._complete(Status.FAILED, at, predict_time)
 
-    def cancel(self, *, at: float, error: str | None = None) -> None:
+    def cancel(self, *, at: float, predict_time: float | None = None, error: str | None = None) -> None:
         """The run was stopped, on request or because of an `error`. The chunks given so far stay."""
         self.error = error
-        self._complete(Status.CANCELED, at, None)
+        self._complete(Status.CANCELED, at, predict_time)
 
     def draft(self) -> Prediction:
         """Return a copy without readers, to find out how this prediction ends before anybody is told of it."""
@@ -197,7 +198,7 @@ class Prediction:
         self.status = record.outcome = TO_STATUS[status](self.status)
         self.completed_at = record.completed = at
         if predict_time is None:
-            predict_time = at - (self.started_at or self.created_at)
+            predict_time = 0.0 if self.started_at is None else at - self.started_at
         self.predict_time = predict_time
         self.log.end(_COMPLETED[status])
 

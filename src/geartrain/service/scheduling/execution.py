@@ -448,20 +448,21 @@ class Execution:
         if before is _CLOSING:
             # Before the log says so: a reader of the end may use the slot at once.
             self._call.on_member_over()
+        predict_time = outcome.predict_time if type(outcome) is Succeeded else self._run_time(at)
         if self.delivery is not NO_DELIVERY:
             outcome = self._outcome_of_delivery(outcome)
             self.delivery = NO_DELIVERY  # it refers to this execution: without the cycle, both are freed at once
         self._preparation = NO_PREPARATION  # as the delivery
         prediction = self.prediction
         if type(outcome) is Succeeded:
-            output, predict_time = outcome.output, outcome.predict_time
+            output = outcome.output
             size = sum(map(len, prediction.chunks)) if output is None else len(output)
             scheduler.context.counts.add_success(self.record, predict_time, size, at=at)
             is_packed = output is None and self._is_packed()  # of a whole output it makes no difference
             prediction.succeed(output, at=at, predict_time=predict_time, packed=is_packed)
         elif type(outcome) is Failed:
             self._count_fault("BACKEND" if self.record.began else "OTHER", at)
-            prediction.fail(outcome.error, at=at)
+            prediction.fail(outcome.error, at=at, predict_time=predict_time)
             if self.record.began:
                 log_failure(prediction, RUN_FAILED, level=logging.ERROR)
             else:
@@ -469,25 +470,33 @@ class Execution:
         elif type(outcome) is Undelivered:
             self._count_fault("OTHER", at)
             self.trace.undelivered()
-            prediction.fail(outcome.message, at=at)
+            prediction.fail(outcome.message, at=at, predict_time=predict_time)
             # A client that names the receiver can name one that takes nothing.
             log_failure(prediction, NOT_DELIVERED, level=logging.INFO if self.output_prefix else logging.ERROR)
         elif type(outcome) is Refused:
             self._count_fault("REJECTED", at)
-            prediction.fail(outcome.message, at=at, code=outcome.code)
+            prediction.fail(outcome.message, at=at, predict_time=predict_time, code=outcome.code)
         else:
-            self._finish_stopped(at)
+            self._finish_stopped(at, predict_time)
 
-    def _finish_stopped(self, at: float) -> None:
+    def _run_time(self, at: float) -> float:
+        """Return the seconds of a run that has not succeeded, 0 without a run; `at` is the end of the prediction."""
+        record = self.record
+        return (record.run_ended or at) - record.began if record.began else 0.0
+
+    def _finish_stopped(self, at: float, predict_time: float) -> None:
         """Reach the terminal state of a prediction that was told to stop."""
         stopped_as = self._stopped_as
         if type(stopped_as) is TimedOut:
             self._count_fault("OTHER" if self.record.began else "REJECTED", at)
-            self.prediction.fail(f"timed out after {stopped_as.limit:g} s", at=at, code=Code.TIMED_OUT)
+            self.prediction.fail(
+                f"timed out after {stopped_as.limit:g} s", at=at, predict_time=predict_time, code=Code.TIMED_OUT
+            )
             log_failure(self.prediction, TIMED_OUT)
         else:
             self._count_fault("CANCELED", at)
-            self.prediction.cancel(at=at, error=CLIENT_LEFT if stopped_as is ABANDONED else None)
+            error = CLIENT_LEFT if stopped_as is ABANDONED else None
+            self.prediction.cancel(at=at, predict_time=predict_time, error=error)
 
     def _outcome_of_delivery(self, outcome: Result) -> Result:
         """Return the outcome of a prediction whose outputs could not be delivered, or were cut short by a cancel."""

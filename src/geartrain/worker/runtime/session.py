@@ -23,6 +23,7 @@ from geartrain.ipc.messages import (
     WorkerLog,
     decode_control_to_worker,
 )
+from geartrain.ipc.pipes import wait_until_read
 from geartrain.telemetry import author_spans
 from geartrain.worker.channels import forks
 from geartrain.worker.channels.channel import Channel
@@ -194,6 +195,7 @@ class _Session:
             asyncio.run(awaitable)
 
     def _setup_log(self, source: LogSource, data: str) -> None:
+        wait_until_read(1, 2)  # what was written past Python before is shown before
         self._control.send(SetupLog(source, data))
 
     # from Ready on

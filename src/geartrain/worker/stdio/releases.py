@@ -1,4 +1,4 @@
-"""Lets out, after a while, what the writers of progress bars hold: a bar that stands still shows its last state."""
+"""Timed release of partial lines and of progress bars: a bar that stands still shows its last state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Releases:
 
     def __init__(self) -> None:
         self._waiting: dict[int, Held] = {}
-        self._alarm = threading.Semaphore(0)
+        self._alarm = threading.Event()
         self._has_thread = False
 
     def add(self, writer: Held) -> None:
@@ -39,11 +39,12 @@ class _Releases:
                 return
             self._has_thread = True
         self._waiting[id(writer)] = writer
-        self._alarm.release()
+        self._alarm.set()
 
     def _watch(self) -> None:
-        while self._alarm.acquire():
+        while self._alarm.wait():
             time.sleep(INTERVAL)
+            self._alarm.clear()  # before they are read: a later one sets it again
             for key in list(self._waiting):
                 self._waiting.pop(key).release_due()
 

@@ -20,7 +20,7 @@ import msgspec
 
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.printed.text import is_plain
-from geartrain.domain.printed.updates import Updates
+from geartrain.domain.printed.updates import INTERVAL, Updates
 from geartrain.worker.stdio.releases import release_later
 
 Emit = Callable[[LogSource, str], None]
@@ -34,10 +34,11 @@ _MANY_THREADS = 256
 class _Line:
     """The line that one thread is writing."""
 
-    __slots__ = ("parts", "size", "skipping", "source")
+    __slots__ = ("parts", "since", "size", "skipping", "source")
 
     def __init__(self) -> None:
         self.parts: list[str] = []
+        self.since = 0.0  # when its first part was written, by `time.monotonic()`
         self.size = 0  # characters
         self.source: LogSource = "stdout"
         self.skipping: set[LogSource] = set()  # the streams within a line that has been cut
@@ -46,9 +47,10 @@ class _Line:
 class LineWriter(msgspec.Struct, gc=False, eq=False):
     """Gathers each thread's writes into whole lines, and gives them to `emit`.
 
-    A change of stream lets a partial line out; so do a carriage return, a flush, the caller's own, and the end,
-    everybody's. Of the updates of a progress bar few are given to `emit` (`domain.printed.updates`). The writer of one
-    item of a call has the writer of the call as its `parent`. A writer is made for every call, hence a struct.
+    A partial line is let out after 100 ms; earlier by a change of stream, a carriage return, a flush, the caller's own,
+    and the end, everybody's. Of the updates of a progress bar few are given to `emit` (`domain.printed.updates`). The
+    writer of one item of a call has the writer of the call as its `parent`. A writer is made for every call, hence a
+    struct.
     """
 
     emit: Emit
@@ -77,6 +79,9 @@ class LineWriter(msgspec.Struct, gc=False, eq=False):
             if newline:
                 self._let_out(line, head + newline)
             if tail:
+                if not line.parts:
+                    line.since = time.monotonic()
+                    release_later(self)
                 line.parts.append(tail)
                 line.size += len(tail)
                 if line.size > MAX_LINE:
@@ -128,11 +133,17 @@ class LineWriter(msgspec.Struct, gc=False, eq=False):
             self._give(line.source, text[start : start + _PIECE])
 
     def release_due(self) -> None:
-        """Give out what is held of a progress bar for long enough."""
+        """Give out partial lines, and what is held of a progress bar, once they are `INTERVAL` old."""
         with self.lock:
-            if self.updates is not None and self.updates.is_due(time.monotonic()):
+            now, is_early = time.monotonic(), False
+            for line in self.lines.values():
+                if line.parts and now - line.since >= INTERVAL:
+                    self._let_out(line, "")
+                elif line.parts:
+                    is_early = True
+            if self.updates is not None and self.updates.is_due(now):
                 self.release()
-            elif self.updates is not None and self.updates.holds:
+            if is_early or (self.updates is not None and self.updates.holds):
                 release_later(self)
 
     def _give(self, source: LogSource, text: str) -> None:

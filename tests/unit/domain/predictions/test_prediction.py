@@ -80,10 +80,10 @@ def test_terminal_means_terminal(end: str) -> None:
     assert prediction.is_terminal
 
 
-def test_the_time_of_a_run_that_never_began_counts_from_its_creation() -> None:
+def test_a9_predict_time_without_a_run_is_zero() -> None:
     prediction = make()
     prediction.cancel(at=104.0)
-    assert prediction.predict_time == 4.0
+    assert prediction.predict_time == 0.0
     assert prediction.started_at is None
 
 
