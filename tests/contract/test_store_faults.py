@@ -24,18 +24,21 @@ import pytest
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import (
     Checkpoint,
+    Claim,
     Delivery,
     End,
     Hold,
     Key,
     Ownership,
     Retention,
+    RowFilter,
     RowState,
     Submission,
     Verdict,
 )
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.principal import Principal
 from geartrain.store import sql
 from geartrain.store.errors import StoreOptionError
 from geartrain.store.files import Folder, NoFiles
@@ -159,7 +162,7 @@ async def test_older_schema_is_migrated_in_place(url: str, monkeypatch: pytest.M
         mine = await accept(store, "x")
         await run(store, "DROP TABLE geartrain_wanted", "UPDATE geartrain_schema SET version = 0")
     [create] = [each for each in sql.CREATE if "geartrain_wanted" in each]
-    monkeypatch.setitem(sql.MIGRATIONS, 0, (create,))
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: (create,), 1: ()})
     async with opened(url) as store:
         assert await store.replicas.wanted() == ()
         assert await store.ledger.find(mine.key) is not None
@@ -167,13 +170,34 @@ async def test_older_schema_is_migrated_in_place(url: str, monkeypatch: pytest.M
         assert version == sql.VERSION
 
 
+async def test_s5_rows_of_the_first_schema_stay_and_belong_to_everybody(url: str) -> None:
+    async with opened(url) as store:
+        old, ended = await accept(store, "old"), await accept(store, "ended")
+        await store.ledger.finish(ended, End(Status.SUCCEEDED, 2.0, events=b"kept"))
+        await run(
+            store,
+            "DROP INDEX geartrain_predictions_principal",
+            "ALTER TABLE geartrain_predictions DROP COLUMN principal",
+            "UPDATE geartrain_schema SET version = 1",
+        )
+    ada = Principal("key:ada")
+    async with opened(url) as store:
+        listed = await store.ledger.list_rows(RowFilter(principal=ada), limit=9)
+        assert [(row.ownership.key, row.principal) for row in listed.rows] == [(ended.key, ""), (old.key, "")]
+        assert await store.ledger.read_events(ended) == (b"kept",)
+        assert await store.ledger.cancel(old.key, ada) is not None
+        await store.replicas.renew("a", address="", seconds=60.0)
+        made = await store.ledger.claim(Claim(Key(MODEL, "new"), "a", principal="key:ada"))
+        assert made.row.principal == "key:ada"
+
+
 async def test_migration_that_fails_leaves_the_schema_as_it_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(url) as store:
         await run(store, "UPDATE geartrain_schema SET version = 0")
-    monkeypatch.setitem(sql.MIGRATIONS, 0, ("DROP TABLE geartrain_wanted", "no SQL"))
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DROP TABLE geartrain_wanted", "no SQL"), 1: ()})
     with pytest.raises(StoreOptionError, match="--store: "):
         await open_store(url)
-    monkeypatch.setitem(sql.MIGRATIONS, 0, ("DELETE FROM geartrain_wanted",))
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DELETE FROM geartrain_wanted",), 1: ()})
     async with opened(url) as store:
         assert await store.replicas.wanted() == ()
 

@@ -41,6 +41,7 @@ class Prediction:
 
     `input` is the JSON text to echo, with secrets masked. `chunks` are the outputs given so far, each JSON text;
     `output` is the JSON text of the whole, once it is known. `record` is what is counted and logged of it.
+    `principal` is the name of the client that it belongs to; empty on a server without keys.
     """
 
     __slots__ = (
@@ -55,6 +56,7 @@ class Prediction:
         "metrics",
         "output",
         "predict_time",
+        "principal",
         "printed",
         "record",
         "started_at",
@@ -66,6 +68,7 @@ class Prediction:
         self.id = record.prediction_id
         self.input = echo
         self.created_at = created_at  # a client may say it
+        self.principal = ""
         self.started_at: float | None = None
         self.completed_at: float | None = None
         self.predict_time: float | None = None
