@@ -50,6 +50,7 @@ from geartrain.store.sealing import NoKey
 from geartrain.store.sqlite import SqliteEngine
 from geartrain.store.store import Store
 from tests.support.postgres import Postgres, running_postgres
+from tests.support.servers import eventually
 from tests.support.stores import MODEL, claim
 
 LIMIT = 40.0  # seconds
@@ -700,3 +701,57 @@ def test_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GeartrainError) as caught:
         Folder(tmp_path / "files", above=1).write(b"part")
     assert caught.value.code is Code.STORE_UNAVAILABLE
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+async def damaged(folder: Path) -> Path:
+    """A file of SQLite whose page of the first rows is lost."""
+    path = folder / "store.db"
+    async with opened(f"sqlite:///{path}") as store:
+        for number in range(200):
+            await accept(store, f"x{number}")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        [(root,)] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'geartrain_predictions'")
+        [(page_size,)] = connection.execute("PRAGMA page_size")
+    with path.open("r+b") as file:
+        file.seek((root - 1) * page_size)
+        file.write(bytes(range(256)) * (page_size // 256))
+    return path
+
+
+async def test_s8_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    path = await damaged(tmp_path)
+    with pytest.raises(StoreOptionError, match=r"--store: .*store\.db is damaged \(.*\)\. Restore a backup") as caught:
+        await open_store(f"sqlite:///{path}")
+    assert "\n" not in str(caught.value)
+
+
+async def test_s8_file_that_is_no_database_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(b"no database at all" * 1000)
+    with pytest.raises(StoreOptionError, match=r"store\.db is damaged"):
+        await open_store(f"sqlite:///{path}")
+
+
+async def test_s8_large_file_is_checked_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = await damaged(tmp_path)
+    engine = SqliteEngine(path, checked_at_start=0)
+    try:
+        engine.open()
+        await eventually(lambda: "the store is damaged" in caplog.text)
+    finally:
+        engine.close()
+    [record] = [record for record in caplog.records if record.message == "the store is damaged"]
+    assert "Restore a backup" in record.__dict__["reason"]
+    assert record.levelname == "ERROR"
+
+
+def test_s8_check_aside_ends_with_the_engine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        engine = SqliteEngine(tmp_path / "store.db", checked_at_start=0)
+        engine.open()
+        engine.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "geartrain-store-check"]
+    assert not caplog.records
