@@ -13,6 +13,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import (
     ROW_STEPS,
     Checkpoint,
+    ClaimResult,
     Delivery,
     End,
     Hold,
@@ -29,6 +30,7 @@ from geartrain.domain.predictions.ledger import (
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import CLIENT_LEFT
 from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.principal import Principal
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.stores import KINDS, LEASE, MODEL, Bench, claim, open_bench
 
@@ -408,6 +410,75 @@ async def test_cancel_of_what_has_ended_changes_nothing(bench: Bench) -> None:
     assert row is not None
     assert (row.status, row.is_cancel_requested) == (Status.SUCCEEDED, False)
     assert await bench.ledger.cancel(Key(MODEL, "none")) is None
+
+
+# --- principals ------------------------------------------------------------------------------------------------------
+
+ADA, BOB, ROOT = Principal("key:ada"), Principal("key:bob"), Principal("key:root", sees_all=True)
+
+
+async def own(bench: Bench, name: str, principal: Principal, owner: str = "a") -> ClaimResult:
+    return await bench.ledger.claim(msgspec.structs.replace(claim(name, owner, reuse=True), principal=principal.name))
+
+
+async def test_s5_row_says_whose_it_is(bench: Bench) -> None:
+    result = await own(bench, "x", ADA)
+    row = await bench.ledger.find(Key(MODEL, "x"))
+    assert row is not None
+    assert (result.row.principal, row.principal) == ("key:ada", "key:ada")
+    await lose(bench, "a")
+    [taken] = await bench.ledger.take_over("b", limit=1)
+    assert taken.row.principal == "key:ada"
+
+
+async def test_s5_cancel_of_another_principal_changes_nothing(bench: Bench) -> None:
+    mine = (await own(bench, "x", ADA)).row.ownership
+    assert await bench.ledger.cancel(mine.key, BOB) is None
+    assert await bench.ledger.checkpoint(mine, Checkpoint(Status.PROCESSING)) is Hold.HELD
+    for principal in (ADA, ROOT):
+        row = await bench.ledger.cancel(mine.key, principal)
+        assert row is not None
+        assert row.is_cancel_requested
+
+
+async def test_s5_lists_are_of_ones_own(bench: Bench) -> None:
+    everybodys = Principal("")
+    for i, principal in enumerate((ADA, BOB, everybodys, ADA, BOB)):
+        result = await own(bench, f"x{i}", principal)
+        await bench.ledger.finish(result.row.ownership, End((Status.FAILED, Status.SUCCEEDED)[i % 2], 1.0))
+
+    async def listed(principal: Principal, *statuses: Status, limit: int = 9) -> list[str]:
+        rows = RowFilter(MODEL, frozenset(statuses), principal)
+        pages = [await bench.ledger.list_rows(rows, limit=limit)]
+        while pages[-1].cursor:
+            pages.append(await bench.ledger.list_rows(rows, limit=limit, cursor=pages[-1].cursor))
+        return [row.ownership.key.id for page in pages for row in page.rows]
+
+    assert await listed(ADA) == await listed(ADA, limit=1) == ["x3", "x2", "x0"]
+    assert await listed(BOB, limit=2) == ["x4", "x2", "x1"]
+    assert await listed(ADA, Status.SUCCEEDED) == ["x3"]
+    assert await listed(BOB, Status.FAILED, Status.SUCCEEDED) == ["x4", "x2", "x1"]
+    assert await listed(everybodys) == ["x2"]
+    assert await listed(ROOT, limit=2) == ["x4", "x3", "x2", "x1", "x0"]
+
+
+async def test_s5_id_of_another_principal_is_never_free(bench: Bench) -> None:
+    ended = (await own(bench, "ended", ADA)).row.ownership
+    await bench.ledger.finish(ended, succeeded())
+    await own(bench, "lost", ADA)
+    await lose(bench, "a")
+    for name in ("ended", "lost"):
+        refused = await own(bench, name, BOB, "b")
+        assert (refused.is_granted, refused.row.principal) == (False, "key:ada")
+        assert (await own(bench, name, ADA, "b")).is_granted
+
+
+async def test_s7_webhook_of_a_lost_claim_is_taken_over(bench: Bench) -> None:
+    assert (await bench.ledger.claim(msgspec.structs.replace(claim("x"), request=b"webhook"))).is_granted
+    await bench.claim("y")
+    await lose(bench, "a")
+    taken = await bench.ledger.take_over("b", limit=9)
+    assert [(each.verdict, each.request) for each in taken] == [(Verdict.LOST, b"webhook"), (Verdict.LOST, b"")]
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------

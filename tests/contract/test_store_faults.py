@@ -24,18 +24,21 @@ import pytest
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import (
     Checkpoint,
+    Claim,
     Delivery,
     End,
     Hold,
     Key,
     Ownership,
     Retention,
+    RowFilter,
     RowState,
     Submission,
     Verdict,
 )
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.principal import Principal
 from geartrain.store import sql
 from geartrain.store.errors import StoreOptionError
 from geartrain.store.files import Folder, NoFiles
@@ -47,6 +50,7 @@ from geartrain.store.sealing import NoKey
 from geartrain.store.sqlite import SqliteEngine
 from geartrain.store.store import Store
 from tests.support.postgres import Postgres, running_postgres
+from tests.support.servers import eventually
 from tests.support.stores import MODEL, claim
 
 LIMIT = 40.0  # seconds
@@ -159,7 +163,7 @@ async def test_older_schema_is_migrated_in_place(url: str, monkeypatch: pytest.M
         mine = await accept(store, "x")
         await run(store, "DROP TABLE geartrain_wanted", "UPDATE geartrain_schema SET version = 0")
     [create] = [each for each in sql.CREATE if "geartrain_wanted" in each]
-    monkeypatch.setitem(sql.MIGRATIONS, 0, (create,))
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: (create,), 1: ()})
     async with opened(url) as store:
         assert await store.replicas.wanted() == ()
         assert await store.ledger.find(mine.key) is not None
@@ -167,13 +171,34 @@ async def test_older_schema_is_migrated_in_place(url: str, monkeypatch: pytest.M
         assert version == sql.VERSION
 
 
+async def test_s5_rows_of_the_first_schema_stay_and_belong_to_everybody(url: str) -> None:
+    async with opened(url) as store:
+        old, ended = await accept(store, "old"), await accept(store, "ended")
+        await store.ledger.finish(ended, End(Status.SUCCEEDED, 2.0, events=b"kept"))
+        await run(
+            store,
+            "DROP INDEX geartrain_predictions_principal",
+            "ALTER TABLE geartrain_predictions DROP COLUMN principal",
+            "UPDATE geartrain_schema SET version = 1",
+        )
+    ada = Principal("key:ada")
+    async with opened(url) as store:
+        listed = await store.ledger.list_rows(RowFilter(principal=ada), limit=9)
+        assert [(row.ownership.key, row.principal) for row in listed.rows] == [(ended.key, ""), (old.key, "")]
+        assert await store.ledger.read_events(ended) == (b"kept",)
+        assert await store.ledger.cancel(old.key, ada) is not None
+        await store.replicas.renew("a", address="", seconds=60.0)
+        made = await store.ledger.claim(Claim(Key(MODEL, "new"), "a", principal="key:ada"))
+        assert made.row.principal == "key:ada"
+
+
 async def test_migration_that_fails_leaves_the_schema_as_it_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(url) as store:
         await run(store, "UPDATE geartrain_schema SET version = 0")
-    monkeypatch.setitem(sql.MIGRATIONS, 0, ("DROP TABLE geartrain_wanted", "no SQL"))
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DROP TABLE geartrain_wanted", "no SQL"), 1: ()})
     with pytest.raises(StoreOptionError, match="--store: "):
         await open_store(url)
-    monkeypatch.setitem(sql.MIGRATIONS, 0, ("DELETE FROM geartrain_wanted",))
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DELETE FROM geartrain_wanted",), 1: ()})
     async with opened(url) as store:
         assert await store.replicas.wanted() == ()
 
@@ -676,3 +701,57 @@ def test_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GeartrainError) as caught:
         Folder(tmp_path / "files", above=1).write(b"part")
     assert caught.value.code is Code.STORE_UNAVAILABLE
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+async def damaged(folder: Path) -> Path:
+    """A file of SQLite whose page of the first rows is lost."""
+    path = folder / "store.db"
+    async with opened(f"sqlite:///{path}") as store:
+        for number in range(200):
+            await accept(store, f"x{number}")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        [(root,)] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'geartrain_predictions'")
+        [(page_size,)] = connection.execute("PRAGMA page_size")
+    with path.open("r+b") as file:
+        file.seek((root - 1) * page_size)
+        file.write(bytes(range(256)) * (page_size // 256))
+    return path
+
+
+async def test_s8_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    path = await damaged(tmp_path)
+    with pytest.raises(StoreOptionError, match=r"--store: .*store\.db is damaged \(.*\)\. Restore a backup") as caught:
+        await open_store(f"sqlite:///{path}")
+    assert "\n" not in str(caught.value)
+
+
+async def test_s8_file_that_is_no_database_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(b"no database at all" * 1000)
+    with pytest.raises(StoreOptionError, match=r"store\.db is damaged"):
+        await open_store(f"sqlite:///{path}")
+
+
+async def test_s8_large_file_is_checked_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = await damaged(tmp_path)
+    engine = SqliteEngine(path, checked_at_start=0)
+    try:
+        engine.open()
+        await eventually(lambda: "the store is damaged" in caplog.text)
+    finally:
+        engine.close()
+    [record] = [record for record in caplog.records if record.message == "the store is damaged"]
+    assert "Restore a backup" in record.__dict__["reason"]
+    assert record.levelname == "ERROR"
+
+
+def test_s8_check_aside_ends_with_the_engine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        engine = SqliteEngine(tmp_path / "store.db", checked_at_start=0)
+        engine.open()
+        engine.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "geartrain-store-check"]
+    assert not caplog.records

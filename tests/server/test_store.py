@@ -278,6 +278,31 @@ async def test_a_run_that_fails_and_one_that_is_canceled_have_ended(servers: Ser
     assert servers.runs() == ["a"]
 
 
+async def test_s7_webhook_of_a_waiting_put_whose_server_is_killed(servers: Servers) -> None:
+    """It is stored with the claim; the prediction itself is lost with its server."""
+    async with receiving() as receiver:
+        process = ServerProcess(str(servers.folder), "--store", servers.url, "--allow-private-urls")
+        try:
+            async with httpx.AsyncClient(base_url=process.wait_for("listening")["url"], timeout=PATIENCE) as client:
+                fields = {"webhook": receiver.url(), "webhook_events_filter": ["completed"]}
+                body = {"input": {"name": "a"}, **fields}
+                async with asyncio.timeout(PATIENCE):
+                    while (await client.get("/health-check")).json()["status"] != "READY":  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                asking = asyncio.ensure_future(client.put("/predictions/a", json=body))
+                await eventually(lambda: servers.runs() == ["a"])
+                process.end()
+                with pytest.raises(httpx.TransportError):
+                    await asking
+        finally:
+            process.end()
+        async with servers.serve() as server:
+            calls = await receiver.ended()
+            assert [(call.status, call.prediction["error"]) for call in calls] == [("failed", LOST_ERROR)]
+            assert (await get(server, "a"))["status"] == "failed"
+    assert servers.runs() == ["a"]
+
+
 # secrets
 
 

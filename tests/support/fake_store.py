@@ -28,6 +28,7 @@ from geartrain.domain.predictions.ledger import (
     TakenOver,
 )
 from geartrain.domain.predictions.lifecycle import Status
+from geartrain.domain.principal import ANYONE, Principal
 from tests.support.memory_store import answered
 
 DOWN = GeartrainError(Code.STORE_UNAVAILABLE, "The store is away.")
@@ -133,7 +134,7 @@ class FakeLedger:
     async def remove_old(self, retention: Any, *, limit: int = 1000) -> int:
         return 0
 
-    async def cancel(self, key: Key) -> Row | None:
+    async def cancel(self, key: Key, principal: Principal = ANYONE) -> Row | None:
         self._begin()
         self.canceling.add(key)
         return self.rows.get(key)

@@ -37,6 +37,7 @@ from geartrain.domain.predictions.ledger import (
 )
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import CLIENT_LEFT
+from geartrain.domain.principal import ANYONE, Principal
 
 Clock = Callable[[], float]
 T = TypeVar("T")
@@ -163,6 +164,8 @@ class MemoryLedger:
         return ClaimResult(self._read(claim.key, row), is_granted=True)
 
     def _may_take(self, found: _Row, claim: Claim, step: RowStep) -> bool:
+        if found.claim.principal not in ("", claim.principal):
+            return False
         match found.state:
             case RowState.ENDED:
                 return claim.reuse or (found.status is Status.CANCELED and found.error == CLIENT_LEFT)
@@ -199,6 +202,7 @@ class MemoryLedger:
                 for key, row in self._store.rows.items()
                 if rows.model in ("", key.model)
                 and (not rows.statuses or row.status in rows.statuses)
+                and rows.principal.may_see(row.claim.principal)
                 and (not cursor or row.place < int(cursor))
             ),
             key=lambda pair: -pair[0],
@@ -247,10 +251,10 @@ class MemoryLedger:
         if written.events:
             row.parts.setdefault(written.part, written.events)
 
-    async def cancel(self, key: Key) -> Row | None:
+    async def cancel(self, key: Key, principal: Principal = ANYONE) -> Row | None:
         self._store.reach()
         row = self._store.rows.get(key)
-        if row is None:
+        if row is None or not principal.may_see(row.claim.principal):
             return None
         if row.step(RowStep.CANCEL):
             row.is_cancel_requested = True
@@ -274,7 +278,7 @@ class MemoryLedger:
             found = self._read(key, row)
             submission = row.submission
             verdict = judge(found, retry=submission.retry, most_attempts=submission.attempts)
-            taken.append(TakenOver(found, verdict, submission.request))
+            taken.append(TakenOver(found, verdict, submission.request or row.claim.request))
         return tuple(taken)
 
     async def remove_old(self, retention: Retention, *, limit: int = 1000) -> int:
@@ -313,6 +317,7 @@ class MemoryLedger:
             row.error,
             address,
             self._store.is_alive(row.owner),
+            row.claim.principal,
         )
 
 

@@ -36,6 +36,7 @@ from geartrain.domain.predictions.ledger import (
     TakenOver,
     WantedModel,
 )
+from geartrain.domain.principal import ANYONE, Principal
 
 
 class LedgerPort(Protocol):
@@ -48,7 +49,8 @@ class LedgerPort(Protocol):
         """Take an id for a prediction whose input is not stored. Of all replicas that claim an id, one gets it.
 
         It is granted if there is no row; if the row is `CLAIMED` and the lease of its owner has ended; or if the row
-        has ended and `claim.reuse` is set. Otherwise the row stays, and is returned. Raises `STORE_UNAVAILABLE` also
+        has ended and `claim.reuse` is set. A row of another principal stays in any case. Otherwise the row stays, and
+        is returned. Raises `STORE_UNAVAILABLE` also
         if the lease of the claimant has ended and the id is free: it has to renew it first.
         """
 
@@ -96,8 +98,10 @@ class LedgerPort(Protocol):
         has ended in this epoch already, `HELD` and nothing is written, so a call that was not answered may be repeated.
         """
 
-    async def cancel(self, key: Key) -> Row | None:
-        """Ask for the end of a prediction, if it has not ended; return its row as it is then, None if there is none.
+    async def cancel(self, key: Key, principal: Principal = ANYONE) -> Row | None:
+        """Ask for the end of a prediction, if it has not ended; return its row as it is then.
+
+        None if there is none that `principal` may see, and then nothing is written.
 
         The owner is told by `checkpoint` and `owned`, and should be told directly too. Who takes the row over gets the
         verdict `CANCEL`.

@@ -28,6 +28,7 @@ from geartrain.domain.predictions.ledger import (
     Verdict,
     judge,
 )
+from geartrain.domain.principal import ANYONE, Principal
 from geartrain.store import sql
 from geartrain.store.errors import unavailable
 from geartrain.store.files import PartFiles
@@ -77,9 +78,9 @@ class Ledger:
         earlier: list[str] = []  # files of the prediction that had the id before
 
         def steps() -> Steps[ClaimResult]:
-            request, key_id = submission.request, ""
-            if state is RowState.ACCEPTED:
-                request, key_id = self._sealer.seal(submission.request, context_of(claim.key))
+            request, key_id = submission.request or claim.request, ""
+            if request:
+                request, key_id = self._sealer.seal(request, context_of(claim.key))
             insert = Statement(
                 sql.CLAIM,
                 {
@@ -96,6 +97,7 @@ class Ledger:
                     "retry": submission.retry,
                     "most_attempts": submission.attempts,
                     "reuse": int(claim.reuse),
+                    "principal": claim.principal,
                 },
             )
             for _ in range(_TRIES):
@@ -147,13 +149,21 @@ class Ledger:
         return await self._parts.read(ownership, start)
 
     async def list_rows(self, rows: RowFilter, *, limit: int, cursor: str = "") -> Page:
-        # A statement for each status: each ends as soon as it has found enough.
+        # A statement for each status and principal: each ends as soon as it has found enough.
         statuses = [status.value for status in rows.statuses] or [""]
-        templates = [sql.list_rows(of_one_model=rows.model != "", status=status) for status in statuses]
+        principals = {""} if rows.principal.sees_all else {"", rows.principal.name}
+        of_one = not rows.principal.sees_all
+        templates = [
+            sql.list_rows(of_one_model=rows.model != "", status=status, of_one_principal=of_one) for status in statuses
+        ]
         parameters = {"model": rows.model, "before": _place(cursor), "limit": limit + 1, "nothing": b""}
 
         def steps() -> Steps[Page]:
-            lists = yield [Statement(template, {**parameters}) for template in templates]
+            lists = yield [
+                Statement(template, {**parameters, "principal": principal})
+                for template in templates
+                for principal in principals
+            ]
             found = sorted((columns for each in lists for columns in each), key=lambda columns: -columns[0])
             following = str(found[limit - 1][0]) if len(found) > limit else ""
             return Page(tuple(read_row(columns[1:]) for columns in found[:limit]), following)
@@ -216,13 +226,15 @@ class Ledger:
 
         return self._parts.write(_lock(ownership.key), end.events, steps)
 
-    async def cancel(self, key: Key) -> Row | None:
+    async def cancel(self, key: Key, principal: Principal = ANYONE) -> Row | None:
         if not is_storable(key):
             return None
 
         def steps() -> Steps[Row | None]:
-            _, found = yield [Statement(sql.CANCEL, {"model": key.model, "id": key.id}), _find(key)]
-            return read_row(found[0]) if found else None
+            seen = {"sees_all": int(principal.sees_all), "principal": principal.name}
+            _, found = yield [Statement(sql.CANCEL, {"model": key.model, "id": key.id, **seen}), _find(key)]
+            row = read_row(found[0]) if found else None
+            return row if row is not None and principal.may_see(row.principal) else None
 
         return await self._groups.run(Operation(steps, lock=_lock(key)))
 
@@ -304,7 +316,7 @@ def _taken(columns: tuple[Any, ...], sealer: Sealer) -> TakenOver:
     row = read_row(columns[:-4])
     request, key_id, retry, most_attempts = columns[-4:]
     verdict = judge(row, retry=retry, most_attempts=most_attempts)
-    if row.state is not RowState.ACCEPTED:
+    if not request:
         return TakenOver(row, verdict, b"")
     try:
         return TakenOver(row, verdict, sealer.open(request, key_id, context_of(row.ownership.key)))

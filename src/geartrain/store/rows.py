@@ -29,6 +29,7 @@ def read_row(columns: tuple[Any, ...]) -> Row:
         started_at,
         completed_at,
         error,
+        principal,
         address,
         is_alive,
     ) = columns
@@ -46,6 +47,7 @@ def read_row(columns: tuple[Any, ...]) -> Row:
         error,
         address,
         is_alive == 1,
+        principal,
     )
 
 

@@ -52,8 +52,10 @@ _ENDED: Final = _one_of(states_before(RowStep.REMOVE))
 
 # --- the schema ------------------------------------------------------------------------------------------------------
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of the schema that this code reads and writes."""
+
+_INDEX_PRINCIPAL: Final = "CREATE INDEX geartrain_predictions_principal ON geartrain_predictions (principal, place)"
 
 CREATE: Final = (
     "CREATE TABLE geartrain_schema (version INTEGER NOT NULL)",
@@ -63,9 +65,11 @@ CREATE: Final = (
         version TEXT NOT NULL, created_at {double} NOT NULL, started_at {double}, completed_at {double},
         ended_at {double}, echo {blob} NOT NULL, error TEXT NOT NULL, size BIGINT NOT NULL,
         request {blob} NOT NULL, key_id TEXT NOT NULL, retry TEXT NOT NULL, most_attempts INTEGER NOT NULL,
-        attempts INTEGER NOT NULL, is_cancel_requested INTEGER NOT NULL, UNIQUE (model, id))""",
+        attempts INTEGER NOT NULL, is_cancel_requested INTEGER NOT NULL, principal TEXT NOT NULL DEFAULT '',
+        UNIQUE (model, id))""",
     f"CREATE INDEX geartrain_predictions_open ON geartrain_predictions (owner) WHERE state IN {_OPEN}",
     "CREATE INDEX geartrain_predictions_status ON geartrain_predictions (status, place)",
+    _INDEX_PRINCIPAL,
     f"CREATE INDEX geartrain_predictions_ended ON geartrain_predictions (ended_at, size) WHERE state IN {_ENDED}",
     """CREATE TABLE geartrain_parts (
         model TEXT NOT NULL, id TEXT NOT NULL, epoch INTEGER NOT NULL, part INTEGER NOT NULL,
@@ -81,7 +85,9 @@ CREATE: Final = (
     f"INSERT INTO geartrain_schema (version) VALUES ({VERSION})",
 )
 
-MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {}
+MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {
+    1: ("ALTER TABLE geartrain_predictions ADD COLUMN principal TEXT NOT NULL DEFAULT ''", _INDEX_PRINCIPAL),
+}
 """By an older version: what makes the next one of it. The statements are run in one transaction."""
 
 READ_VERSION: Final = "SELECT max(version) FROM geartrain_schema"
@@ -113,7 +119,7 @@ _ALIVE: Final = "SELECT 1 FROM geartrain_replicas AS r WHERE r.ends_at > {now} A
 _MINE: Final = "model = :model AND id = :id AND owner = :owner AND epoch = :epoch"
 
 _ROW: Final = """model, id, owner, epoch, state, status, version, created_at, echo, attempts, is_cancel_requested,
-    started_at, completed_at, error"""
+    started_at, completed_at, error, principal"""
 _OWNED_ROW: Final = f"{_ROW}, (SELECT r.address FROM geartrain_replicas AS r WHERE r.owner = :owner), 1"
 """The columns of a row whose owner is `:owner`, whose lease runs."""
 
@@ -126,9 +132,9 @@ _IS_OWN: Final = "p.state = 'claimed' AND p.owner = excluded.owner"
 CLAIM: Final = f"""
 INSERT INTO geartrain_predictions AS p
     (place, model, id, state, status, owner, epoch, nonce, version, created_at, echo, error, size, request, key_id,
-     retry, most_attempts, attempts, is_cancel_requested)
+     retry, most_attempts, attempts, is_cancel_requested, principal)
 SELECT {{next_place}}, :model, :id, :state, 'starting', :owner, 1, :nonce, :version, :created_at, :echo, '', :size,
-    :request, :key_id, :retry, :most_attempts, 1, 0
+    :request, :key_id, :retry, :most_attempts, 1, 0, :principal
 WHERE EXISTS ({_ALIVE} = :owner)
 ON CONFLICT (model, id) DO UPDATE SET
     place = CASE WHEN {_IS_OWN} THEN p.place ELSE excluded.place END,
@@ -139,10 +145,11 @@ ON CONFLICT (model, id) DO UPDATE SET
     completed_at = NULL, ended_at = NULL, error = '', attempts = 1, state = excluded.state, owner = excluded.owner,
     nonce = excluded.nonce, version = excluded.version, created_at = excluded.created_at, echo = excluded.echo,
     size = excluded.size, request = excluded.request, key_id = excluded.key_id, retry = excluded.retry,
-    most_attempts = excluded.most_attempts
-WHERE (p.state = 'claimed' AND NOT EXISTS ({_ALIVE} = p.owner))
+    most_attempts = excluded.most_attempts, principal = excluded.principal
+WHERE p.principal IN ('', excluded.principal) AND (
+    (p.state = 'claimed' AND NOT EXISTS ({_ALIVE} = p.owner))
     OR (p.state IN {_ENDED} AND (:reuse = 1 OR (p.status = '{Status.CANCELED}' AND p.error = '{CLIENT_LEFT}')))
-    OR (excluded.state = 'accepted' AND {_IS_OWN})
+    OR (excluded.state = 'accepted' AND {_IS_OWN}))
 RETURNING {_OWNED_ROW}"""
 
 DISOWN: Final = """
@@ -161,7 +168,7 @@ FIND: Final = f"{_ROW_AND_OWNER} WHERE p.model = :model AND p.id = :id"
 _LISTED_ROW: Final = _ROW_AND_OWNER.replace("SELECT ", "SELECT p.place, ", 1).replace("p.echo", ":nothing", 1)
 
 
-def list_rows(*, of_one_model: bool, status: str) -> str:
+def list_rows(*, of_one_model: bool, status: str, of_one_principal: bool) -> str:
     """Return the SQL of a list of the rows in one status, which is trusted, or in any if it is empty.
 
     Its rows begin with their place, and have no echo.
@@ -171,6 +178,8 @@ def list_rows(*, of_one_model: bool, status: str) -> str:
         conditions.append("p.model = :model")
     if status:
         conditions.append(f"p.status = '{status}'")
+    if of_one_principal:
+        conditions.append("p.principal = :principal")
     return f"{_LISTED_ROW} WHERE {' AND '.join(conditions)} ORDER BY p.place DESC LIMIT :limit"
 
 
@@ -192,7 +201,8 @@ STATE: Final = f"SELECT state FROM geartrain_predictions WHERE {_MINE}"
 
 CANCEL: Final = f"""
 UPDATE geartrain_predictions SET is_cancel_requested = 1
-WHERE model = :model AND id = :id AND state IN {_OPEN} RETURNING epoch"""
+WHERE model = :model AND id = :id AND state IN {_OPEN} AND (:sees_all = 1 OR principal IN ('', :principal))
+RETURNING epoch"""
 
 FIND_ABANDONED: Final = f"""
 SELECT p.model, p.id, p.epoch FROM geartrain_predictions AS p

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -21,9 +23,13 @@ from geartrain.store import sql
 from geartrain.store.errors import StoreFaultError, StoreOptionError, full, other_version, unavailable
 from geartrain.store.operations import Done, Failed, Operation, Outcome, Rows
 
+logger = logging.getLogger(__name__)
+
 OPTION: Final = "--store"
 OLDEST_SQLITE: Final = (3, 35, 0)  # has RETURNING
 LOCK_WAIT: Final = 3.0  # seconds
+CHECKED_AT_START: Final = 256 * 1024**2  # bytes; to check so many takes about a second
+_STEPS: Final = 10_000  # of a check, until it looks for the end of the server: about a millisecond
 _LOG_LIMIT: Final = 64 * 1024**2  # bytes of the write-ahead log that stay on disk
 
 DIALECT: Final = sql.Dialect(
@@ -45,17 +51,27 @@ class SqliteEngine:
 
     _connection: sqlite3.Connection
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time, lock_wait: float = LOCK_WAIT) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        lock_wait: float = LOCK_WAIT,
+        checked_at_start: int = CHECKED_AT_START,
+    ) -> None:
         """Describe a connection.
 
         Args:
             path: of the file.
             clock: gives the time in seconds since the epoch.
             lock_wait: seconds for which another program, such as a backup, may hold the file.
+            checked_at_start: bytes up to which a file is checked for damage before it is used. A larger one is checked
+                by a thread, and the log has an error if it is damaged.
         """
         self._path = path
         self._clock = clock
         self._lock_wait = lock_wait
+        self._checked_at_start = checked_at_start
         self._closing = contextlib.ExitStack()
 
     def open(self) -> None:
@@ -66,10 +82,13 @@ class SqliteEngine:
         self._lock()
         try:
             self._connect()
+            self._check()
             self._prepare_schema()
             self._execute(sql.END_LEASES, {})
             self._connection.commit()
         except sqlite3.Error as error:
+            if _is_damage(error):
+                raise StoreOptionError(f"{OPTION}: {_damaged(self._path, str(error))}") from error
             raise StoreOptionError(f"{OPTION}: {self._path} cannot be opened: {error}") from error
 
     def run(self, operations: Sequence[Operation[Any]]) -> list[Outcome]:
@@ -119,6 +138,30 @@ class SqliteEngine:
             raise StoreOptionError(msg)
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.execute(f"PRAGMA journal_size_limit={_LOG_LIMIT}")
+
+    def _check(self) -> None:
+        """Raise `StoreOptionError` for a damaged file; have a thread check a large one."""
+        if self._path.stat().st_size <= self._checked_at_start:
+            fault = _find_damage(self._connection)
+            if fault:
+                raise StoreOptionError(f"{OPTION}: {_damaged(self._path, fault)}")
+            return
+        aside = sqlite3.connect(self._path, timeout=self._lock_wait, check_same_thread=False)
+        is_closing = threading.Event()
+        aside.set_progress_handler(is_closing.is_set, _STEPS)
+        thread = threading.Thread(target=self._check_aside, args=(aside,), name="geartrain-store-check", daemon=True)
+        self._closing.callback(aside.close)
+        self._closing.callback(thread.join)
+        self._closing.callback(is_closing.set)
+        thread.start()
+
+    def _check_aside(self, connection: sqlite3.Connection) -> None:
+        try:
+            fault = _find_damage(connection)
+        except sqlite3.Error as error:
+            fault = str(error) if _is_damage(error) else ""  # otherwise the server ends, or the file is locked
+        if fault:
+            logger.error("the store is damaged", extra={"reason": _damaged(self._path, fault)})
 
     def _prepare_schema(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -190,6 +233,24 @@ class SqliteEngine:
                 self._connection.execute("ROLLBACK")
 
 
+def _find_damage(connection: sqlite3.Connection) -> str:
+    """Return the first fault of a file, empty if there is none."""
+    found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    return "" if found == "ok" else found.replace("\n", " ")
+
+
+def _damaged(path: Path, fault: str) -> str:
+    return (
+        f"{path} is damaged ({fault}). Restore a backup, or save what can be read with `sqlite3 {path} .recover`. "
+        f"To begin with an empty store, move {path}, {path.name}-wal, {path.name}-shm and {path.name}.files away"
+    )
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    return code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
 def _environmental_fault(error: sqlite3.Error) -> StoreFaultError | None:
     """Return what to tell of an error that every operation would meet; None if it is one operation's."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -199,7 +260,9 @@ def _environmental_fault(error: sqlite3.Error) -> StoreFaultError | None:
         return unavailable("another program has locked its file")
     if code == sqlite3.SQLITE_IOERR:
         return unavailable(f"its file cannot be read or written ({error})", may_be_done=True)
-    if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+    if _is_damage(error):
+        return unavailable(f"its file is damaged ({error}); end the server, which says at its start what can be done")
+    if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}:
         return unavailable(f"its file cannot be written ({error})")
     if any(clause in str(error) for clause in _OTHER_SCHEMA):
         return other_version("its file has another schema than this version of geartrain writes")

@@ -17,6 +17,7 @@ import msgspec
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import CLIENT_LEFT
 from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.principal import ANYONE, Principal
 
 Retry = Literal["always", "never"]
 """Whether a prediction runs again after its server was lost."""
@@ -107,6 +108,9 @@ class Claim(msgspec.Struct, frozen=True):
         created_at: as clients are shown it.
         echo: the input as clients are shown it, JSON text, with secrets masked.
         reuse: whether the id may be taken from a prediction that has ended, which is then forgotten.
+        principal: the name of the client that the prediction belongs to; empty on a server without keys.
+        request: as in `Submission`, of a prediction that only its owner can run: the webhook that tells of its end.
+            Empty without one.
     """
 
     key: Key
@@ -115,6 +119,8 @@ class Claim(msgspec.Struct, frozen=True):
     created_at: float = 0.0
     echo: bytes = b"{}"
     reuse: bool = False
+    principal: str = ""
+    request: bytes = b""
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -146,6 +152,7 @@ class Row(msgspec.Struct, frozen=True):
         error: empty if there is none.
         owner_address: where the owner can be asked, as it has said in `ReplicasPort.renew`; empty if nowhere.
         is_owner_alive: whether the lease of the owner runs.
+        principal: as in `Claim`.
     """
 
     ownership: Ownership
@@ -161,6 +168,7 @@ class Row(msgspec.Struct, frozen=True):
     error: str
     owner_address: str
     is_owner_alive: bool
+    principal: str = ""
 
     @property
     def is_abandoned(self) -> bool:
@@ -248,8 +256,8 @@ class Verdict(StrEnum):
 class TakenOver(msgspec.Struct, frozen=True):
     """A row that has got another owner, with its new epoch, and what that owner has to do.
 
-    `request` is that of its `Submission`, whatever the verdict: it names the webhook that tells of the end. It is empty
-    if there is none, or none that can be decrypted.
+    `request` is that of its `Submission` or `Claim`, whatever the verdict: it names the webhook that tells of the end.
+    It is empty if there is none, or none that can be decrypted.
     """
 
     row: Row
@@ -267,10 +275,14 @@ def judge(row: Row, *, retry: Retry, most_attempts: int) -> Verdict:
 
 
 class RowFilter(msgspec.Struct, frozen=True):
-    """Which rows a list has: those of one model (empty: of all), and in one of some states (empty: in any)."""
+    """The rows of a list: those of one model (empty: of all), in one of some states (empty: in any).
+
+    `principal` sees each of them.
+    """
 
     model: str = ""
     statuses: frozenset[Status] = frozenset()
+    principal: Principal = ANYONE
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -47,6 +47,7 @@ class Prediction:
     `input` is the JSON text to echo, with secrets masked. `chunks` are the outputs given so far, each JSON text.
     `predict_time` is the run alone, in seconds: without the wait for a slot, the fetch of input files and the delivery
     of output files; 0 without a run. `record` is what is counted and logged of it.
+    `principal` is the name of the client that it belongs to; empty on a server without keys.
     """
 
     __slots__ = (
@@ -62,6 +63,7 @@ class Prediction:
         "log",
         "metrics",
         "predict_time",
+        "principal",
         "printed",
         "record",
         "started_at",
@@ -73,6 +75,7 @@ class Prediction:
         self.id = record.prediction_id
         self.input = echo
         self.created_at = created_at  # a client may say it
+        self.principal = ""
         self.started_at: float | None = None
         self.completed_at: float | None = None
         self.predict_time: float | None = None

@@ -12,6 +12,7 @@ import msgspec
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import Key, Page, Retention, Row, RowFilter, RowState
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE, Principal
 from geartrain.service.durable.history import restore
 from geartrain.service.durable.runs import DurableRun, as_unavailable
 from geartrain.service.durable.whereabouts import IN_STORE, Whereabouts, whereabouts
@@ -105,9 +106,10 @@ class Durability:
         """Return the run of a live prediction, None if the store does not know it."""
         return self._by_prediction.get(prediction)
 
-    async def find_row(self, key: Key) -> Row | None:
-        """See `LedgerPort.find`."""
-        return await self._answer(self.store.ledger.find(key))
+    async def find_row(self, key: Key, principal: Principal = ANYONE) -> Row | None:
+        """Return the row of a prediction, None if there is none that `principal` may see."""
+        row = await self._answer(self.store.ledger.find(key))
+        return row if row is not None and principal.may_see(row.principal) else None
 
     def whereabouts(self, row: Row) -> Whereabouts:
         """Return who answers for a prediction that does not run here; without an address of its own, this server."""
@@ -118,9 +120,9 @@ class Durability:
         parts = await self._answer(self.store.ledger.read_events(row.ownership))
         return restore(row, parts, history=history)
 
-    async def cancel(self, key: Key) -> Row | None:
+    async def cancel(self, key: Key, principal: Principal = ANYONE) -> Row | None:
         """Note that the end of a prediction is asked for; return its row if it has not ended. See `LedgerPort`."""
-        row = await self._answer(self.store.ledger.cancel(key))
+        row = await self._answer(self.store.ledger.cancel(key, principal))
         return None if row is None or row.state is RowState.ENDED else row
 
     async def list_rows(self, rows: RowFilter, *, limit: int, cursor: str) -> Page:

@@ -12,6 +12,7 @@ from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.inference import NO_SCHEDULE, Parameters, SchedulePolicy
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.principal import ANYONE, Principal
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.models.interface import Interface
 from geartrain.service.ports import InputFilesPort, OutputsPort
@@ -52,6 +53,7 @@ class NewPrediction(msgspec.Struct, frozen=True):
     schedule: SchedulePolicy = NO_SCHEDULE
     request: RequestContext = NO_REQUEST  # that asks for it
     attachments: Attachments = NO_ATTACHMENTS  # files that came with the request
+    principal: Principal = ANYONE  # the client that it belongs to
     checked: CheckedInput | None = None  # of a large input; without it, or for another interface, it is checked here
 
 

@@ -21,6 +21,7 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.predictions.tracing import TracerPort
+from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import Signature
 from geartrain.service.durable.durability import Durability, NotDurable
 from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
@@ -229,7 +230,7 @@ class Deployment:
         admission = self._admission or self.admission
         values = admission.check(new)
         if new.id is not None:
-            self.predictions.check_id(new.id, self.settings.noun, self.scheduler.retry_after)
+            self.predictions.check_id(new.id, self.settings.noun, self.scheduler.retry_after, principal=new.principal)
             durability = self.outbound.durability
             if isinstance(durability, Durability):
                 return create_durable(self, durability, new, values=values)
@@ -269,6 +270,8 @@ class Deployment:
             size += sum([len(tensor.data) for tensor in new.tensors])
         record = PredictionRecord(prediction_id, now, now, new.request, self.name, self.version, rows, size)
         prediction = Prediction(record, echo, created_at)
+        if new.principal is not ANYONE:
+            prediction.principal = new.principal.name
         if history != DEFAULT_CAPACITY:
             prediction.log.keep(history)
         item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request)

@@ -15,6 +15,7 @@ from geartrain.domain.predictions.ledger import Claim, ClaimResult, Key, Row, Su
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.principal import Principal
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.runs import DurableRun
 from geartrain.service.models.admission import Admission, NewPrediction
@@ -165,6 +166,7 @@ def resume(
         queue=_NO_LIMIT,
         request=stored.request,
         attachments=attachments,
+        principal=Principal(row.principal),
     )
     deployment.workers.check_ready()
     values = deployment.admission.check(new)
@@ -219,7 +221,15 @@ def _ask(
 ) -> asyncio.Future[ClaimResult]:
     """Ask for the row. Raises `GeartrainError` as the store does of what it never takes."""
     prediction = run.prediction
-    claim = Claim(run.key, durability.owner, deployment.version, prediction.created_at, prediction.input)
+    claim = Claim(
+        run.key,
+        durability.owner,
+        deployment.version,
+        prediction.created_at,
+        prediction.input,
+        principal=prediction.principal,
+        request=b"" if new.accepted or new.webhook is None else _encode(StoredRequest(b"{}", webhook=new.webhook)),
+    )
     if not new.accepted:
         return durability.store.ledger.claim(claim)
     if new.attachments.files:

@@ -9,6 +9,7 @@ from typing import Final
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE, Principal
 from geartrain.service.models.holders import Holder, Holders
 from geartrain.service.models.recent import RecentPredictions
 from geartrain.service.scheduling.execution import Execution
@@ -30,24 +31,26 @@ class Predictions:
 
     # for the transports
 
-    def find(self, prediction_id: str) -> Prediction | None:
-        """Return the live prediction of that id."""
+    def find(self, prediction_id: str, principal: Principal = ANYONE) -> Prediction | None:
+        """Return the live prediction of that id, if `principal` may see it."""
         execution = self.live.get(prediction_id)
-        return None if execution is None else execution.prediction
+        return None if execution is None else _seen(execution.prediction, principal)
 
-    def look_up(self, prediction_id: str) -> Prediction | None:
-        """Return the prediction of that id, live or recently over."""
-        return self.find(prediction_id) or self.recent.find(prediction_id)
+    def look_up(self, prediction_id: str, principal: Principal = ANYONE) -> Prediction | None:
+        """Return the prediction of that id, live or recently over, if `principal` may see it."""
+        execution = self.live.get(prediction_id)
+        found = self.recent.find(prediction_id) if execution is None else execution.prediction
+        return None if found is None else _seen(found, principal)
 
     def place_of(self, prediction_id: str) -> int:
         """Return the place in the queue of a live prediction, 1 for the next one; 0 if it does not wait there."""
         execution = self.live.get(prediction_id)
         return 0 if execution is None else execution.place
 
-    def cancel(self, prediction_id: str) -> bool:
-        """Ask for the end of a live prediction; return whether there is one of that id."""
+    def cancel(self, prediction_id: str, principal: Principal = ANYONE) -> bool:
+        """Ask for the end of a live prediction; return False if there is none of that id that `principal` may see."""
         execution = self.live.get(prediction_id)
-        if execution is None:
+        if execution is None or not principal.may_see(execution.prediction.principal):
             return False
         execution.cancel()
         return True
@@ -56,18 +59,20 @@ class Predictions:
         """Apply the rule of a waiting client that has left: cancel the prediction unless another client holds it."""
         self.holders.leave(prediction, Holder.WAITING)
 
-    def find_abandoned(self, prediction_id: str) -> Prediction | None:
+    def find_abandoned(self, prediction_id: str, principal: Principal) -> Prediction | None:
         """Return the live prediction of that id if it is being canceled because its client left."""
         execution = self.live.get(prediction_id)
-        return execution.prediction if execution is not None and execution.is_abandoned else None
+        if execution is None or not execution.is_abandoned:
+            return None
+        return _seen(execution.prediction, principal)
 
-    def find_retried(self, prediction_id: str) -> Prediction | None:
+    def find_retried(self, prediction_id: str, principal: Principal) -> Prediction | None:
         """Return the prediction that a PUT of that id repeats; None if there is none, or its client has left it."""
         execution = self.live.get(prediction_id)
         if execution is not None:
-            return None if execution.is_abandoned else execution.prediction
+            return None if execution.is_abandoned else _seen(execution.prediction, principal)
         prediction = self.recent.find(prediction_id)
-        return None if prediction is None or prediction.is_abandoned else prediction
+        return None if prediction is None or prediction.is_abandoned else _seen(prediction, principal)
 
     # for the deployments
 
@@ -75,8 +80,12 @@ class Predictions:
         """Make an id of 128 random bits: without keys, a prediction is as private as its id."""
         return next(self._ids)
 
-    def check_id(self, prediction_id: str, noun: str, retry_after: Callable[[], int]) -> None:
+    def check_id(
+        self, prediction_id: str, noun: str, retry_after: Callable[[], int], *, principal: Principal = ANYONE
+    ) -> None:
         """Raise `INVALID_INPUT` for an id that is too long, `CONFLICT` for that of a live prediction.
+
+        An id of another principal is a `CONFLICT` as long as its prediction is kept, and nothing is told of that.
 
         `retry_after` gives the seconds after which the client of a conflict may ask again.
         """
@@ -87,6 +96,8 @@ class Predictions:
                 "The input does not fit the model's signature.",
                 fields=(FieldError(("body", "id"), msg, "value_error"),),
             )
+        if not principal.sees_all and self.look_up(prediction_id) is not self.look_up(prediction_id, principal):
+            raise unusable_id(noun, prediction_id)
         if prediction_id in self.live:
             msg = (
                 f"{noun.capitalize()} {prediction_id!r} is still running. Use another id, or PUT to retry the same one."
@@ -101,6 +112,15 @@ class Predictions:
             del self.live[prediction.id]
         if execution.is_kept:
             self.recent.add(prediction)
+
+
+def unusable_id(noun: str, prediction_id: str) -> GeartrainError:
+    """Create the error for an id that belongs to another principal."""
+    return GeartrainError(Code.CONFLICT, f"{noun.capitalize()} ID {prediction_id!r} cannot be used. Use another id.")
+
+
+def _seen(prediction: Prediction, principal: Principal) -> Prediction | None:
+    return prediction if principal.may_see(prediction.principal) else None
 
 
 class Executions:

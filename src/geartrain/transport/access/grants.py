@@ -8,6 +8,7 @@ from typing import Final, get_args
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.principal import ANYONE, Principal
 from geartrain.transport.routing import Scope, Subject
 
 SCOPES: Final = tuple(scope for scope in get_args(Scope) if scope != "open")
@@ -25,6 +26,7 @@ class Grant(msgspec.Struct, frozen=True):
         models: patterns as of a shell, in which case matters.
         is_lasting: whether it holds until its source says that it has changed; otherwise each request has to ask anew.
         name: of the key, or the subject of the token, for the log.
+        principal: the owner of the predictions that are made with it.
         no_administration: why the scope `admin` is of no use on this server; empty where it is.
     """
 
@@ -33,6 +35,7 @@ class Grant(msgspec.Struct, frozen=True):
     models: tuple[str, ...] = (ANY_MODEL,)
     is_lasting: bool = True
     name: str = ""
+    principal: Principal = Principal()
     no_administration: str = ""
 
     def check_scope(self, scope: Scope) -> None:
@@ -61,4 +64,4 @@ class Grant(msgspec.Struct, frozen=True):
             raise GeartrainError(Code.FORBIDDEN, msg)
 
 
-EVERYTHING: Final = Grant("server", frozenset(SCOPES))
+EVERYTHING: Final = Grant("server", frozenset(SCOPES), principal=ANYONE)

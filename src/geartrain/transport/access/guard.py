@@ -10,7 +10,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.transport.access.authorizer import Authorizer
 from geartrain.transport.access.hosts import HostPolicy
 from geartrain.transport.access.origins import OriginPolicy
-from geartrain.transport.relay.token import KEY_FIELD, ClusterAccess, Sender
+from geartrain.transport.relay.token import KEY_FIELD, ClusterAccess, Sender, read_principal
 from geartrain.transport.routing import Params, Route
 from geartrain.transport.wire.exchange import Answer, Head
 
@@ -48,13 +48,14 @@ class AccessGuard:
             if not route.is_relayable:
                 raise GeartrainError(Code.FORBIDDEN, "The token of a cluster does not allow this.")
             head.notes.key = (head.header(KEY_FIELD) or b"").decode("latin-1")
+            head.notes.principal = read_principal(head)
             return True
         if self._authorizer.is_open or route.scope == "open":
             return True
         grant = self._authorizer.authorize(
             [value.decode("latin-1") for name, value in head.headers if name == b"authorization"]
         )
-        head.notes.key = grant.name
+        head.notes.key, head.notes.principal = grant.name, grant.principal
         grant.check_scope(route.scope)
         model = params.get("model")
         subject = "all" if route.scope == "admin" and model is None else route.subject

@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from geartrain.domain.principal import Principal
 from geartrain.transport.access.errors import AccessError
 from geartrain.transport.access.grants import ANY_MODEL, SCOPES, Grant
 
@@ -43,7 +44,8 @@ class Key(msgspec.Struct, frozen=True):
 
     def grant(self) -> Grant:
         """Return what the key allows."""
-        return Grant(f"key '{self.name}'", frozenset(self.scopes), self.models, name=self.name)
+        principal = Principal(f"key:{self.name}", "admin" in self.scopes)
+        return Grant(f"key '{self.name}'", frozenset(self.scopes), self.models, name=self.name, principal=principal)
 
 
 def new_key() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -9,6 +11,7 @@ from typing import Any, Final, Protocol
 import jwt
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.principal import Principal
 from geartrain.domain.rendering import clip
 from geartrain.transport.access.grants import ANY_MODEL, SCOPES, Grant
 from geartrain.transport.access.options import JwtOptions
@@ -49,7 +52,7 @@ class TokenVerifier:
             return known[0]
         try:
             claims = self._verify(token)
-            grant, expires = self._grant(claims), float(claims["exp"]) + _LEEWAY
+            grant, expires = self._grant(token, claims), float(claims["exp"]) + _LEEWAY
         except RecursionError:
             raise GeartrainError(Code.UNAUTHENTICATED, "The token is not valid: it is nested too deeply") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
@@ -79,13 +82,18 @@ class TokenVerifier:
             options=_CHECKS,
         )
 
-    def _grant(self, claims: dict[str, Any]) -> Grant:
+    def _grant(self, token: str, claims: dict[str, Any]) -> Grant:
         options = self._options
         words = {word.removeprefix(_PREFIX) for word in _words(claims.get(options.scope_claim))}
         models = _words(claims.get(options.models_claim)) if options.models_claim else [ANY_MODEL]
         subject = claims.get("sub")
         name = clip(subject) if isinstance(subject, str) else ""
-        return Grant("token", frozenset(words.intersection(SCOPES)), tuple(models), is_lasting=False, name=name)
+        # A token without a subject is a client of its own. The digest fits into a header field, whatever a subject is.
+        identity = ["sub", options.issuer, subject] if isinstance(subject, str) else ["token", token]
+        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+        scopes = frozenset(words.intersection(SCOPES))
+        principal = Principal(f"token:{digest}", "admin" in scopes)
+        return Grant("token", scopes, tuple(models), is_lasting=False, name=name, principal=principal)
 
 
 def _words(claim: object) -> list[str]:

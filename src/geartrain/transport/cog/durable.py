@@ -17,10 +17,12 @@ from geartrain.domain.predictions.events import DEFAULT_CAPACITY
 from geartrain.domain.predictions.ledger import Key, Row, RowFilter, RowState
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import Principal
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.runs import DurableRun
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.durable import table_of
+from geartrain.service.models.predictions import unusable_id
 from geartrain.service.models.waking import ModelAsleepError
 from geartrain.service.readers import completion
 from geartrain.transport.cog.api import COG, CogOptions, json_answer
@@ -69,20 +71,21 @@ class _DurableEndpoints(PredictionEndpoints):
 
         async def cancel(_request: Request) -> Answer:
             if head.notes.is_relayed:
-                return self._cancel_relayed(params)
+                return self._cancel_relayed(head, params)
             found = await self._cancel(head, params)
             return json_answer(b"{}", _OK if found else HTTPStatus.NOT_FOUND)
 
         return by_task(cancel, COG, self.max_body)(head, params)
 
     async def _cancel(self, head: Head, params: Params) -> bool:
+        principal = head.notes.principal
         for predictions in self._tables(params):
             key = self.key(params)
-            run = self.durability.runs.get(key)
-            if run is None and predictions.cancel(params["id"]):
+            run = self._run(key, principal)
+            if run is None and predictions.cancel(params["id"], principal):
                 return True  # it is known to this server alone
             try:
-                row = await self.durability.cancel(key)
+                row = await self.durability.cancel(key, principal)
             finally:
                 if run is not None:
                     run.execution.cancel()
@@ -91,9 +94,9 @@ class _DurableEndpoints(PredictionEndpoints):
             return row is not None or run is not None
         return False
 
-    def _cancel_relayed(self, params: Params) -> Answer:
+    def _cancel_relayed(self, head: Head, params: Params) -> Answer:
         """Stop what runs here; the server that asks for it has written to the store."""
-        run = self.durability.runs.get(self.key(params))
+        run = self._run(self.key(params), head.notes.principal)
         if run is None:
             return NOT_RUNNING_HERE
         run.execution.cancel()
@@ -105,22 +108,23 @@ class _DurableEndpoints(PredictionEndpoints):
 
         async def show(_request: Request) -> Answer:
             if head.notes.is_relayed:
-                run = await self.known_run(self.key(params))
+                run = await self.known_run(self.key(params), head.notes.principal)
                 return NOT_RUNNING_HERE if run is None else _shown_run(run)
             return await self._look_up(head, params)
 
         return by_task(show, COG, self.max_body)(head, params)
 
     async def _look_up(self, head: Head, params: Params) -> Answer:
+        principal = head.notes.principal
         for predictions in self._tables(params):
             key = self.key(params)
-            run = self.durability.runs.get(key)
+            run = self._run(key, principal)
             if run is not None and run.is_known:
                 return _shown_run(run)
-            prediction = None if run is not None else predictions.look_up(params["id"])
+            prediction = None if run is not None else predictions.look_up(params["id"], principal)
             if prediction is not None:
                 return shown(prediction, predictions.place_of(prediction.id))
-            row = await self.durability.find_row(key)
+            row = await self.durability.find_row(key, principal)
             if row is None:
                 break
             found = await self.reach.follow(row, RelayedRequest.of(head))
@@ -129,9 +133,17 @@ class _DurableEndpoints(PredictionEndpoints):
             return shown(await self.durability.restore(found, history=DEFAULT_CAPACITY))
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
 
-    async def known_run(self, key: Key) -> DurableRun | None:
-        """Return the run of a prediction in this server once its row is written; None if there is none."""
+    def _run(self, key: Key, principal: Principal) -> DurableRun | None:
+        """Return the run of a prediction in this server; None if there is none that `principal` may see."""
         run = self.durability.runs.get(key)
+        return run if run is not None and principal.may_see(run.prediction.principal) else None
+
+    async def known_run(self, key: Key, principal: Principal) -> DurableRun | None:
+        """Return the run of a prediction in this server once its row is written.
+
+        None if there is none that `principal` may see.
+        """
+        run = self._run(key, principal)
         if run is None:
             return None
         await asyncio.wait((run.made,))
@@ -142,7 +154,7 @@ class _DurableEndpoints(PredictionEndpoints):
 
         async def list_(_request: Request) -> Answer:
             query = _read_query(head.query)
-            rows = RowFilter(self.key({**params, "id": ""}).model, query.statuses)
+            rows = RowFilter(self.key({**params, "id": ""}).model, query.statuses, head.notes.principal)
             page = await self.durability.list_rows(rows, limit=query.limit, cursor=query.cursor)
             return json_answer(cog_lists.encode_page(page))
 
@@ -274,10 +286,11 @@ class _DurableSteps(PredictionExchange):
 
     async def _answer_known(self) -> bool:
         """Answer for the prediction that has the id in the path; return whether there is one."""
-        run = await self._durable.known_run(self._key())
+        principal = self._wish.head.notes.principal
+        run = await self._durable.known_run(self._key(), principal)
         while run is not None and run.execution.is_abandoned:  # its end frees the id
             await completion(run.prediction)
-            run = await self._durable.known_run(self._key())
+            run = await self._durable.known_run(self._key(), principal)
         if run is not None:
             self._join(run)
             return True
@@ -299,6 +312,8 @@ class _DurableSteps(PredictionExchange):
 
     async def _answer_row(self, row: Row) -> bool:
         """Answer for a prediction that does not run here; return False, without an answer, if it was abandoned."""
+        if not self._wish.head.notes.principal.may_see(row.principal):
+            raise unusable_id(self._durable.noun, row.ownership.key.id)
         if not self._wish.url_id:
             raise GeartrainError(Code.CONFLICT, _taken(row, self._durable.noun))
         request = RelayedRequest.of(self._wish.head, self.record.context.headers())

@@ -46,7 +46,7 @@ class Reach:
                 return answer
             await answer.drop()
             again = await self.durability.find_row(row.ownership.key)
-            if again is None:
+            if again is None or again.principal != row.principal:
                 raise GeartrainError(Code.NOT_READY, _REFUSED)
             has_moved, row = again.ownership != row.ownership, again
             if not has_moved:

@@ -97,7 +97,7 @@ class PredictionEndpoints:
     def cancel(self, head: Head, params: Params) -> Decision:
         """Ask for the end of a live prediction: 200 at once, 404 if there is none."""
         head.notes.prediction_id = params["id"]
-        found = any(predictions.cancel(params["id"]) for predictions in self._tables(params))
+        found = any(predictions.cancel(params["id"], head.notes.principal) for predictions in self._tables(params))
         return json_answer(b"{}", HTTPStatus.OK if found else HTTPStatus.NOT_FOUND)
 
     def show(self, head: Head, params: Params) -> Decision:
@@ -107,7 +107,7 @@ class PredictionEndpoints:
         """
         head.notes.prediction_id = params["id"]
         for predictions in self._tables(params):
-            prediction = predictions.look_up(params["id"])
+            prediction = predictions.look_up(params["id"], head.notes.principal)
             if prediction is not None:
                 return shown(prediction, predictions.place_of(prediction.id))
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
@@ -115,7 +115,7 @@ class PredictionEndpoints:
     def _create_from_form(self, head: Head, wish: PredictionWish) -> Decision:
         """Read inputs that are a form or a file; of a prediction that is live already, tell how it stands."""
         predictions = wish.model.predictions
-        known = predictions.find_retried(wish.url_id) if wish.url_id else None
+        known = predictions.find_retried(wish.url_id, head.notes.principal) if wish.url_id else None
         if known is not None:
             head.notes.prediction_id = wish.url_id
             predictions.holders.join(known)
@@ -169,7 +169,7 @@ class PredictionExchange(RunExchange):
 
     def _find_abandoned(self) -> Prediction | None:
         try:
-            return self._wish.model.predictions.find_abandoned(self._wish.url_id)
+            return self._wish.model.predictions.find_abandoned(self._wish.url_id, self._wish.head.notes.principal)
         except GeartrainError:  # there is no such model: answered where it is asked to run
             return None
 
@@ -189,14 +189,14 @@ class PredictionExchange(RunExchange):
             request = cog.NO_REQUEST
         if self._wish.url_id:
             return self._complete(request)
-        return _new(request, "", self._wish.headers, origin=self.record.context)
+        return _new(request, "", self._wish, origin=self.record.context)
 
     def _complete(self, request: cog.PredictionRequest) -> NewPrediction:
         """Add what the head says to a request."""
         url_id = self._wish.url_id
         if url_id and request.id is not None and request.id != url_id:
             raise cog.id_mismatch(self._endpoints.noun)
-        return _new(request, url_id, self._wish.headers, origin=self.record.context)
+        return _new(request, url_id, self._wish, origin=self.record.context)
 
     def is_large(self, body: Body) -> bool:
         """Whether the body has to be read aside."""
@@ -218,7 +218,7 @@ class PredictionExchange(RunExchange):
             self._check(deployment)
         self._predictions = deployment.predictions
         if wish.url_id:
-            known = self._predictions.find_retried(wish.url_id)
+            known = self._predictions.find_retried(wish.url_id, wish.head.notes.principal)
             if known is not None:
                 self._is_joined = True
                 return known
@@ -246,6 +246,7 @@ class PredictionExchange(RunExchange):
             keep=bool(url_id) or headers.respond_async,
             background=headers.respond_async or headers.event_stream,
             request=self.record.context,
+            principal=self._wish.head.notes.principal,
         )
 
     def go_on(self, prediction: Prediction) -> None:
@@ -313,10 +314,9 @@ def repeated(prediction: Prediction, headers: PredictionHeaders) -> Answer:
     return Answer(status, cog.encode_in_parts(prediction))
 
 
-def _new(
-    request: cog.PredictionRequest, url_id: str, headers: PredictionHeaders, *, origin: RequestContext
-) -> NewPrediction:
+def _new(request: cog.PredictionRequest, url_id: str, wish: PredictionWish, *, origin: RequestContext) -> NewPrediction:
     """Return what a request asks for."""
+    headers = wish.headers
     prediction_id = url_id or request.id
     created_at: Any = request.created_at
     return NewPrediction(
@@ -329,6 +329,7 @@ def _new(
         output_prefix=request.output_file_prefix,
         background=headers.respond_async or headers.event_stream,
         request=origin,
+        principal=wish.head.notes.principal,
     )
 
 

@@ -15,10 +15,19 @@ from typing import Final, Protocol, Self
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.principal import ANYONE, Principal
 from geartrain.transport.relay.connection import PeerConnection, PeerError
 from geartrain.transport.relay.counts import RelayCounts, RelayOutcome
 from geartrain.transport.relay.pool import PeerPool
-from geartrain.transport.relay.token import KEY_FIELD, NO_CLUSTER, TOKEN_FIELD, ClusterAccess, ClusterToken
+from geartrain.transport.relay.token import (
+    KEY_FIELD,
+    NO_CLUSTER,
+    PRINCIPAL_FIELD,
+    TOKEN_FIELD,
+    ClusterAccess,
+    ClusterToken,
+    write_principal,
+)
 from geartrain.transport.wire.exchange import Answer, Fields, Head
 
 NOT_HERE: Final = HTTPStatus.MISDIRECTED_REQUEST
@@ -38,6 +47,7 @@ class RelayedRequest(msgspec.Struct, frozen=True):
     path: bytes
     headers: Fields
     key: str = ""
+    principal: Principal = ANYONE
 
     @classmethod
     def of(cls, head: Head, ids: Iterable[tuple[str, str]] = ()) -> Self:
@@ -45,7 +55,8 @@ class RelayedRequest(msgspec.Struct, frozen=True):
         own = tuple((name.lower().encode(), value.encode()) for name, value in ids)
         sent = _SENT.difference(name for name, _ in own)
         headers = tuple((name, value) for name, value in head.headers if name in sent)
-        return cls("GET" if head.method == "HEAD" else head.method, head.path, (*headers, *own), head.notes.key)
+        method = "GET" if head.method == "HEAD" else head.method
+        return cls(method, head.path, (*headers, *own), head.notes.key, head.notes.principal)
 
 
 class RelayPort(Protocol):
@@ -134,6 +145,7 @@ class Relay:
 
     def _encode(self, address: str, request: RelayedRequest) -> bytes:
         fields = [(b"host", address.encode()), (TOKEN_FIELD, self._token.value), *request.headers]
+        fields.append((PRINCIPAL_FIELD, write_principal(request.principal)))
         if request.key:
             fields.append((KEY_FIELD, request.key.encode("ascii", "replace")))
         if request.method != "GET":

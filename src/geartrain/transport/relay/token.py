@@ -8,12 +8,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
 
+from geartrain.domain.principal import ANYONE, Principal
 from geartrain.transport.wire.exchange import Head
 
 OPTION: Final = "--cluster-token-file"
 TOKEN_FIELD: Final = b"geartrain-cluster-token"
 KEY_FIELD: Final = b"geartrain-cluster-key"  # the name of the client's key, for the log
+PRINCIPAL_FIELD: Final = b"geartrain-cluster-principal"
 
+_EVERYTHING: Final = b"*"
 _LEAST: Final = 32  # characters
 _MAKE: Final = "head -c 32 /dev/urandom | base64"
 
@@ -63,6 +66,17 @@ class ClusterToken:
         digest = hashlib.sha256(values[0]).digest()
         found = [hmac.compare_digest(digest, each) for each in self._digests]
         return Sender.SERVER if len(values) == 1 and any(found) else Sender.STRANGER
+
+
+def write_principal(principal: Principal) -> bytes:
+    """Return the value of `PRINCIPAL_FIELD`: a name, or `*` for a client that sees every prediction."""
+    return _EVERYTHING if principal.sees_all else principal.name.encode("ascii")
+
+
+def read_principal(head: Head) -> Principal:
+    """Return the principal of a relayed request. Without the field it sees no prediction of another one."""
+    value = head.header(PRINCIPAL_FIELD) or b""
+    return ANYONE if value == _EVERYTHING else Principal(value.decode("latin-1"))
 
 
 def read_token(path: Path) -> ClusterToken:

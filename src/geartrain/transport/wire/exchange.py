@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from geartrain.domain.principal import ANYONE, Principal
 from geartrain.domain.tensors.tensor import Buffer
 
 Body = bytes | bytearray
@@ -46,6 +47,7 @@ class RequestNotes(msgspec.Struct, gc=False):
         is_routine: whether it is one of the many that look after a server, such as a probe.
         prediction_id: of the prediction that the request is about, where it runs none.
         is_relayed: whether another server has handed the request over, which has checked its client.
+        principal: the client, as the owner of predictions.
     """
 
     protocol: str = "system"
@@ -54,6 +56,7 @@ class RequestNotes(msgspec.Struct, gc=False):
     is_routine: bool = False
     prediction_id: str = ""
     is_relayed: bool = False
+    principal: Principal = ANYONE
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):

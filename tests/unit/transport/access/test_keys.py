@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 
+from geartrain.domain.principal import Principal
 from geartrain.transport.access.errors import AccessError
 from geartrain.transport.access.grants import ANY_MODEL, Grant
 from geartrain.transport.access.keys import (
@@ -106,4 +107,9 @@ def test_pattern_that_a_line_cannot_hold_is_refused(pattern: str) -> None:
 
 def test_grant_is_what_the_line_says() -> None:
     grant = Key("ada", ("read",), b"", ("ec*",), NEVER).grant()
-    assert grant == Grant("key 'ada'", frozenset({"read"}), ("ec*",), is_lasting=True, name="ada")
+    principal = Principal("key:ada")
+    assert grant == Grant("key 'ada'", frozenset({"read"}), ("ec*",), is_lasting=True, name="ada", principal=principal)
+
+
+def test_s5_admin_sees_what_others_have_made() -> None:
+    assert Key("root", ("predict", "admin"), b"").grant().principal == Principal("key:root", sees_all=True)

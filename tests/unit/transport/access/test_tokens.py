@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.principal import Principal
 from geartrain.outbound.issuer_keys import IssuerKeysError
 from geartrain.transport.access.grants import Grant
 from geartrain.transport.access.issuer import IssuerKeys, read_keys
@@ -84,7 +85,30 @@ def refusal(verifier: TokenVerifier, text: str) -> str:
 )
 def test_valid_token_is_a_grant_that_does_not_last(private: Any, key_id: str, algorithm: str) -> None:
     grant = make_verifier().find(token(private, key_id, algorithm))
-    assert grant == Grant("token", frozenset({"predict"}), ("*",), is_lasting=False)
+    assert grant is not None
+    expected = Grant("token", frozenset({"predict"}), ("*",), is_lasting=False, principal=grant.principal)
+    assert grant == expected
+
+
+def principal_of(text: str, options: JwtOptions = OPTIONS) -> Principal:
+    grant = make_verifier(options).find(text)
+    assert grant is not None
+    return grant.principal
+
+
+def test_s5_tokens_of_one_subject_are_one_client() -> None:
+    ada = principal_of(token(sub="ada"))
+    assert ada == principal_of(token(sub="ada", exp=3_900_000_000))
+    assert not ada.sees_all
+    others = [token(sub="bob"), token(sub="Ada"), token(sub=""), token(), token(exp=3_900_000_000)]
+    assert len({ada.name, *(principal_of(text).name for text in others)}) == 6
+    assert principal_of(token(sub="ada", scope="predict admin")) == Principal(ada.name, sees_all=True)
+    assert all(name.isascii() and name.isprintable() for name in [principal_of(token(sub="a\r\né: *")).name])
+
+
+def test_s5_tokens_without_a_subject_are_clients_of_their_own() -> None:
+    first, second = token(jti="1"), token(jti="2")
+    assert principal_of(first) == principal_of(first) != principal_of(second)
 
 
 @pytest.mark.parametrize("text", ["gt_abc", "a.b", "a.b.c.d", ""])

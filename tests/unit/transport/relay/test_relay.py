@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.principal import ANYONE, Principal
 from geartrain.transport.relay.counts import RelayCounts
 from geartrain.transport.relay.pool import PeerPool, split_address
 from geartrain.transport.relay.relay import NO_RELAY, NOT_HERE, Relay, RelayedRequest
@@ -85,14 +86,18 @@ async def whole(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _re
 
 
 def ask(*headers: tuple[bytes, bytes], method: str = "GET", key: str = "") -> RelayedRequest:
-    notes = RequestNotes(key=key)
+    notes = RequestNotes(key=key, principal=Principal(f"key:{key}") if key else ANYONE)
     return RelayedRequest.of(Head(method, b"/predictions/a%2Fb", b"x=1", headers, notes=notes))
 
 
 async def test_what_is_sent_is_our_own_request() -> None:
     async with relaying(whole) as (relay, peer, address):
         fields = ((b"accept", b"text/event-stream"), (b"authorization", b"Bearer secret"), (b"host", b"public"))
-        forged = ((b"geartrain-cluster-token", b"forged"), (b"geartrain-cluster-key", b"root"))
+        forged = (
+            (b"geartrain-cluster-token", b"forged"),
+            (b"geartrain-cluster-key", b"root"),
+            (b"geartrain-cluster-principal", b"*"),
+        )
         answer = await relay.open(address, ask(*fields, *forged, method="PUT", key="ada"))
         assert await answer.read() == b"{}"
         assert await answer.read() == b""
@@ -102,6 +107,7 @@ async def test_what_is_sent_is_our_own_request() -> None:
         f"host: {address}",
         f"geartrain-cluster-token: {TOKEN.decode()}",
         "accept: text/event-stream",
+        "geartrain-cluster-principal: key:ada",
         "geartrain-cluster-key: ada",
         "content-length: 0",
         "",
