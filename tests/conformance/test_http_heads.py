@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 
@@ -393,3 +394,17 @@ async def test_every_cut_of_a_request_gives_the_same_answer(server: LiveServer) 
             first, second = await client.answers()
             assert (first.json()["output"], second.status) == ("x", 200), cut
     assert len(runs(server)) - before == len(data) - 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x00\x7f\x01\x00\x00\x7b\x03\x03" + bytes(range(32, 64)),  # TLS
+        b"\0" * 20,
+        b"\x00\x00\x00\x04\x00\x00\x00\x00\x00",  # an empty frame of SETTINGS
+        b"\x16",
+    ],
+)
+async def test_s16_bytes_that_begin_no_request_are_refused_at_once(server: LiveServer, data: bytes) -> None:
+    async with asyncio.timeout(5):  # the limit of time for a head is twice as long
+        await refused(server, data, 400)

@@ -1092,3 +1092,51 @@ async def test_triton_client_of_asyncio(kinds: LiveServer) -> None:
         assert await client.is_server_ready()
         result = await client.infer("kinds", [triton_input("INT32", np.array([1, 2], "i4"), "INT32", binary=True)])
         assert result.as_numpy("INT32").tolist() == [1, 2]
+
+
+async def test_m1_sequence_parameters_reach_the_model(kinds: LiveServer) -> None:
+    parameters = {"sequence_id": "s", "sequence_start": True, "sequence_end": False}
+    response = await kinds.client.post(INFER, json={"inputs": [act("tell")], "parameters": parameters})
+    assert response.json()["outputs"][-1]["data"] == [repr(sorted(parameters.items()))]
+
+
+async def test_m2_schedule_policy_is_announced(kinds: LiveServer) -> None:
+    assert "schedule_policy" in (await kinds.client.get("/v2")).json()["extensions"]
+
+
+async def test_b3_inputs_are_checked_before_the_form_of_outputs(serve: Serve) -> None:
+    source = """
+        # ruff: noqa
+        import numpy as np
+        from jaxtyping import Float16, Float32
+        from geartrain import BaseRunner
+
+        class Runner(BaseRunner):
+            def run(self, x: Float32[np.ndarray, "n"]) -> Float16[np.ndarray, "n"]:
+                return x.astype("f2")
+    """
+    async with serve(source, name="half") as server:
+        path = "/v2/models/half/infer"
+        status, text = await error(server, path, json={"inputs": [given("y", [1.0], datatype="FP32")]})
+        assert (status, "unexpected inference input 'y'" in text) == (400, True)
+        status, text = await error(server, path, json={"inputs": [given("x", [1.0], datatype="FP32")]})
+        assert (status, "sending FP16 data via JSON is not supported" in text) == (400, True)
+
+
+@pytest.mark.parametrize("padding", [0, 20_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"inputs":[%s],"\\u0069nputs":[]}',
+        '{"inputs":[%s],"inputs":[]}',
+        '{"inputs":[%s],"id":"a","id":"b"}',
+        '{"inputs":[%s],"parameters":{"a":1,"\\u0061":2}}',
+    ],
+)
+async def test_s16_doubled_members_of_a_request_are_refused(kinds: LiveServer, body: str, padding: int) -> None:
+    one = json.dumps(given("INT32", [1])) + " " * padding
+    status, text = await error(kinds, INFER, content=body.replace("%s", one).encode())
+    assert (status, "duplicate field" in text) == (400, True)
+    twice = '{"name":"INT32","name":"INT8","shape":[1],"datatype":"INT32","data":[1]}' + " " * padding
+    status, text = await error(kinds, INFER, content=b'{"inputs":[%b]}' % twice.encode())
+    assert (status, "duplicate field 'name'" in text) == (400, True)

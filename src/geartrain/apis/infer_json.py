@@ -80,9 +80,10 @@ T = TypeVar("T")
 
 
 def decode(text: bytes | bytearray) -> RequestJson:
-    """Read the JSON text; of a member that stands twice the first one counts.
+    """Read the JSON text.
 
-    Raises `GeartrainError`: `UNPARSABLE` when it is no JSON in UTF-8, `INVALID_INPUT` naming the field of a wrong type.
+    Raises `GeartrainError`: `UNPARSABLE` when it is no JSON in UTF-8, `INVALID_INPUT` naming the field of a wrong type,
+    or one that stands twice.
     """
     check_utf8(text)
     try:
@@ -111,6 +112,11 @@ def _checked(request: RequestJson) -> RequestJson:
 def too_many_members() -> GeartrainError:
     """Say that an object of parameters has too many members."""
     return GeartrainError(Code.INVALID_INPUT, f"'parameters' has more than {json_limits.MAX_MEMBERS} members")
+
+
+def duplicate(name: str) -> GeartrainError:
+    """Say that a member of an object stands twice: the one that counts would depend on its reader."""
+    return GeartrainError(Code.INVALID_INPUT, f"duplicate field '{clip(name)}': send it once")
 
 
 def too_many(most: int) -> GeartrainError:
@@ -259,9 +265,11 @@ def _first_members(text: str, at: int) -> str:
 
 
 def _first(text: str, at: int, names: frozenset[str] | None) -> dict[str, tuple[int, int]]:
-    """Return where the first member of each of these names, or of any, has its value."""
+    """Return where the member of each of these names, or of any, has its value; raise if one stands twice."""
     found: dict[str, tuple[int, int]] = {}
     for name, begin, end in json_limits.members(text, at):
-        if name not in found and (names is None or name in names):
+        if names is None or name in names:
+            if name in found:
+                raise duplicate(name)
             found[name] = begin, end
     return found

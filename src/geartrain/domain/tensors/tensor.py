@@ -75,6 +75,7 @@ ARRAY_NAMES: Final[dict[str, str]] = {
 VARIABLE: Final = -1  # the size of a dimension that is not fixed
 MAX_ELEMENTS: Final = 2**40
 MAX_RANK: Final = 64  # as numpy has it
+_JOINED: Final = 65_536  # elements of a BYTES tensor that are joined at a time
 MAX_TEXTS: Final = 2_000_000  # elements of a BYTES tensor: each is looked at by itself
 _LENGTH: Final = 4  # bytes in front of each element of BYTES
 _MOST_BITS: Final = 128  # of a size that errors write out
@@ -275,6 +276,8 @@ def too_many_texts(name: str) -> GeartrainError:
 
 def join_bytes(elements: Sequence[bytes]) -> bytes:
     """Return the contents of a BYTES tensor with these elements."""
+    if len(elements) > _JOINED:  # in pieces, so that a thread that joins lets others run in between
+        return b"".join([join_bytes(elements[at : at + _JOINED]) for at in range(0, len(elements), _JOINED)])
     return b"".join(chain.from_iterable(zip(map(_LENGTHS.pack, map(len, elements)), elements, strict=True)))
 
 

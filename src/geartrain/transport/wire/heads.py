@@ -20,6 +20,7 @@ END: Final = b"\r\n\r\n"
 _BEFORE_END: Final = len(END) - 1  # bytes of the end that may have come before the rest of it
 _CONTROLS: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n)|\r\n[ \t]")
 _REQUEST_LINE: Final = re.compile(rb"[A-Z-]+ [^ ]+ HTTP/[0-9]\.[0-9]")
+_BEGINNING: Final = re.compile(rb"\r?(?:[A-Z-]+(?: [^\x00-\x1f\x7f]*\r?)?)?")
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9\-._~%!$&'()*+,;=]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
@@ -93,6 +94,8 @@ class HeadReader:
         room = min(_HELD, self._limit - self.size) if self._limit else _HELD
         if b"\n" not in data and held + len(data) <= room:
             self._held += data
+            if not self._line and not _BEGINNING.fullmatch(self._held):
+                raise _bad("it does not begin with a method")
             return len(data)
         data, self._held = self._held + data, b""
         return self._parse(data) - held
