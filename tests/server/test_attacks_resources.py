@@ -59,6 +59,7 @@ SCRIBBLE = """
                 begin, end = (int(part, 16) for part in line.split()[0].split("-"))
                 noise = chance.randbytes(min(end - begin, 1 << 16))
                 ctypes.memmove(begin, noise, len(noise))
+                print("scribbled")
         return text
 """
 
@@ -184,10 +185,13 @@ def test_worker_that_scribbles_over_its_slot_harms_its_own_predictions_alone(
     url = process.wait_for("listening")["url"]
     process.wait_for("ready")
     with httpx.Client(timeout=PATIENCE) as client:
-        for size in (10, 100_000, 3_000_000, 100_000, 10):
+        logs = ""
+        for size in (10, 3_000_000, 3_000_000, 100_000, 10):
             answer = client.post(f"{url}/predictions", json={"input": {"text": "b" * size}})
+            logs += answer.json().get("logs", "")
             assert answer.status_code in {200, 409, 500, 503}, answer.text[:300]
             assert client.get(f"{url}/livez").status_code == 200
+        assert "scribbled" in logs
         process.popen.terminate()
         assert process.popen.wait(PATIENCE) == 0
 
