@@ -13,6 +13,8 @@ Role = Literal["http", "admin", "grpc"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 _FIRST: Final = 3  # the descriptor of the first socket
 _MOST: Final = 64  # sockets; more are a mistake
+_DIGITS: Final = 9  # of that number
+_SHOWN: Final = 40  # characters of a wrong number
 _PID: Final = "LISTEN_PID"
 _COUNT: Final = "LISTEN_FDS"
 _NAMES: Final = "LISTEN_FDNAMES"
@@ -34,8 +36,9 @@ def passed_sockets(environ: MutableMapping[str, str], first: int = _FIRST) -> So
     pid, count, names = (environ.pop(name, "") for name in (_PID, _COUNT, _NAMES))
     if pid != str(os.getpid()) or not count:
         return {}
-    if not (count.isascii() and count.isdecimal() and int(count) <= _MOST):
-        raise ActivationError(f"{_COUNT} is {count!r}; it has to be a number up to {_MOST}.")
+    # The length first: `int` refuses thousands of digits with a ValueError.
+    if not (count.isascii() and count.isdecimal() and len(count) <= _DIGITS and int(count) <= _MOST):
+        raise ActivationError(f"{_COUNT} is {count[:_SHOWN]!r}; it has to be a number up to {_MOST}.")
     found: Sockets = {}
     for descriptor, role in enumerate(_roles(names, int(count)), start=first):
         found[role] = (*found.get(role, ()), _adopt(descriptor))

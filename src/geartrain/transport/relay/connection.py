@@ -14,6 +14,7 @@ from typing import Final, cast
 import httptools
 
 MAX_HEAD: Final = 64 * 1024  # bytes of the header fields of an answer
+_MAX_FRAMING: Final = 2 * MAX_HEAD  # bytes without a piece of a body: httptools keeps an unfinished field in memory
 _HELD: Final = 256 * 1024  # bytes of a body beyond which no more is read from the socket
 _INFORMATIONAL: Final = 200  # statuses below it come before the answer
 
@@ -34,6 +35,7 @@ class PeerConnection(asyncio.Protocol):
         self._on_lost = on_lost
         self._parser: httptools.HttpResponseParser
         self._head_size = 0
+        self._framing = 0  # bytes since the request, or since the last piece of the body
         self._pieces: deque[bytes] = deque()
         self._held = 0
         self._is_complete = True
@@ -52,9 +54,12 @@ class PeerConnection(asyncio.Protocol):
         if self._is_complete:
             self.close()
             return
+        self._framing += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, OverflowError):
+            self.close()
+        if self._framing > _MAX_FRAMING and not self._is_complete:
             self.close()
         self._changed.set()
 
@@ -83,6 +88,7 @@ class PeerConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
+        self._framing = 0
         self._pieces.append(body)
         self._held += len(body)
         if self._held > _HELD:
@@ -98,7 +104,7 @@ class PeerConnection(asyncio.Protocol):
 
     async def ask(self, request: bytes) -> None:
         """Send a request, and wait until the head of its answer is there; raise `PeerError` if none comes."""
-        self.status, self.headers, self._head_size = 0, [], 0
+        self.status, self.headers, self._head_size, self._framing = 0, [], 0, 0
         self._is_complete = self._is_kept = False
         self._parser = httptools.HttpResponseParser(self)
         self.transport.write(request)
