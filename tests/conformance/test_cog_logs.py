@@ -327,6 +327,7 @@ async def test_metrics_of_one_prediction_are_not_the_nexts(server: LiveServer) -
         ("'t', 1, mode='bogus'", "TypeError: Invalid metric mode: 'bogus'"),
         ("'t', 'x', mode='incr'", "TypeError: Increment mode requires int or float, got str"),
         ("'t', object()", "TypeError: Unsupported metric value type: object"),
+        ("'t', None", "TypeError: Unsupported metric value type: NoneType"),
     ],
 )
 async def test_bad_metric_raises_in_the_model(server: LiveServer, call: str, error: str) -> None:
@@ -336,6 +337,5 @@ async def test_bad_metric_raises_in_the_model(server: LiveServer, call: str, err
 
 
 async def test_metric_deleted_by_none(server: LiveServer) -> None:
-    """The documents say that None deletes; the observation, that `scope.metrics[k] = None` does."""
+    """By `scope.metrics[k] = None`, not through `record_metric`."""
     assert await metrics(server, "self.record_metric('n', 1); self.scope.metrics['n'] = None") == {}
-    assert await metrics(server, "self.record_metric('n', 1); self.record_metric('n', None)") == {}

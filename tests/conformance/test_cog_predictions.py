@@ -309,10 +309,20 @@ async def test_respond_async_makes_an_id(server: LiveServer) -> None:
     await server.ended(body["id"])
 
 
-@pytest.mark.parametrize("prefer", ["Respond-Async", "respond-async, wait=10", "respond-async;x", "wait=5", ""])
+@pytest.mark.parametrize("prefer", ["wait=5", 'note="a, respond-async"', "respond-asynchronously", ""])
 async def test_other_preferences_mean_sync(server: LiveServer, prefer: str) -> None:
     response = await server.client.post("/predictions", json={}, headers={"prefer": prefer})
     assert (response.status_code, response.json()["status"]) == (200, "succeeded")
+
+
+@pytest.mark.parametrize(
+    "prefer", [["Respond-Async"], ["wait=10, respond-async"], ["respond-async;x=y"], ["wait=5", "RESPOND-ASYNC"]]
+)
+async def test_a11_prefer_is_a_list_without_case(server: LiveServer, prefer: list[str]) -> None:
+    headers = [("prefer", value) for value in prefer]
+    response = await server.client.post("/predictions", json={}, headers=headers)
+    assert (response.status_code, response.json()["status"]) == (202, "starting")
+    await server.ended(response.json()["id"])
 
 
 async def test_async_prediction_survives_its_client(server: LiveServer) -> None:

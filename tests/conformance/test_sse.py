@@ -285,17 +285,20 @@ async def test_comment_comes_after_fifteen_seconds() -> None:
         ("text/event-stream;q=0.5", True),
         ("text/event-stream; charset=utf-8", True),
         ("application/json, text/event-stream", True),
-        ("application/json,text/event-stream;q=0.1,*/*", True),
+        ("application/json;q=0.5,text/event-stream", True),
+        ("text/event-stream,*/*;q=0.1", True),
+        ("application/json,text/event-stream;q=0.1,*/*", False),
+        ("text/event-stream;q=0", False),
         ("*/*", False),
         ("text/*", False),
-        ("TEXT/EVENT-STREAM", False),
-        ("Text/Event-Stream", False),
+        ("TEXT/EVENT-STREAM", True),
+        ("Text/Event-Stream;Q=1.0", True),
         ("text/event-streams", False),
         ("application/json", False),
         ("", False),
     ],
 )
-async def test_accept(server: LiveServer, accept: str, streams: bool) -> None:
+async def test_a11_accept_is_a_list_with_weights(server: LiveServer, accept: str, streams: bool) -> None:
     response = await server.client.post("/predictions", json={}, headers={"accept": accept})
     assert response.status_code == 200
     assert response.headers["content-type"] == ("text/event-stream" if streams else "application/json")

@@ -128,8 +128,32 @@ def test_person_sees_why_setup_failed(tmp_path: Path) -> None:
         assert terminal.process.wait(timeout=40) == 1
 
 
-@pytest.mark.parametrize("name", ["serve", "run", "schema"])
-def test_syntax_error_ends_every_command_with_file_and_line(tmp_path: Path, name: str) -> None:
+BROKEN = [
+    ("class Runner:\n    def run(self) -> str\n        return 'x'\n", "run.py:2: SyntaxError: expected ':'"),
+    ("x = 1\n", "run.py has no class Runner"),
+]
+
+
+@pytest.mark.parametrize(("source", "reason"), BROKEN)
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+def test_a6_server_with_a_broken_file_stays_up(
+    server_process: Start, tmp_path: Path, source: str, reason: str, *, several: bool
+) -> None:
+    folder = write_model(tmp_path / "models" / "broken", source)
+    if several:
+        write_model(folder.parent / "good", HELLO)
+    process = server_process(str(folder.parent if several else folder))
+    url = process.wait_for("listening")["url"]
+    root = f"{url}/models/broken" if several else url
+    process.wait_for("ready" if several else "setup-failed")
+    health = httpx.get(f"{root}/health-check").json()
+    assert health["status"] == "SETUP_FAILED"
+    assert reason in health["setup"]["logs"]
+    assert httpx.post(f"{root}/predictions", json={"input": {}}).status_code == 503
+
+
+@pytest.mark.parametrize("name", ["run", "schema"])
+def test_syntax_error_ends_other_commands_with_file_and_line(tmp_path: Path, name: str) -> None:
     folder = write_model(tmp_path / "model", "class Runner:\n    def run(self) -> str\n        return 'x'\n")
     done = subprocess.run(
         [sys.executable, "-m", "geartrain", name, str(folder)], check=False, capture_output=True, text=True

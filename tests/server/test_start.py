@@ -36,6 +36,21 @@ grpc._PATIENCE = grpc._BREATH = 1e6
 main.main()
 """
 
+# A program that serves a model until the client of webhooks is imported, which nobody has asked it for.
+UNTIL_PREPARED: Final = """
+import importlib.abc, os, signal, sys
+from geartrain.cli import main
+
+class Watch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "geartrain.outbound.webhook_client":
+            print(name, flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Watch())
+main.main()
+"""
+
 PARENT: Final = 615  # modules, with those of Python, which differ a little between its versions
 OWN_OF_PARENT: Final = 350
 WORKER: Final = 270
@@ -134,6 +149,15 @@ def test_a_server_starts_with_what_every_server_needs(plain: Path) -> None:
     assert not packages(modules) & PACKAGES_LATE_IN_PARENT
     assert len(own(modules)) <= OWN_OF_PARENT, sorted(own(modules))
     assert len(modules) <= PARENT, sorted(modules)
+
+
+def test_a3_client_of_webhooks_is_imported_before_the_first_one(plain: Path) -> None:
+    """The server ends when the import begins, so no request can have caused it."""
+    words = ["serve", str(plain), "--host", "127.0.0.1", "--port", "0", "--grpc-port", "0"]
+    done = subprocess.run(
+        [sys.executable, "-c", UNTIL_PREPARED, *words], check=True, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert done.stdout.split() == ["geartrain.outbound.webhook_client"]
 
 
 def test_a_worker_runs_with_what_every_model_needs(plain: Path) -> None:

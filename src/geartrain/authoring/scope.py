@@ -44,16 +44,13 @@ class Metrics(MutableMapping[str, Any]):
     def record(self, key: str, value: Any, mode: str | None = "replace") -> None:
         """Record a value; raise `ValueError` for a bad name, `TypeError` for a bad value or mode.
 
-        `mode` "replace" overwrites, "incr" adds to a number, "append" makes a list. None in place of a value deletes.
+        `mode` "replace" overwrites, "incr" adds to a number, "append" makes a list.
         """
         if self._emit is None:
             return
         operation = _MODES.get(mode or "replace")
         if operation is None:
             raise TypeError(f"Invalid metric mode: {mode!r}. Expected 'replace', 'incr', or 'append'.")
-        if value is None and operation == "replace":
-            self.delete(key)
-            return
         plain = _plain_metric(value)
         kind = type(plain).__name__
         if operation == "increment" and kind not in {"int", "float"}:
@@ -91,7 +88,11 @@ class Metrics(MutableMapping[str, Any]):
         return self._values[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self.record(key, value)
+        """Record a value; None deletes."""
+        if value is None:
+            self.delete(key)
+        else:
+            self.record(key, value)
 
     def __delitem__(self, key: str) -> None:
         self.delete(key)

@@ -51,6 +51,11 @@ class WebhookSender:
         """
         return await (self._client or await self._open()).deliver(webhook, body)
 
+    async def prepare(self) -> None:
+        """Import what sends webhooks, before the first of them."""
+        if self._client is None:
+            await self._open()
+
     def end_pauses(self) -> None:
         """End the pauses, because the server is about to stop: try again at once, and pause no longer than a second."""
         self._is_ending = True

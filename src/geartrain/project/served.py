@@ -14,7 +14,6 @@ from geartrain.domain.remote.reference import RemoteReference, is_remote, read_r
 from geartrain.project.errors import ProjectError
 from geartrain.project.formats import known_suffixes
 from geartrain.project.mlserver_repository import find_mlserver
-from geartrain.project.precheck import precheck
 from geartrain.project.repository import Repository, find_repository
 from geartrain.project.settings import read_settings
 from geartrain.project.source import Mode, ModelSource, find_model, model_folder
@@ -64,7 +63,6 @@ def find_served(
             raise
         root, _ = model_folder(target)
         return _pending(name or root.name or "model", root, mode, environ=environ)
-    precheck(source)
     return msgspec.structs.replace(source, name=name) if name else source
 
 

@@ -112,8 +112,9 @@ def find_model(
 
     That is a folder, `path/to/run.py`, `run.py:Runner`, `package.module:name`, or a model file such as `model.onnx`.
 
-    Without a target it is the current folder's, and the variables that Cog's containers set (`COG_PREDICT_TYPE_STUB`,
-    `COG_TRAIN_TYPE_STUB`) come before its `cog.yaml`. `environ` is the environment of the server.
+    Without a target it is the current folder's. For that folder, named or not, the variables that Cog's containers set
+    (`COG_PREDICT_TYPE_STUB`, `COG_TRAIN_TYPE_STUB`) come before its `cog.yaml`. `environ` is the environment of the
+    server.
 
     With `mode` "train" it is the model's training, which needs no runner beside it: the one that `target` names, or
     that of the variable or `cog.yaml`.
@@ -123,8 +124,8 @@ def find_model(
 
     Raises ProjectError with one sentence for the person at the terminal.
     """
-    stubs = environ if target is None else {}
     root, named = model_folder(target)
+    stubs = environ if named is None and root == pathlib.Path.cwd().resolve() else {}
     config = read_config(root)
     settings = settings_of(root) if settings is None else settings
     found = _model_file(root, named, config, settings=settings, stubs=stubs)

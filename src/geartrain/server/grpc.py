@@ -118,12 +118,17 @@ class GrpcCalls:
         return self._handlers[0]
 
 
-async def _import_after(settled: Callable[[], Awaitable[None]]) -> None:
-    """Import what answers gRPC, in a thread, and not while models start: it would delay them."""
+async def after_start(settled: Callable[[], Awaitable[None]]) -> None:
+    """Wait until models have started, or have taken long, and the requests that waited for them have had a moment."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):
             await settled()
     await asyncio.sleep(_BREATH)
+
+
+async def _import_after(settled: Callable[[], Awaitable[None]]) -> None:
+    """Import what answers gRPC, in a thread, and not while models start: it would delay them."""
+    await after_start(settled)
     thread = concurrent.futures.ThreadPoolExecutor(1, "geartrain-import")  # of its own, so that none is left
     try:
         for module in (_HTTP2, _HANDLER):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from geartrain.ipc.body_memory import BodyMemory
 from geartrain.server.app import App
-from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
+from geartrain.server.grpc import GrpcCalls, ProtocolSwitch, after_start
 from geartrain.server.machine import Machine
 from geartrain.server.tracing import records_of
 from geartrain.transport.access.access import Access
@@ -78,6 +78,12 @@ def _grpc_calls(app: App, access: Access, bodies: LargeBodies) -> tuple[GrpcCall
     return (calls,)
 
 
+async def _prepare(app: App) -> None:
+    """Import the client of webhooks when the start is over, so that the first webhook does not wait for it."""
+    await after_start(app.settled)
+    await app.outbound.prepare_webhooks()
+
+
 def _with_grpc(http: Handler, grpc: tuple[GrpcCalls, ...]) -> Handler:
     return ProtocolSwitch(http, *grpc) if grpc else http
 
@@ -136,6 +142,7 @@ class HttpServer:
         public, admin = split_routes(routes, has_admin_port=has_admin_port)
         guard = _guard(app, access)
         self._grpc = _grpc_calls(app, access, self._bodies)
+        self._preparing = asyncio.ensure_future(_prepare(app))
         routers = (Router(public, COG, guard), Router(admin, COG, guard))
         scheme, tracer = "http" if options.tls is None else "https", app.outbound.tracer
         records = [records_of(counts, tracer, router, scheme=scheme) for router in routers]
@@ -201,6 +208,7 @@ class HttpServer:
             self._ends_at = self._loop.time() + grace
             timers.append(self._loop.call_at(self._ends_at, self._cancel_all))
             timers.append(self._loop.call_at(self._ends_at + _ANSWER_GRACE, self._disconnect))
+        self._preparing.cancel()
         for calls in self._grpc:
             calls.close()
         for wire in self._wires:

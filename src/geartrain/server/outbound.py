@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from geartrain.domain.signature.types import Signature
     from geartrain.outbound.policy import UrlPolicy
     from geartrain.outbound.uploads import OutputDestinations
+    from geartrain.outbound.webhooks import WebhookSender
     from geartrain.outbound.workspace import Workspace
     from geartrain.server.options import ServeOptions
     from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort
@@ -33,6 +34,7 @@ class Outbound:
         self._options = options
         self.durability: Durability | NotDurable = NOT_DURABLE
         self._webhooks: dict[tuple[str | None, float], Webhooks] = {}
+        self._senders: list[WebhookSender] = []
 
     @cached_property
     def tracer(self) -> TracerPort:
@@ -78,6 +80,7 @@ class Outbound:
 
             retries = self._options.webhooks.retries
             sender = WebhookSender(self._policy, user_agent=_USER_AGENT, token=token, retries=retries)
+            self._senders.append(sender)
             found = self._webhooks[token, interval] = Webhooks(sender, cog.encode_webhook, interval=interval)
         return found
 
@@ -85,6 +88,12 @@ class Outbound:
         """Return what sends webhooks where no model says how."""
         options = self._options.webhooks
         return self.webhooks(options.token, DEFAULT_INTERVAL if options.interval is None else options.interval)
+
+    async def prepare_webhooks(self) -> None:
+        """Import the client of webhooks, which takes 0.2 s and more, in a thread."""
+        self.own_webhooks()
+        for sender in list(self._senders):
+            await sender.prepare()
 
     async def drain_webhooks(self, grace: float) -> None:
         """Deliver what webhooks there are within `grace` seconds."""

@@ -83,7 +83,7 @@ def test_the_word_increment_and_no_mode(recorder: Recorder) -> None:
     assert recorder.folded == {"i": 1, "q": 1}
 
 
-@pytest.mark.parametrize("delete", ["del", "none", "method", "record"])
+@pytest.mark.parametrize("delete", ["del", "none", "method"])
 def test_deleting_frees_the_name_for_another_type(recorder: Recorder, delete: str) -> None:
     metrics = recorder.scope.metrics
     metrics["p"] = 1
@@ -91,8 +91,6 @@ def test_deleting_frees_the_name_for_another_type(recorder: Recorder, delete: st
         del metrics["p"]
     elif delete == "none":
         metrics["p"] = None
-    elif delete == "record":  # as documented; Cog itself raises TypeError
-        recorder.scope.record_metric("p", None)
     else:
         metrics.delete("p")
     assert recorder.sent[-1] == ("p", None, "delete")
@@ -199,6 +197,11 @@ def test_a_name_keeps_its_type(
             "append",
             "Unsupported metric value type: NoneType. Expected bool, int, float, str, list, or dict.",
         ),
+        (
+            None,
+            "replace",
+            "Unsupported metric value type: NoneType. Expected bool, int, float, str, list, or dict.",
+        ),
         (b"x", "replace", "Unsupported metric value type: bytes. Expected bool, int, float, str, list, or dict."),
         ((1,), "replace", "Unsupported metric value type: tuple. Expected bool, int, float, str, list, or dict."),
         ({"a": object()}, "replace", "Cannot convert object to JSON metric value"),
@@ -210,6 +213,13 @@ def test_bad_values_and_modes(recorder: Recorder, value: Any, mode: str, message
         recorder.scope.record_metric("t", value, mode)
     assert str(raised.value) == message
     assert recorder.sent == []
+
+
+def test_a11_none_through_record_metric_is_an_error(recorder: Recorder) -> None:
+    recorder.scope.record_metric("p", 1)
+    with pytest.raises(TypeError, match="Unsupported metric value type: NoneType"):
+        recorder.scope.record_metric("p", None)
+    assert recorder.folded == {"p": 1}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, [1.0, -math.inf], {"a": {"b": math.nan}}])

@@ -82,7 +82,8 @@ def test_training_that_is_named_comes_first(folder: Path) -> None:
     assert find_training("learn.py").runner == "learn.py"
     assert find_training("learn.py:train").runner == "learn.py:train"
     assert find_training(COG_TRAIN_TYPE_STUB="learn.py:train").runner == "learn.py:train"
-    assert find_training(str(folder), COG_TRAIN_TYPE_STUB="learn.py:train").runner == "train.py:train"
+    assert find_training(str(folder), COG_TRAIN_TYPE_STUB="learn.py:train").runner == "learn.py:train"
+    assert find_training("train.py", COG_TRAIN_TYPE_STUB="learn.py:train").runner == "train.py"
 
 
 def test_training_that_cannot_load_is_named(folder: Path) -> None:
@@ -171,6 +172,15 @@ def test_type_stubs_of_cogs_containers_come_before_cog_yaml(folder: Path) -> Non
 def test_target_comes_before_the_type_stubs(folder: Path) -> None:
     write(folder, run=RUNNER, cats=RUNNER)
     assert find("run.py", COG_PREDICT_TYPE_STUB="cats.py:Tom").runner == "run.py"
+
+
+def test_a11_type_stub_holds_for_the_current_folder_by_name(folder: Path, tmp_path: Path) -> None:
+    write(folder, run=RUNNER, cats=RUNNER)
+    assert find(".", COG_PREDICT_TYPE_STUB="cats.py:Tom").runner == "cats.py:Tom"
+    other = tmp_path / "other"
+    other.mkdir()
+    write(other, run=RUNNER)
+    assert find(str(other), COG_PREDICT_TYPE_STUB="cats.py:Tom").runner == "run.py"
 
 
 def test_empty_type_stub_is_none(folder: Path) -> None:

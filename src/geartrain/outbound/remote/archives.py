@@ -166,13 +166,15 @@ class _Unpacking:
         for name in self._links:
             self._check_parents(name)
             with self._blaming(name):
+                self._make_folder(posixpath.dirname(name))
+        for name in self._links:
+            with self._blaming(name):
                 if (self._folder / name).exists():
                     raise RemoteError(f"{self._shown}: {name!r} is in the archive twice")
                 if not self._links[name] or not (self._folder / self._resolve(name)).exists():
                     raise self._dangling(name, self._links[name])
         for name, target in self._links.items():
             with self._blaming(name):
-                self._make_folder(posixpath.dirname(name))
                 (self._folder / name).symlink_to(target)
 
     @contextlib.contextmanager
@@ -240,6 +242,8 @@ class _Unpacking:
             if step == "..":
                 if not done:
                     raise self._outside(name)
+                if "/".join(done) not in self._folders:
+                    raise self._dangling(name, self._links[name])
                 done.pop()
                 continue
             done.append(step)

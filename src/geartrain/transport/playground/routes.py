@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from geartrain.transport.compression import accepted_encoding
+from geartrain.transport.negotiation import accepted_weight
 from geartrain.transport.playground.assets import Asset, load_assets
 from geartrain.transport.routing import GET, Api, Begin, Params, Route
 from geartrain.transport.tasks import Request, by_task
@@ -50,25 +51,8 @@ def with_playground(routes: list[Route], api: Api) -> list[Route]:
 
 def wants_page(head: Head) -> bool:
     """Whether a client would rather have HTML than JSON, as browsers do when somebody opens a URL."""
-    weights = {b"text/html": 0.0, b"application/json": 0.0}
-    for name, value in head.headers:
-        if name == b"accept":
-            for part in value.lower().split(b","):
-                media_type, _, parameters = part.partition(b";")
-                if media_type.strip() in weights:
-                    weights[media_type.strip()] = _weight(parameters)
-    return weights[b"text/html"] > weights[b"application/json"]
-
-
-def _weight(parameters: bytes) -> float:
-    for parameter in parameters.split(b";"):
-        name, _, value = parameter.strip().partition(b"=")
-        if name.strip() == b"q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0
+    accept = [value for name, value in head.headers if name == b"accept"]
+    return accepted_weight(accept, b"text/html") > accepted_weight(accept, b"application/json")
 
 
 def _for_browsers(page: Begin, others: Begin) -> Begin:

@@ -179,6 +179,7 @@ def test_s3_path_that_is_too_deep(tmp_path: Path) -> None:
         ([file("a/b"), file("a")], "'a' cannot be unpacked: Is a directory"),
         ([file("n" * 300)], "cannot be unpacked: File name too long"),
         ([file("caf\udce9")], "it is no valid archive"),
+        ([file("a"), link("l", "none/../a")], "'l' links to 'none/../a', which is not in the archive"),
         ([file("a"), link("l", "")], "'l' links to '', which is not in the archive"),
         ([file("a"), link("a/l", "../a")], "'a/l' cannot be unpacked: Not a directory"),
         ([file("s", b"", type=tarfile.GNUTYPE_SPARSE)], "sparse file; make the archive without --sparse"),
