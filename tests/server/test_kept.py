@@ -25,6 +25,16 @@ LARGE = """
             return "x" * size
 """
 
+STREAM = """
+    from collections.abc import Iterator
+    from geartrain import BaseRunner
+
+    class Runner(BaseRunner):
+        def run(self, size: int) -> Iterator[str]:
+            for _ in range(size // 1_000_000):
+                yield "x" * 1_000_000
+"""
+
 
 class Server:
     """A server in a process of its own, and its memory."""
@@ -39,6 +49,11 @@ class Server:
         response = httpx.put(f"{self.url}/predictions/{name}", json={"input": inputs}, timeout=60)
         assert response.status_code in {200, 201}, response.text[:200]
         value: dict[str, Any] = response.json()
+        return value
+
+    def get(self, name: str) -> dict[str, Any]:
+        """Look a prediction up."""
+        value: dict[str, Any] = httpx.get(f"{self.url}/predictions/{name}", timeout=60).json()
         return value
 
     @property
@@ -70,3 +85,27 @@ async def test_s4_recent_predictions_go_when_their_time_is_over(server_process: 
         server.put(str(number), size=20_000_000)
     assert server.memory - before > 20_000_000
     await eventually(lambda: server.memory - before < 10_000_000, 30)
+
+
+async def test_s10_a_stream_that_is_too_large_fails(server_process: StartProcess, tmp_path: Path) -> None:
+    """What it has given is given back, and the run is canceled: the next one begins."""
+    server = Server(server_process(str(write_model(tmp_path / "model", STREAM)), "--max-output-size", "100MB"))
+    assert len(server.put("before", size=1_000_000)["output"]) == 1
+    before = server.memory
+    failed = server.put("large", size=10_000_000_000_000)
+    assert failed["status"] == "failed"
+    assert "larger than the limit of 100000000 bytes (--max-output-size)" in failed["error"]
+    assert "output" not in failed
+    await eventually(lambda: server.memory - before < 15_000_000, 30)
+    assert server.get("large")["error"] == failed["error"]
+    assert server.put("after", size=3_000_000)["status"] == "succeeded"
+
+
+async def test_s10_the_default_bounds_the_output_of_a_run(server_process: StartProcess, tmp_path: Path) -> None:
+    server = Server(server_process(str(write_model(tmp_path / "model", LARGE))))
+    server.put("before", size=10)
+    before = server.memory
+    failed = server.put("large", size=300_000_000)
+    assert (failed["status"], failed.get("output")) == ("failed", None)
+    assert "larger than the limit of 268435456 bytes (--max-output-size)" in failed["error"]
+    await eventually(lambda: server.memory - before < 15_000_000, 30)

@@ -12,6 +12,7 @@ from geartrain.project.durations import read_duration, read_seconds
 from geartrain.transport.access_options import AccessLogOptions, read_access_log
 
 DEFAULT_MAX_BYTES: Final = 100 * 1024**2
+DEFAULT_MAX_OUTPUT: Final = 256 * 1024**2
 
 # The groups of options in `geartrain serve --help`.
 CONNECTIONS: Final = "Connections"
@@ -209,6 +210,17 @@ CancelGrace = Annotated[
         metavar="TIME",
         show_default=False,
         help="How long a run may ignore a cancel before its worker is killed; 60s by default; 0 disables the limit.",
+        rich_help_panel=PREDICTIONS,
+    ),
+]
+MaxOutputSize = Annotated[
+    int,
+    Option(
+        parser=parse_size,
+        metavar="SIZE",
+        show_default=False,
+        help="The largest output of a run, all that a stream yields together; 256MiB by default. Beyond it the run is "
+        "canceled and fails. 0 disables this limit.",
         rich_help_panel=PREDICTIONS,
     ),
 ]

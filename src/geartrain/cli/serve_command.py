@@ -117,6 +117,7 @@ def serve(
     restart_limit: options.RestartLimit = 5,
     cancel_grace: options.CancelGrace = 60.0,
     run_timeout: options.RunTimeout = 0.0,
+    max_output_size: options.MaxOutputSize = options.DEFAULT_MAX_OUTPUT,
     wakeup: options.Wakeup = "adaptive",
     mirror_prints: options.MirrorPrints = "auto",
     latency_buckets: metrics.LatencyBuckets = None,
@@ -170,7 +171,12 @@ def serve(
         drain_delay=drain_delay,
         shutdown_grace=shutdown_grace,
         limits=serving.limits(
-            queue, keep, stream_grace=stream_grace, cancel_grace=cancel_grace, run_timeout=run_timeout
+            queue,
+            keep,
+            stream_grace=stream_grace,
+            cancel_grace=cancel_grace,
+            run_timeout=run_timeout,
+            max_output_size=max_output_size,
         ),
         restarts=serving.restarts(restart, restart_limit),
         buckets=metrics.buckets(latency_buckets, size_buckets),

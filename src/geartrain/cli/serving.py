@@ -77,7 +77,9 @@ def observe(
     return ServeObserver(found.source, for_person=is_for_person, on_listening=on_listening), configured
 
 
-def limits(queue: int, keep: float, *, stream_grace: float, cancel_grace: float, run_timeout: float) -> Limits:
+def limits(
+    queue: int, keep: float, *, stream_grace: float, cancel_grace: float, run_timeout: float, max_output_size: int
+) -> Limits:
     """Return the limits of predictions, by the options of their names."""
     from geartrain.service.models.deployment import Limits
 
@@ -87,6 +89,7 @@ def limits(queue: int, keep: float, *, stream_grace: float, cancel_grace: float,
         stream_grace=stream_grace,
         cancel_grace=cancel_grace or None,
         run_timeout=run_timeout or None,
+        max_output_size=max_output_size or None,
     )
 
 

@@ -56,6 +56,7 @@ class AsgiOptions(TypedDict, total=False):
     run_timeout: float
     cancel_grace: float
     stream_grace: float
+    max_output_size: int
     setup_timeout: float
     shutdown_grace: float
     restart: Literal["never", "on-crash"]
@@ -87,7 +88,7 @@ _READ_HERE: Final = frozenset(
     | {"store", "store_key_file", "store_keep", "store_size", "lease", "attempts"}
 )
 _RENAMED: Final = {"max_body_size": "max_body_bytes", "max_download_size": "max_download_bytes"}
-_ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout")  # as `geartrain serve` reads them
+_ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout", "max_output_size")  # as `geartrain serve` reads them
 
 
 def make_application(model: str | os.PathLike[str] | None, **options: Unpack[AsgiOptions]) -> AsgiApplication:

@@ -26,7 +26,7 @@ from geartrain.server.notify import Notifier, Supervision
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.reloading import watching
 from geartrain.server.sockets import address_text, bind, host_of, location, served_host, url_of
-from geartrain.server.tuning import tune_collector, tune_memory
+from geartrain.server.tuning import trimmed_memory, tune_collector, tune_memory
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
 from geartrain.transport.access_log import open_access_log
@@ -147,7 +147,7 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
             waiting = [*_listen(http, listeners, options), *_listen_grpc(http, listeners, app)]
             access.start()
             supervision.begin()
-            async with watching(app), _accepting(waiting, app, http):
+            async with trimmed_memory(), watching(app), _accepting(waiting, app, http):
                 await http.serve()
             options.on_progress(Progress(stage="stopping", model=_name(options)))
             await app.stop(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ctypes
 import gc
+from collections.abc import AsyncIterator
 from typing import Final
 
 _COLLECT_AFTER: Final = 20_000  # objects more than before
@@ -13,6 +16,8 @@ _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT: Final = 32 * 1024**2
 _LARGEST_KEPT: Final = 8 * 1024**2  # what is larger goes back to the kernel at once
+_MOST_FREE: Final = 48 * 1024**2  # that malloc holds for later, beyond which it is trimmed
+_EACH: Final = 5.0  # seconds between two looks at that
 
 
 def tune_collector() -> None:
@@ -31,3 +36,39 @@ def tune_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
         mallopt(_TRIM_THRESHOLD, _KEPT)
+
+
+class _MallocInfo(ctypes.Structure):
+    """`struct mallinfo2` of the C library."""
+
+    _fields_ = (
+        ("others", ctypes.c_size_t * 8),
+        ("fordblks", ctypes.c_size_t),
+        ("keepcost", ctypes.c_size_t),
+    )
+    fordblks: int  # bytes that are free
+
+
+@contextlib.asynccontextmanager
+async def trimmed_memory() -> AsyncIterator[None]:
+    """Give what is free back to the kernel, now and then, where malloc holds much of it.
+
+    Malloc gives back by itself only what lies behind all that is in use: of a large stream one small object keeps all.
+    """
+    trimming = asyncio.ensure_future(_trim())
+    try:
+        yield
+    finally:
+        trimming.cancel()
+
+
+async def _trim() -> None:
+    library = ctypes.CDLL(None)
+    info, trim = getattr(library, "mallinfo2", None), getattr(library, "malloc_trim", None)
+    if info is None or trim is None:
+        return
+    info.restype = _MallocInfo
+    while True:
+        await asyncio.sleep(_EACH)
+        if info().fordblks > _MOST_FREE:
+            await asyncio.to_thread(trim, 0)

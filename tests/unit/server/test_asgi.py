@@ -62,6 +62,7 @@ def test_every_option_arrives(model: Path) -> None:
         "run_timeout": 6.0,
         "cancel_grace": 7.0,
         "stream_grace": 7.5,
+        "max_output_size": 18,
         "setup_timeout": 8.0,
         "shutdown_grace": 9.0,
         "restart": "on-crash",
@@ -91,6 +92,7 @@ def test_every_option_arrives(model: Path) -> None:
     assert isinstance(options.source, Repository)
     assert options.access_log == AccessLogOptions("sampled", 13)
     limits = options.limits
+    assert limits.max_output_size == 18
     assert (limits.queue, limits.keep, limits.run_timeout, limits.cancel_grace) == (3, 5.0, 6.0, 7.0)
     assert limits.stream_grace == 7.5
     assert (options.default_model, options.load, options.replicas, options.reload) == (

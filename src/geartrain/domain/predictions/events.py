@@ -110,7 +110,7 @@ class EventLog:
     @property
     def first_index(self) -> int:
         """The index of the oldest event still held."""
-        return max(0, self.next_index - self._capacity)
+        return max(self._dropped, self.next_index - self._capacity)
 
     def append(self, event: Event) -> None:
         """Add an event and tell the listeners, which must not block. What one of them raises is logged and no more."""
@@ -120,6 +120,11 @@ class EventLog:
             self._cut()
         if self._listeners:
             self._tell(event)
+
+    def forget(self) -> None:
+        """Drop all events; a reader that has not read them is told so."""
+        self._dropped += len(self._events)
+        self._events.clear()
 
     def _cut(self) -> None:
         """Drop the oldest events, but for those that are to be held."""
@@ -154,7 +159,7 @@ class EventLog:
     def read(self, start: int) -> list[Event]:
         """Return the events from index `start` on; raise `EventsDroppedError` if some are no longer held."""
         following = self._dropped + len(self._events)
-        first = following - self._capacity
+        first = max(self._dropped, following - self._capacity)
         if start < first:
             raise EventsDroppedError(first - start)
         return self._events[start - following :] if start < following else []

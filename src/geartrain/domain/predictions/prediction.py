@@ -128,6 +128,11 @@ class Prediction:
         self.chunks.append(chunk)
         self.log.append(Output(chunk, len(self.chunks) - 1))
 
+    def forget_outputs(self) -> None:
+        """Let go of all outputs, and of the events so far."""
+        self.chunks.clear()
+        self.log.forget()
+
     def add_log(self, source: LogSource, data: str) -> None:
         """The runner wrote `data` to `source`."""
         if self.printed is _NOTHING_PRINTED:
@@ -182,6 +187,8 @@ class Prediction:
 
     def end_as(self, draft: Prediction) -> None:
         """Reach the terminal state that a draft of this prediction has reached."""
+        if len(draft.chunks) < len(self.chunks):
+            self.forget_outputs()
         for chunk in draft.chunks[len(self.chunks) :]:
             self.add_output(chunk)
         self._output, self._is_list = draft._output, draft._is_list

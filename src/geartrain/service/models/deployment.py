@@ -35,7 +35,7 @@ from geartrain.service.models.warmup import NO_EXAMPLES, Examples, WarmUp
 from geartrain.service.models.workers import HealthReport, Workers
 from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort, OutputsPort
 from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
-from geartrain.service.scheduling.context import OnPrint, RunContext, no_mirror
+from geartrain.service.scheduling.context import DEFAULT_MAX_OUTPUT, NO_OUTPUT_LIMIT, OnPrint, RunContext, no_mirror
 from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.scheduler import Scheduler
 from geartrain.service.scheduling.tracing import NO_TRACES, traces_of
@@ -61,6 +61,7 @@ class Limits(msgspec.Struct, frozen=True):
     stream_grace: float = 30.0  # how long a stream that POST made runs on without readers
     cancel_grace: float | None = 60.0  # how long a run may ignore a cancel; then its worker is killed. None: no limit
     run_timeout: float | None = None  # how long a run may take before it is canceled and fails; None: no limit
+    max_output_size: int | None = DEFAULT_MAX_OUTPUT  # bytes of the outputs of a run; beyond, it fails. None: no limit
     priorities: Priorities = NO_PRIORITIES
 
 
@@ -170,6 +171,7 @@ class Deployment:
             gives_tensors=lambda: self.interface.view.gives_tensors,
             cancel_grace=settings.limits.cancel_grace,
             run_timeout=settings.limits.run_timeout,
+            max_output_size=settings.limits.max_output_size or NO_OUTPUT_LIMIT,
             new_folder=outbound.new_folder,
             on_print=on_print,
             clock=clock,

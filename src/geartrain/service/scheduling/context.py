@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -12,6 +14,9 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.ports import FolderPort, InputFilesPort, OutputsPort
 from geartrain.service.scheduling.tracing import NO_TRACES, TracesPort
 from geartrain.service.statistics import Counts
+
+DEFAULT_MAX_OUTPUT: Final = 256 * 1024**2
+NO_OUTPUT_LIMIT: Final = sys.maxsize
 
 
 def no_folder() -> FolderPort:
@@ -36,6 +41,7 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     input_files: Callable[[], InputFilesPort]
     gives_tensors: Callable[[], bool]  # whether outputs of a request with tensors are packed
     cancel_grace: float | None = None  # how long a run may ignore a cancel before its worker is killed
+    max_output_size: int = NO_OUTPUT_LIMIT  # bytes of the outputs of a run, beyond which it is canceled and fails
     run_timeout: float | None = None  # how long a run may take before it is canceled and fails
     new_folder: Callable[[], FolderPort] = no_folder
     on_print: OnPrint = no_mirror

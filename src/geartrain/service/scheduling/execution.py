@@ -16,6 +16,7 @@ from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import TO_EXECUTION_STATE, ExecutionState
 from geartrain.domain.predictions.prediction import CLIENT_LEFT, Prediction
+from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.scheduling.context import RunContext
 from geartrain.service.scheduling.delivery import NO_DELIVERY, Delivery, NoDelivery
 from geartrain.service.scheduling.failures import NOT_DELIVERED, NOT_RUN, RUN_FAILED, TIMED_OUT, log_failure
@@ -154,6 +155,7 @@ class Execution:
 
     __slots__ = (
         "_call",
+        "_given",
         "_preparation",
         "_scheduler",
         "_stopped_as",
@@ -180,9 +182,10 @@ class Execution:
         self.trace: TracePort = NO_TRACE
         self._scheduler = scheduler
         self._call: CallPort = _NO_CALL
+        self._given = 0  # bytes of outputs
         self._preparation: Preparation | NoPreparation = NO_PREPARATION
         self.delivery: Delivery | NoDelivery = NO_DELIVERY
-        self._stopped_as: Canceled | TimedOut = CANCELED  # what its outcome is when it has been told to stop
+        self._stopped_as: Canceled | TimedOut | Failed = CANCELED  # what its outcome is when it has been told to stop
         self._timer: TimeLimit | None = None  # ends it when its time is up
         timeout = ticket.schedule.timeout
         if timeout is not None:
@@ -371,11 +374,30 @@ class Execution:
             self._note_first_output()
         if files:
             with self.trace.delivering():
-                self._begin_delivery().give(chunk, files, self.prediction.add_output)
+                self._begin_delivery().give(chunk, files, self._add_output)
         elif self.delivery.is_pending:
-            self.delivery.after(lambda: self.prediction.add_output(chunk))
+            self.delivery.after(lambda: self._add_output(chunk))
         else:
+            self._add_output(chunk)
+
+    def _add_output(self, chunk: Buffer) -> None:
+        self._given += len(chunk)
+        if self._given <= self._scheduler.context.max_output_size:
             self.prediction.add_output(chunk)
+        elif not self._is_too_large:
+            self._refuse_output()
+            self.cancel()
+
+    @property
+    def _is_too_large(self) -> bool:
+        """Whether the run has given more output than it may."""
+        return type(self._stopped_as) is Failed
+
+    def _refuse_output(self) -> None:
+        """Give back what the run has given: it is too large, and the prediction fails."""
+        limit = self._scheduler.context.max_output_size
+        self._stopped_as = Failed(f"the output is larger than the limit of {limit} bytes (--max-output-size)")
+        self.prediction.forget_outputs()
 
     def _note_first_output(self) -> None:
         context, record = self._scheduler.context, self.record
@@ -454,9 +476,11 @@ class Execution:
             self.delivery = NO_DELIVERY  # it refers to this execution: without the cycle, both are freed at once
         self._preparation = NO_PREPARATION  # as the delivery
         prediction = self.prediction
-        if type(outcome) is Succeeded:
+        if type(outcome) is Succeeded and self._exceeds(outcome):
+            self._finish_stopped(at, predict_time)
+        elif type(outcome) is Succeeded:
             output = outcome.output
-            size = sum(map(len, prediction.chunks)) if output is None else len(output)
+            size = self._given if output is None else len(output)
             scheduler.context.counts.add_success(self.record, predict_time, size, at=at)
             is_packed = output is None and self._is_packed()  # of a whole output it makes no difference
             prediction.succeed(output, at=at, predict_time=predict_time, packed=is_packed)
@@ -484,10 +508,20 @@ class Execution:
         record = self.record
         return (record.run_ended or at) - record.began if record.began else 0.0
 
+    def _exceeds(self, outcome: Succeeded) -> bool:
+        """Return True if the output is larger than it may be; a run may end well before it is canceled for that."""
+        if outcome.output is not None and len(outcome.output) > self._scheduler.context.max_output_size:
+            self._refuse_output()
+        return self._is_too_large
+
     def _finish_stopped(self, at: float, predict_time: float) -> None:
         """Reach the terminal state of a prediction that was told to stop."""
         stopped_as = self._stopped_as
-        if type(stopped_as) is TimedOut:
+        if type(stopped_as) is Failed:
+            self._count_fault("BACKEND", at)
+            self.prediction.fail(stopped_as.error, at=at, predict_time=predict_time)
+            log_failure(self.prediction, RUN_FAILED, level=logging.ERROR)
+        elif type(stopped_as) is TimedOut:
             self._count_fault("OTHER" if self.record.began else "REJECTED", at)
             self.prediction.fail(
                 f"timed out after {stopped_as.limit:g} s", at=at, predict_time=predict_time, code=Code.TIMED_OUT
