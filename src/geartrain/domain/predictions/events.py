@@ -1,7 +1,7 @@
 """What can happen to a prediction, and the append-only log that keeps it.
 
-Every way of answering is a reader of this log. A reader holds no queue of its own: it remembers the index it has read
-up to, so a slow one costs nothing and stalls no other. The log keeps the newest `capacity` events and knows how many
+Every way of answering is a reader of this log, or a listener of it. Events are shared: a reader that lies behind keeps
+references to those that it has not taken, up to a limit of its own, and stalls no other. The log keeps the newest `capacity` events and knows how many
 it has dropped.
 """
 
