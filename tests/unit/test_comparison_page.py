@@ -1,0 +1,42 @@
+"""The figures of `docs/comparison.md` are those of the tables in `benchmarks/README.md`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "comparison.md").read_text()
+FIGURES = (ROOT / "benchmarks" / "README.md").read_text()
+
+
+def cells(heading: str, server: str) -> list[str]:
+    """The cells of the row of a server in the table below a heading."""
+    table = re.split(rf"^#+ {re.escape(heading)}$", FIGURES, flags=re.MULTILINE)[1]
+    row = re.search(rf"^\| {re.escape(server)} \|(.*)\|$", table, re.MULTILINE)
+    assert row is not None
+    return [cell.strip() for cell in row[1].split("|")]
+
+
+@pytest.mark.parametrize(
+    ("line", "heading", "server", "column"),
+    [
+        ("Cog: a model that does nothing, 1 connection", "A plain no-op, 1 slot, 1 connection", "coglet", 5),
+        ("Cog: the same, async, 16 connections", "An async no-op, 32 slots, 16 connections", "coglet", 5),
+        ("Triton: 4 numbers as JSON, 1 connection", "JSON, 4 numbers, 1 connection", "triton", 3),
+        ("Triton: 600 kB over gRPC, 16 connections", "gRPC, 600 kB both ways, 16 connections", "triton", 3),
+    ],
+)
+def test_m3_ratio_is_that_of_the_table(line: str, heading: str, server: str, column: int) -> None:
+    ratio = cells(heading, server)[column].removesuffix(" ×")
+    assert f"| {line} | {ratio} |" in PAGE
+
+
+def test_m3_start_and_memory_are_those_of_the_table() -> None:
+    (own_start, own_memory), (start, memory) = (
+        cells("Start of `examples/hello`", name) for name in ("geartrain", "coglet")
+    )
+    wanted = f"seconds until ready, {own_start} against {start}; memory, {own_memory} MB against {memory}"
+    assert wanted in PAGE
