@@ -40,3 +40,16 @@ def test_m3_start_and_memory_are_those_of_the_table() -> None:
     )
     wanted = f"seconds until ready, {own_start} against {start}; memory, {own_memory} MB against {memory}"
     assert wanted in PAGE
+
+
+def test_m3_ratios_to_the_servers_in_python_are_those_of_the_text() -> None:
+    text = " ".join(FIGURES.split())
+    found = re.search(
+        r"geartrain answered ([\d,]+) small requests in JSON a second with 1 connection.*?"
+        r"MLServer ([\d,]+) and [\d,]+, and KServe's server \(0\.21\.0\) ([\d,]+)",
+        text,
+    )
+    assert found is not None
+    own, mlserver, kserve = (int(number.replace(",", "")) for number in found.groups())
+    assert f"| MLServer: 4 numbers as JSON, 1 connection | {own / mlserver:.1f} |" in PAGE
+    assert f"| KServe: 4 numbers as JSON, 1 connection | {own / kserve:.1f} |" in PAGE
