@@ -53,3 +53,10 @@ def test_m3_ratios_to_the_servers_in_python_are_those_of_the_text() -> None:
     own, mlserver, kserve = (int(number.replace(",", "")) for number in found.groups())
     assert f"| MLServer: 4 numbers as JSON, 1 connection | {own / mlserver:.1f} |" in PAGE
     assert f"| KServe: 4 numbers as JSON, 1 connection | {own / kserve:.1f} |" in PAGE
+
+
+def test_m3_ratios_of_batches_are_those_of_the_table() -> None:
+    heading = "64 connections: at most 6,400/s"
+    rates = (cells(heading, name)[0] for name in ("geartrain, Cog's API, 1 ms", "triton, 1 ms", "mosec, 1 ms"))
+    own, triton, mosec = (int(rate.replace(",", "")) for rate in rates)
+    assert f"each at its best setting | {own / triton:.1f}, {own / mosec:.1f}, " in PAGE
