@@ -16,7 +16,7 @@ class WorkerPort(Protocol):
     """One worker of one model version."""
 
     async def start(self) -> WorkerInfo:
-        """Wait for setup; raise `bridge.child.SetupError` with the reason if it fails.
+        """Wait for setup; raise an exception whose text is the reason if it fails.
 
         The observer hears before, as soon as the model is loaded, what is returned in the end.
         """

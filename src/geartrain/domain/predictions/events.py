@@ -1,8 +1,8 @@
 """What can happen to a prediction, and the append-only log that keeps it.
 
-Every way of answering is a reader of this log. A reader holds no queue of its own: it remembers the index it has read
-up to, so a slow one costs nothing and stalls no other. The log keeps the newest `capacity` events and knows how many
-it has dropped.
+Every way of answering is a reader of this log, or a listener of it. Events are shared: a reader that lies
+behind refers to those that it has not taken, up to a limit of its own, and stalls no other. The log keeps the newest
+`capacity` events and knows how many it has dropped.
 """
 
 from __future__ import annotations

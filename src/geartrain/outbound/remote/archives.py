@@ -19,6 +19,7 @@ import lzma
 import os
 import posixpath
 import shutil
+import struct
 import tarfile
 import threading
 import zlib
@@ -37,7 +38,11 @@ _MOST_GLOBAL_RECORDS: Final = 100  # pax records for all further members, which 
 _DEEPEST: Final = 100  # parts of a path: each makes a folder, and removing a tree recurses
 _MOST_HOPS: Final = 40  # links followed by one path; Linux has the same limit
 _XZ_MEMORY: Final = 128 * 1024**2  # bytes for the dictionary; `xz -9` needs 65 MiB
-_BROKEN: Final = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, UnicodeError, ValueError)
+# The last four come out of `tarfile` for numbers and records that make no sense.
+_BROKEN: Final = (
+    *(tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
+    *(ValueError, OverflowError, LookupError, struct.error),
+)
 _IMPOSSIBLE: Final = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})
 _GZIP: Final = b"\x1f\x8b"
 _BZIP2: Final = b"BZh"

@@ -71,7 +71,7 @@ class OnDemandWorker:
     # the port
 
     async def start(self) -> WorkerInfo:
-        """Learn the signature; raise `SetupError` with the reason if the model cannot be loaded."""
+        """Learn the signature; raise an exception whose text is the reason if the model cannot be loaded."""
         inspected = self._spawn(self, inspect=True)
         try:
             info = await inspected.start()

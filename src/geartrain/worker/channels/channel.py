@@ -69,8 +69,8 @@ class _Burst:
         if self._count < _BURST_BEGINS or now - self._written_at > _BURST_DELAY:
             return False
         self._last_at = now
-        self.held += message.reports
-        self._place = (message.slot, message.serial)
+        self._place = (message.slot, message.serial)  # first: a flush of another thread may come in between
+        self.held.extend(message.reports)
         if not self._is_set:
             with self._shield:
                 self._set_alarm()

@@ -223,6 +223,11 @@ def test_s6_many_headers_of_one_member_are_refused(tmp_path: Path) -> None:
         unpacked(archive_of(tmp_path, *headers, file("a")))
 
 
+def test_s6_length_beyond_any_integer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match="it is no valid archive"):
+        unpacked(archive_of(tmp_path, file("pax", b"1" * 60 + b" path=x\n", type=tarfile.XHDTYPE), file("a")))
+
+
 def test_s6_global_records_are_bounded(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "archive", "w", pax_headers={f"key{number}": "x" for number in range(200)}) as packed:
         file("a")(packed)
