@@ -72,8 +72,8 @@ class GrpcCalls:
         catalogue: Catalogue,
         regions: SharedRegions,
         options: GrpcOptions,
-        bodies: LargeBodies,
         *,
+        bodies: LargeBodies,
         authorizer: Authorizer,
         settled: Callable[[], Awaitable[None]],
     ) -> None:

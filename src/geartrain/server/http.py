@@ -73,7 +73,7 @@ def _grpc_calls(app: App, access: Access, bodies: LargeBodies) -> tuple[GrpcCall
     if not app.serves_models:
         return ()
     calls = GrpcCalls(
-        app.catalogue, app.regions, app.options.grpc, bodies, authorizer=access.authorizer, settled=app.settled
+        app.catalogue, app.regions, app.options.grpc, bodies=bodies, authorizer=access.authorizer, settled=app.settled
     )
     return (calls,)
 

@@ -222,11 +222,11 @@ def snapshot(prediction: Prediction, event: WebhookEvent) -> bytes:
     return f"{prediction.id} {event}".encode()
 
 
-@pytest.mark.parametrize("backlog", [Backlog(webhooks=3), Backlog(bytes=3008)])
-async def test_longest_waiting_is_given_up_when_too_much_waits(
-    backlog: Backlog, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("bound", ["webhooks", "bytes"])
+async def test_longest_waiting_is_given_up_when_too_much_waits(bound: str, caplog: pytest.LogCaptureFixture) -> None:
     sender = Dead()
+    size = a_prediction("p0", b'"' + b"x" * 998 + b'"').kept_size
+    backlog = Backlog(webhooks=3) if bound == "webhooks" else Backlog(bytes=3 * size)
     webhooks = Webhooks(sender, snapshot, backlog=backlog)
     for number in range(5):
         webhooks.follow(a_prediction(f"p{number}", b'"' + b"x" * 998 + b'"'), Webhook("http://a.test"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
@@ -26,7 +26,7 @@ class Predictions:
         """`keep`: the seconds for which a finished prediction can still be looked up."""
         self.live: dict[str, Execution] = {}
         self.recent = RecentPredictions(keep)
-        self._ids = _random_ids()
+        self._ids: list[str] = []
         self.holders = Holders(self.live)
 
     # for the transports
@@ -78,7 +78,9 @@ class Predictions:
 
     def new_id(self) -> str:
         """Make an id of 128 random bits: without keys, a prediction is as private as its id."""
-        return next(self._ids)
+        if not self._ids:
+            self._ids = _random_ids()
+        return self._ids.pop()
 
     def check_id(
         self, prediction_id: str, noun: str, retry_after: Callable[[], int], *, principal: Principal = ANYONE
@@ -152,10 +154,8 @@ class Executions:
         return not self.live
 
 
-def _random_ids() -> Iterator[str]:
-    """Ids in the form of Cog's, such as `pred_4f0c…`. A batch of random bytes costs one call of the system."""
+def _random_ids() -> list[str]:
+    """Make a batch of ids in the form of Cog's, such as `pred_4f0c…`, with one call of the system."""
     digits = 2 * _ID_BYTES
-    while True:
-        text = os.urandom(_BATCH * _ID_BYTES).hex()
-        for start in range(0, len(text), digits):
-            yield f"pred_{text[start : start + digits]}"
+    text = os.urandom(_BATCH * _ID_BYTES).hex()
+    return [f"pred_{text[start : start + digits]}" for start in range(0, len(text), digits)]

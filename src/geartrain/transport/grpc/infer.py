@@ -75,7 +75,7 @@ class InferExchange(RunExchange):
         """Start the prediction; raises `GeartrainError`."""
         self._call = call
         self._deployment = deployment = self._context.catalogue.find(call.model, call.version)
-        return create(deployment, call, call.request, self.record.context)
+        return create(deployment, call, call.request, origin=self.record.context)
 
     def wait_limit(self, call: Call) -> float | None:
         """Return the time limit of the request; that of the call itself is kept elsewhere."""

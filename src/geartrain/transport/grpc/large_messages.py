@@ -62,7 +62,7 @@ async def read_large(
     return call._replace(bound=BoundInput(interface, bound, checked))
 
 
-def create(deployment: Deployment, call: Call, request: InferRequest, origin: RequestContext) -> Prediction:
+def create(deployment: Deployment, call: Call, request: InferRequest, *, origin: RequestContext) -> Prediction:
     """Start the prediction of a call, whose input is made anew after a reload of the model. Raises `GeartrainError`."""
     ready = call.bound
     if ready is None or ready.interface is not deployment.interface:
