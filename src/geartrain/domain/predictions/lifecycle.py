@@ -96,7 +96,10 @@ EXECUTION_STEPS: Final[dict[ExecutionState, frozenset[ExecutionState]]] = {
     ExecutionState.CLAIMING: frozenset(
         {ExecutionState.PREPARING, ExecutionState.WAITING, ExecutionState.ASSIGNED, ExecutionState.OVER}
     ),
-    ExecutionState.PREPARING: frozenset({ExecutionState.WAITING, ExecutionState.ASSIGNED, ExecutionState.CLOSING}),
+    # Over: its admission failed before the first file was fetched.
+    ExecutionState.PREPARING: frozenset(
+        {ExecutionState.WAITING, ExecutionState.ASSIGNED, ExecutionState.CLOSING, ExecutionState.OVER}
+    ),
     ExecutionState.WAITING: frozenset(
         {ExecutionState.ASSIGNED, ExecutionState.PREFETCHED, ExecutionState.CLOSING, ExecutionState.OVER}
     ),
