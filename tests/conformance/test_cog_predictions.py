@@ -159,7 +159,7 @@ async def test_secret_is_masked_in_the_echo(server: LiveServer) -> None:
 async def test_generated_ids(server: LiveServer) -> None:
     ids = [(await server.predict())["id"] for _ in range(20)]
     assert len(set(ids)) == 20
-    assert all(re.fullmatch(r"pred_[0-9a-f]{16}", each) for each in ids)
+    assert all(re.fullmatch(r"pred_[0-9a-f]{32}", each) for each in ids)
 
 
 async def test_d1_slot_is_free_when_the_answer_is_there(server: LiveServer) -> None:
@@ -305,7 +305,7 @@ async def test_respond_async(server: LiveServer) -> None:
 
 async def test_respond_async_makes_an_id(server: LiveServer) -> None:
     body = await server.start()
-    assert re.fullmatch(r"pred_[0-9a-f]{16}", body["id"])
+    assert re.fullmatch(r"pred_[0-9a-f]{32}", body["id"])
     await server.ended(body["id"])
 
 

@@ -66,7 +66,7 @@ ANSWERS: list[tuple[str, dict[str, Any], Any]] = [
     ("base_class", {"prompt": "x"}, "x-x-x-x"),
     ("inherited", {"prompt": "x", "strength": 0.25}, "X! {'strength': 0.25}"),
     ("expressions", {}, "128 1 0.25"),
-    ("expressions", {"size": 64, "scheduler": "heun", "strength": 8}, "64 2 8"),
+    ("expressions", {"size": 64, "scheduler": "heun", "strength": 8}, "64 2 8.0"),
     ("decorators", {"prompt": "hi"}, "mine:hi+mine:hi"),
     ("decorators", {"prompt": "hi", "loud": True}, "mine:HI+mine:HI"),
     ("inference_mode", {"left": 2.5}, {"inference": True, "sum": 3.5}),

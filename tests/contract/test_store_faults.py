@@ -244,7 +244,7 @@ def wrong_files(folder: Path) -> dict[str, str]:
     with contextlib.closing(sqlite3.connect(folder / "other.db")) as other:
         other.execute("CREATE TABLE mine (x)")
     return {
-        f"sqlite:///{folder}/text.db": "cannot be opened: file is not a database",
+        f"sqlite:///{folder}/text.db": "is damaged (file is not a database)",
         f"sqlite:///{folder}/other.db": "is the database of another program",
         f"sqlite:///{folder}/none/store.db": "none is no folder",
         f"sqlite:///{folder}": "is a folder; name a file in it",

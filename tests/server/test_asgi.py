@@ -158,11 +158,14 @@ async def test_client_that_leaves_cancels_its_prediction(url: str, client: httpx
     await canceled(client, "left")
 
 
-async def test_client_that_leaves_a_stream_cancels_its_prediction(url: str, client: httpx.AsyncClient) -> None:
-    async with connection(url) as wire:
-        request = post("/ml/models/counter/predictions/left", {"stay": 600}, "accept: text/event-stream")
-        await wire.send(request.replace(b"POST", b"PUT", 1))
-        await EventStream(wire, await wire.head()).until("output")
+async def test_stream_made_by_put_goes_on_without_its_client(url: str, client: httpx.AsyncClient) -> None:
+    request = post("/ml/models/counter/predictions/left", {"stay": 600}, "accept: text/event-stream")
+    for _ in range(2):
+        async with connection(url) as wire:
+            await wire.send(request.replace(b"POST", b"PUT", 1))
+            await EventStream(wire, await wire.head()).until("output")
+    assert (await client.get("/models/counter/predictions/left")).json()["status"] == "processing"
+    assert (await client.post("/models/counter/predictions/left/cancel")).status_code == 200
     await canceled(client, "left")
 
 

@@ -164,7 +164,8 @@ async def test_logs_without_end_are_cut_and_counted(serve: Serve, caplog: pytest
         body = await server.predict({"loud": True})
         lines = body["logs"].splitlines()
         assert body["output"] == 1
-        assert len(lines) == 34
+        assert len(lines) < 34
+        assert "characters are left out" in lines[0]
         assert "17 more lines were dropped" in lines[-1]
         assert (await server.predict({"loud": False}))["logs"] == ""
         await eventually(lambda: "the worker dropped 17 log messages in" in caplog.text)

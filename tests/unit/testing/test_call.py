@@ -137,7 +137,7 @@ def test_values_are_converted_as_by_a_worker() -> None:
 
     values: dict[str, Any] = {"strict": Strict(n=3), "mood": Mood.GLAD, "many": (1, np.float64(2)), "more": {"a": [1]}}
     seen = call(look, secret="s", point={"x": 1}, **values)
-    assert seen == ["Secret", "1,2", "3", "glad", "[1, 2.0]", "{'a': [1]}"]
+    assert seen == ["Secret", "1,2", "3", "glad", "[1.0, 2.0]", "{'a': [1]}"]
     assert call(look, secret=Secret("s"), point=Point(x=1), **values) == seen
 
 
