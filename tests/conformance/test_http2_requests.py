@@ -13,6 +13,7 @@ import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
+from geartrain.service.models.deployment import Limits
 from geartrain.transport.access.grants import SCOPES
 from geartrain.transport.access.key_file import add_key
 from geartrain.transport.access.keys import Key, digest_of, new_key
@@ -339,7 +340,7 @@ async def test_a_reset_cancels_the_prediction(serve: Serve) -> None:
 
 
 async def test_a_reset_cancels_a_stream_of_events(serve: Serve) -> None:
-    async with serving(serve, STREAMING) as (server, client):
+    async with serving(serve, STREAMING, limits=Limits(stream_grace=0.0)) as (server, client):
         stream = await client.begin("POST", "/predictions", JSON, ACCEPT_EVENTS)
         await client.upload(stream, body("e", pieces=10**9, size=1000))
         await client.until(lambda: events_of(client.answers[stream]) > 5)

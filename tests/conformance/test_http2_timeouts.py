@@ -11,6 +11,7 @@ import select
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
+from geartrain.service.models.deployment import Limits
 from geartrain.transport.wire.limits import WireLimits
 from tests.support.attacks import ECHO, MANY, STREAMING, body, runs
 from tests.support.http2 import PREFACE, Http2Client, headers, http2, raw_connection, settings
@@ -205,7 +206,7 @@ async def test_a_connection_that_nobody_reads_is_aborted(serve: Serve) -> None:
 
 async def test_a_stream_of_events_that_nobody_takes_is_canceled(serve: Serve) -> None:
     async with (
-        serve(STREAMING, cog_yaml=MANY, wire=limits(send_timeout=SHORT)) as server,
+        serve(STREAMING, cog_yaml=MANY, wire=limits(send_timeout=SHORT), limits=Limits(stream_grace=0.0)) as server,
         http2(server.url) as client,
     ):
         client.gives_credit = False
