@@ -18,6 +18,7 @@ from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import Completed, Event, Log, Metric, Output, Start
 from geartrain.domain.predictions.lifecycle import Health, Status
 from geartrain.domain.predictions.own_metrics import OwnReport
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.replicas import ModelSetupError
@@ -369,7 +370,7 @@ async def test_cancel_while_the_image_is_fetched(bench: OpenBench) -> None:
         b.inputs.released.clear()
         prediction = b.create(["give", 1], image="http://example.com/cat")
         await b.inputs.fetching.wait()
-        assert b.predictions.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id, ANYONE)
         await b.ended(prediction)
         assert (prediction.status, prediction.started_at) == (Status.CANCELED, None)
         assert b.inputs.folder is not None
@@ -379,7 +380,7 @@ async def test_cancel_while_the_image_is_fetched(bench: OpenBench) -> None:
 async def test_cancel_before_the_fetching_begins(bench: OpenBench) -> None:
     async with bench() as b:
         prediction = b.create(["give", 1], image="http://example.com/cat")
-        assert b.predictions.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id, ANYONE)
         assert (await b.ended(prediction)).status is Status.CANCELED
         assert not b.inputs.fetching.is_set()
 
@@ -391,7 +392,7 @@ async def test_cancels_that_follow_each_other_while_the_image_is_fetched(bench: 
         prediction = b.create(["give", 1], image="http://example.com/cat")
         await b.inputs.fetching.wait()
         for _ in range(50):
-            b.predictions.cancel(prediction.id)
+            b.predictions.cancel(prediction.id, ANYONE)
             await asyncio.sleep(0)
         assert (await b.ended(prediction)).status is Status.CANCELED
 
@@ -403,11 +404,11 @@ async def test_cancel_of_a_run(bench: OpenBench) -> None:
     async with bench() as b:
         prediction = b.create(["give", 1], ["say", "running\n"], ["for ever"], ["say", "never"])
         await b.said(prediction, "running")
-        assert b.predictions.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id, ANYONE)
         await b.ended(prediction)
         assert (prediction.status, prediction.error, prediction.output) == (Status.CANCELED, None, None)
         assert (prediction.chunks, prediction.logs) == ([b"1"], "running\n")
-        assert not b.predictions.cancel(prediction.id)
+        assert not b.predictions.cancel(prediction.id, ANYONE)
         await b.idle(1)
         assert (await b.done(["give", 2])).output == b"[2]"
 
@@ -415,7 +416,7 @@ async def test_cancel_of_a_run(bench: OpenBench) -> None:
 async def test_d28_cancel_before_the_run_begins(bench: OpenBench) -> None:
     async with bench() as b:
         prediction = b.create(["for ever"])
-        assert b.predictions.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id, ANYONE)
         assert (await b.ended(prediction)).status is Status.CANCELED
         await b.idle(1)
         assert (await b.done(["give", 2])).output == b"[2]"
@@ -428,14 +429,14 @@ async def test_d28_cancel_at_any_moment(bench: OpenBench) -> None:
             prediction = b.create(["say", "x\n"], ["give", 1], ["for ever"])
             for _ in range(turns):
                 await asyncio.sleep(0)
-            assert b.predictions.cancel(prediction.id)
+            assert b.predictions.cancel(prediction.id, ANYONE)
             assert (await b.ended(prediction)).status is Status.CANCELED
             await b.idle(1)
 
 
 async def test_cancel_of_an_unknown_id(bench: OpenBench) -> None:
     async with bench() as b:
-        assert not b.predictions.cancel("nobody")
+        assert not b.predictions.cancel("nobody", ANYONE)
 
 
 async def test_late_cancel_does_not_hit_the_next_of_the_same_id(bench: OpenBench) -> None:
@@ -452,7 +453,7 @@ async def test_model_that_does_not_heed_its_cancel_is_canceled_all_the_same(benc
     async with bench() as b:
         prediction = b.create([step, "", "running\n"], ["give", "too late"])
         await b.said(prediction, "running")
-        assert b.predictions.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id, ANYONE)
         assert (await b.ended(prediction)).status is Status.CANCELED
         await b.idle(1)
         assert (await b.done(["give", 1])).status is Status.SUCCEEDED
@@ -462,7 +463,7 @@ async def test_long_cleanup_keeps_the_slot_and_not_the_client(async_bench: OpenB
     async with async_bench() as b:
         prediction = b.create(["tidy", b.gate(), "running\n"])
         await b.said(prediction, "running")
-        assert b.predictions.cancel(prediction.id)
+        assert b.predictions.cancel(prediction.id, ANYONE)
         assert (await b.ended(prediction)).status is Status.CANCELED
         assert refusal(b) is Code.AT_CAPACITY
         assert b.predictions.find(prediction.id) is None
@@ -475,7 +476,7 @@ async def test_cleanup_without_a_loop_keeps_both(bench: OpenBench) -> None:
     async with bench() as b:
         prediction = b.create(["tidy", b.gate(), "running\n"])
         await b.said(prediction, "running")
-        b.predictions.cancel(prediction.id)
+        b.predictions.cancel(prediction.id, ANYONE)
         b.gates["gate"].open()
         assert (await b.ended(prediction)).status is Status.CANCELED
         await b.idle(1)
@@ -487,7 +488,7 @@ async def test_one_is_canceled_and_its_neighbour_goes_on(async_bench: OpenBench)
         second = b.create(["say", "running\n"], ["wait", b.gate()], ["give", 2])
         await b.said(first, "running")
         await b.said(second, "running")
-        b.predictions.cancel(first.id)
+        b.predictions.cancel(first.id, ANYONE)
         assert (await b.ended(first)).status is Status.CANCELED
         b.gates["gate"].open()
         assert (await b.ended(second)).output == b"[2]"
@@ -595,9 +596,9 @@ async def test_who_waits_may_leave(bench: OpenBench) -> None:
     async with bench(limits=Limits(queue=2)) as b:
         running = b.create(["wait", b.gate()])
         leaving, staying = b.create(["give", 1]), b.create(["give", 2])
-        assert b.predictions.cancel(leaving.id)
+        assert b.predictions.cancel(leaving.id, ANYONE)
         assert (leaving.status, leaving.started_at) == (Status.CANCELED, None)
-        assert not b.predictions.cancel(leaving.id)
+        assert not b.predictions.cancel(leaving.id, ANYONE)
         assert b.create(["give", 3]).status is Status.STARTING  # its place is free
         b.gates["gate"].open()
         await b.ended(running)
@@ -620,7 +621,7 @@ async def test_cancel_that_is_not_heeded_ends_with_the_worker(bench: OpenBench) 
     async with bench(limits=Limits(cancel_grace=0.2)) as b:
         prediction = b.create(["tidy", b.gate(), "running\n"])
         await b.said(prediction, "running")
-        b.predictions.cancel(prediction.id)
+        b.predictions.cancel(prediction.id, ANYONE)
         assert (await b.ended(prediction)).status is Status.CANCELED
         await b.lost()
         report = await b.deployment.report()
@@ -633,7 +634,7 @@ async def test_cancel_that_is_heeded_in_time_costs_no_worker(bench: OpenBench) -
         for _ in range(3):
             prediction = b.create(["say", "running\n"], ["for ever"])
             await b.said(prediction, "running")
-            b.predictions.cancel(prediction.id)
+            b.predictions.cancel(prediction.id, ANYONE)
             assert (await b.ended(prediction)).status is Status.CANCELED
             await b.idle(1)
         await asyncio.sleep(2.1)  # past the grace of all of them: nothing must happen
@@ -655,7 +656,7 @@ async def test_worker_lost_in_mid_run(bench: OpenBench) -> None:
         assert refusal(b) is Code.NOT_READY
         report = await b.deployment.report()
         assert (report.health, report.defunct_reason) == (Health.DEFUNCT, prediction.error)
-        assert not b.predictions.cancel(prediction.id)
+        assert not b.predictions.cancel(prediction.id, ANYONE)
 
 
 async def test_worker_lost_with_every_slot_in_use(async_bench: OpenBench) -> None:
@@ -682,7 +683,7 @@ async def test_worker_lost_during_a_cleanup(async_bench: OpenBench) -> None:
     async with async_bench() as b:
         prediction = b.create(["tidy", b.gate(), "running\n"])
         await b.said(prediction, "running")
-        b.predictions.cancel(prediction.id)
+        b.predictions.cancel(prediction.id, ANYONE)
         assert (await b.ended(prediction)).status is Status.CANCELED
         b.kill_worker()
         await b.lost()

@@ -20,6 +20,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest, InferResponse, Parameters
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE
 from geartrain.domain.tensors.tensor import Tensor, join_bytes
 from geartrain.ipc.framing import INLINE_LIMIT
 from geartrain.ipc.shared_memory import LARGEST, WORTHWHILE
@@ -145,7 +146,7 @@ async def test_cancel_leaves_the_slot_as_it_was(bench: OpenBench) -> None:
     async with opened(bench) as b:
         for _ in range(3):
             prediction = b.create(request(ramp(150_000), f"wait {b.bench.gate()}"))
-            assert b.bench.predictions.cancel(prediction.id)
+            assert b.bench.predictions.cancel(prediction.id, ANYONE)
             assert (await b.bench.ended(prediction)).status is Status.CANCELED
             await b.bench.idle(1)
             y, _ = (await b.infer(request(ramp(100_000)))).outputs
@@ -157,7 +158,7 @@ async def test_cancel_in_the_midst_of_a_stream(bench: OpenBench) -> None:
         for _ in range(3):
             prediction = b.create(request(ramp(20_000), "1000000"))
             await b.bench.given(prediction, 6)
-            assert b.bench.predictions.cancel(prediction.id)
+            assert b.bench.predictions.cancel(prediction.id, ANYONE)
             assert (await b.bench.ended(prediction)).status is Status.CANCELED
             await b.bench.idle(1)
         asked = request(ramp(20_000), "2")

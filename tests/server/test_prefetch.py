@@ -12,6 +12,7 @@ import pytest
 from geartrain.domain.predictions.inference import SchedulePolicy
 from geartrain.domain.predictions.lifecycle import ExecutionState, Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
@@ -99,7 +100,7 @@ async def test_a_canceled_one_never_runs(serve: Serve, gates: Gates, holding: bo
         second, third = bench.ask("second"), bench.ask("third")
         await bench.waiting(first)
         assert (bench.is_prefetched(second), bench.is_prefetched(third)) == (True, False)
-        assert server.predictions.cancel(second.id)
+        assert server.predictions.cancel(second.id, ANYONE)
         assert (second.status, second.started_at) == (Status.CANCELED, None)
         gates["one"].open()
         assert (await bench.ended(third)).output == b'"third"'
@@ -142,7 +143,7 @@ async def test_a_running_one_can_be_canceled_before_a_prefetched_one(serve: Serv
         first, second = bench.ask("first", "one"), bench.ask("second")
         await bench.waiting(first)
         assert bench.is_prefetched(second)
-        assert server.predictions.cancel(first.id)
+        assert server.predictions.cancel(first.id, ANYONE)
         assert (await bench.ended(first)).status is Status.CANCELED
         assert (await bench.ended(second)).output == b'"second"'
 
@@ -153,8 +154,8 @@ async def test_both_can_be_canceled(serve: Serve, gates: Gates) -> None:
         await bench.warm_up()
         first, second, third = bench.ask("first", "one"), bench.ask("second"), bench.ask("third")
         await bench.waiting(first)
-        assert server.predictions.cancel(second.id)
-        assert server.predictions.cancel(first.id)
+        assert server.predictions.cancel(second.id, ANYONE)
+        assert server.predictions.cancel(first.id, ANYONE)
         assert (await bench.ended(first)).status is Status.CANCELED
         assert (await bench.ended(third)).output == b'"third"'
         assert bench.begun() == ["first", "third"]

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models.deployment import Limits
 from tests.support.servers import LiveServer, Serve
 
@@ -35,7 +36,7 @@ async def status(server: LiveServer, name: str) -> str:
 
 
 async def over(server: LiveServer, name: str) -> str:
-    prediction = server.predictions.look_up(name)
+    prediction = server.predictions.look_up(name, ANYONE)
     assert prediction is not None
     if not prediction.is_terminal:
         from geartrain.service.readers import completion

@@ -20,6 +20,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import LOST_ERROR, Key, RowState
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import CLIENT_LEFT
+from geartrain.domain.principal import ANYONE
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.history import restore
 from geartrain.store.errors import StoreOptionError
@@ -204,7 +205,7 @@ async def test_what_was_accepted_is_followed_after_a_restart(servers: Servers) -
 async def checkpointed(server: LiveServer, name: str) -> bool:
     durability = server.app.outbound.durability
     assert isinstance(durability, Durability)
-    row = await durability.find_row(Key("model", name))
+    row = await durability.find_row(Key("model", name), ANYONE)
     return row is not None and row.status is Status.PROCESSING
 
 

@@ -110,9 +110,8 @@ class OutputPipes:
         self._pipes = [_Pipe("stdout", stdout, deliver), _Pipe("stderr", stderr, deliver)]
         self._poll = select.poll()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.before_read: Callable[[], None] | None = (
-            None  # delivers what was sent elsewhere before; see `_on_readable`
-        )
+        # Delivers the messages that were sent before the bytes of a pipe; see `_on_readable`.
+        self.before_read: Callable[[], None] | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read whenever something comes."""

@@ -23,6 +23,7 @@ from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.events import Completed, Log, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE
 from geartrain.project.source import ModelSource
 from geartrain.server import NO_LIMIT, DebugOptions, ServeOptions, build
 from geartrain.service.models.admission import NewPrediction
@@ -113,7 +114,7 @@ async def _answer(
 
     def cancel() -> None:
         observer.step("Canceling; Ctrl-C again ends it at once")
-        deployment.predictions.cancel(prediction.id)
+        deployment.predictions.cancel(prediction.id, ANYONE)
 
     interrupts.ask_first(cancel)
     if prediction.status is Status.STARTING:

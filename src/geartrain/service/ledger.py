@@ -50,8 +50,8 @@ class LedgerPort(Protocol):
 
         It is granted if there is no row; if the row is `CLAIMED` and the lease of its owner has ended; or if the row
         has ended and `claim.reuse` is set. A row of another principal stays in any case. Otherwise the row stays, and
-        is returned. Raises `STORE_UNAVAILABLE` also
-        if the lease of the claimant has ended and the id is free: it has to renew it first.
+        is returned. Raises `STORE_UNAVAILABLE` also if the lease of the claimant has ended and the id is free: it has
+        to renew it first.
         """
 
     def accept(self, claim: Claim, submission: Submission) -> asyncio.Future[ClaimResult]:

@@ -188,7 +188,7 @@ class LargeBodies:
 
 
 def _sound(found: tuple[Result, _Parts]) -> tuple[Result, _Parts]:
-    """Return what has been read; raise the `GeartrainError` of a body that is refused."""
+    """Return the body that was read; raise the `GeartrainError` of one that is refused."""
     if found[0].error is not None:
         code, message, fields = found[0].error
         raise GeartrainError(code, message, fields=fields)

@@ -12,7 +12,7 @@ import msgspec
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import Key, Page, Retention, Row, RowFilter, RowState
 from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.principal import ANYONE, Principal
+from geartrain.domain.principal import Principal
 from geartrain.service.durable.history import restore
 from geartrain.service.durable.runs import DurableRun, as_unavailable
 from geartrain.service.durable.whereabouts import IN_STORE, Whereabouts, whereabouts
@@ -106,7 +106,7 @@ class Durability:
         """Return the run of a live prediction, None if the store does not know it."""
         return self._by_prediction.get(prediction)
 
-    async def find_row(self, key: Key, principal: Principal = ANYONE) -> Row | None:
+    async def find_row(self, key: Key, principal: Principal) -> Row | None:
         """Return the row of a prediction, None if there is none that `principal` may see."""
         row = await self._answer(self.store.ledger.find(key))
         return row if row is not None and principal.may_see(row.principal) else None
@@ -120,7 +120,7 @@ class Durability:
         parts = await self._answer(self.store.ledger.read_events(row.ownership))
         return restore(row, parts, history=history)
 
-    async def cancel(self, key: Key, principal: Principal = ANYONE) -> Row | None:
+    async def cancel(self, key: Key, principal: Principal) -> Row | None:
         """Note that the end of a prediction is asked for; return its row if it has not ended. See `LedgerPort`."""
         row = await self._answer(self.store.ledger.cancel(key, principal))
         return None if row is None or row.state is RowState.ENDED else row

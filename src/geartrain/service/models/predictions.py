@@ -31,12 +31,12 @@ class Predictions:
 
     # for the transports
 
-    def find(self, prediction_id: str, principal: Principal = ANYONE) -> Prediction | None:
-        """Return the live prediction of that id, if `principal` may see it."""
+    def find(self, prediction_id: str) -> Prediction | None:
+        """Return the live prediction of that id, whatever client it belongs to."""
         execution = self.live.get(prediction_id)
-        return None if execution is None else _seen(execution.prediction, principal)
+        return None if execution is None else execution.prediction
 
-    def look_up(self, prediction_id: str, principal: Principal = ANYONE) -> Prediction | None:
+    def look_up(self, prediction_id: str, principal: Principal) -> Prediction | None:
         """Return the prediction of that id, live or recently over, if `principal` may see it."""
         execution = self.live.get(prediction_id)
         found = self.recent.find(prediction_id) if execution is None else execution.prediction
@@ -47,7 +47,7 @@ class Predictions:
         execution = self.live.get(prediction_id)
         return 0 if execution is None else execution.place
 
-    def cancel(self, prediction_id: str, principal: Principal = ANYONE) -> bool:
+    def cancel(self, prediction_id: str, principal: Principal) -> bool:
         """Ask for the end of a live prediction; return False if there is none of that id that `principal` may see."""
         execution = self.live.get(prediction_id)
         if execution is None or not principal.may_see(execution.prediction.principal):
@@ -82,9 +82,7 @@ class Predictions:
             self._ids = _random_ids()
         return self._ids.pop()
 
-    def check_id(
-        self, prediction_id: str, noun: str, retry_after: Callable[[], int], *, principal: Principal = ANYONE
-    ) -> None:
+    def check_id(self, prediction_id: str, noun: str, retry_after: Callable[[], int], *, principal: Principal) -> None:
         """Raise `INVALID_INPUT` for an id that is too long, `CONFLICT` for that of a live prediction.
 
         An id of another principal is a `CONFLICT` as long as its prediction is kept, and nothing is told of that.
@@ -98,7 +96,7 @@ class Predictions:
                 "The input does not fit the model's signature.",
                 fields=(FieldError(("body", "id"), msg, "value_error"),),
             )
-        if not principal.sees_all and self.look_up(prediction_id) is not self.look_up(prediction_id, principal):
+        if not principal.sees_all and self.look_up(prediction_id, ANYONE) is not self.look_up(prediction_id, principal):
             raise unusable_id(noun, prediction_id)
         if prediction_id in self.live:
             msg = (

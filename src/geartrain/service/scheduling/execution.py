@@ -291,7 +291,7 @@ class Execution:
             self._timer.cancel()
         self.is_kept = False
         state = self.state
-        if state in _BEGUN or (state is _S.PREPARING and self._preparation.has_begun):
+        if self._has_begun:
             self.cancel()
         elif state is not _OVER:
             self._step(_OVER)
@@ -302,11 +302,16 @@ class Execution:
 
     def fail(self, reason: str) -> None:
         """End an execution that could not be begun; cancel it if it has."""
-        if self.state in _BEGUN or (self.state is _S.PREPARING and self._preparation.has_begun):
+        if self._has_begun:
             self.cancel()
         elif self.state is not _OVER:
             self._withdraw()
             self.end(Failed(reason), at=self._scheduler.context.clock())
+
+    @property
+    def _has_begun(self) -> bool:
+        """True if its run, or the fetch of its files, has begun, so that its end comes from there."""
+        return self.state in _BEGUN or (self.state is _S.PREPARING and self._preparation.has_begun)
 
     def abandon(self) -> None:
         """Cancel this prediction because its last client has left, unless its cancel was requested before."""
@@ -390,7 +395,7 @@ class Execution:
 
     @property
     def _is_too_large(self) -> bool:
-        """Whether the run has given more output than it may."""
+        """True if the run has given more output than it may."""
         return type(self._stopped_as) is Failed
 
     def _refuse_output(self) -> None:

@@ -17,7 +17,7 @@ from geartrain.domain.predictions.events import DEFAULT_CAPACITY
 from geartrain.domain.predictions.ledger import Key, Row, RowFilter, RowState
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.principal import Principal
+from geartrain.domain.principal import ANYONE, Principal
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.runs import DurableRun
 from geartrain.service.models.admission import NewPrediction
@@ -297,7 +297,7 @@ class _DurableSteps(PredictionExchange):
         if self._wish.head.notes.is_relayed:
             self._responder.respond(NOT_RUNNING_HERE)
             return True
-        row = await self._durable.durability.find_row(self._key())
+        row = await self._durable.durability.find_row(self._key(), ANYONE)  # `_answer_row` tells it from an unknown one
         if row is None or (row.state is RowState.CLAIMED and not row.is_owner_alive):
             return False  # nobody has it, or has it any more
         return await self._answer_row(row)

@@ -9,6 +9,7 @@ from typing import Final
 from geartrain.apis import sse
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import Row
+from geartrain.domain.principal import ANYONE
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.whereabouts import Elsewhere
 from geartrain.transport.relay.relay import NOT_HERE, RelayedAnswer, RelayedRequest, RelayPort
@@ -45,7 +46,7 @@ class Reach:
             if answer.status is not NOT_HERE:
                 return answer
             await answer.drop()
-            again = await self.durability.find_row(row.ownership.key)
+            again = await self.durability.find_row(row.ownership.key, ANYONE)
             if again is None or again.principal != row.principal:
                 raise GeartrainError(Code.NOT_READY, _REFUSED)
             has_moved, row = again.ownership != row.ownership, again

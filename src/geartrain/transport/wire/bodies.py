@@ -181,6 +181,10 @@ class Places:
         return NO_PLACE if memory is None else PlacedBody(memory)
 
 
+def _do_nothing() -> None:
+    """Stand in for `resume` once there is nothing left to read."""
+
+
 class PartsBody:
     """A body that a handler reads in pieces. See `BodyReader`."""
 
@@ -243,6 +247,7 @@ class PartsBody:
     def break_off(self) -> None:
         """Note that the rest will never come."""
         self._is_broken = True
+        self._resume = _do_nothing  # the connection's, which refers to this body
         self._pieces.clear()
         self._arrival.set()
 

@@ -120,6 +120,10 @@ class GatheredBody:
         self._acknowledge(credit)
 
 
+def _ignore(_credit: int) -> None:
+    """Stand in for `acknowledge` once the stream is over."""
+
+
 class PiecewiseBody:
     """A body on its way to an exchange that reads it in pieces."""
 
@@ -160,6 +164,8 @@ class PiecewiseBody:
         self.reader.break_off()
         for reader in self._messages:
             reader.close()
+        self._messages.clear()
+        self._acknowledge = _ignore  # the stream's, which refers to this body
 
     def _resume(self) -> None:
         credit, self._credit = self._credit, 0

@@ -54,7 +54,7 @@ class Room:
 
     @property
     def is_free(self) -> bool:
-        """Whether another request may run, if none waits before it."""
+        """True if another request may run, where none waits before it."""
         running = self._running
         if running >= self._at_once:
             return False

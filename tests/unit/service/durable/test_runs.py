@@ -22,6 +22,7 @@ from geartrain.domain.predictions.ledger import Delivery as StoredDelivery
 from geartrain.domain.predictions.lifecycle import ExecutionState, Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.principal import ANYONE
 from geartrain.service.durable import history_writer
 from geartrain.service.durable.durability import Durability, DurableSettings
 from geartrain.service.durable.history import restore
@@ -123,7 +124,7 @@ async def test_without_the_store_nothing_runs() -> None:
 async def test_a_cancel_while_the_row_is_written_ends_it() -> None:
     bench = await Bench().start()
     prediction, run = bench.ask()
-    bench.deployment.predictions.cancel("a")
+    bench.deployment.predictions.cancel("a", ANYONE)
     assert await run.made is None
     assert await bench.over(run) is RunState.ENDED
     assert (prediction.status, bench.worker.calls) == (Status.CANCELED, [])

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import geartrain.service
 from geartrain.domain.errors import Code
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
+from geartrain.domain.principal import ANYONE
 from geartrain.service.durable.durability import Durability, DurableSettings
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
@@ -168,7 +169,7 @@ def test_s1_an_admission_that_fails_anywhere_is_undone(
         except Exception:  # noqa: BLE001 - the injected one, or the refusal of a request without time
             await bench.settle()
             assert bench.taken() == before
-            assert deployment.predictions.look_up("mine") is None
+            assert deployment.predictions.look_up("mine", ANYONE) is None
             assert bench.durability is None or not bench.durability.runs
         else:
             await bench.settle()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE
 from geartrain.domain.remote.progress import Download
 from geartrain.service.models import information
 from geartrain.service.models.admission import NewPrediction
@@ -520,11 +521,11 @@ async def test_predictions_of_before_a_reload_can_be_looked_up_and_canceled_afte
     await catalogue.load("cats")
     assert ref.deployment is not old
     assert ref.predictions is old.predictions is ref.deployment.predictions
-    assert ref.predictions.look_up("over") is over
-    assert ref.predictions.look_up("live") is live
-    assert ref.predictions.cancel("live")
+    assert ref.predictions.look_up("over", ANYONE) is over
+    assert ref.predictions.look_up("live", ANYONE) is live
+    assert ref.predictions.cancel("live", ANYONE)
     await completion(live)
-    assert (live.status, ref.predictions.look_up("live")) == ("canceled", None)
+    assert (live.status, ref.predictions.look_up("live", ANYONE)) == ("canceled", None)
     assert ref.deployment.executions.live == set()  # a successor waits for nobody else's
     ref.predictions.abandon(joined)
     await completion(joined)

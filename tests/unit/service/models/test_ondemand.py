@@ -19,6 +19,7 @@ from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health, Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.request_context import RequestContext
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
 from geartrain.service.models.entry import ModelEntry, ModelRef
@@ -281,8 +282,8 @@ async def test_cancel_during_setup() -> None:
         b.script.setup_gate.clear()
         training = b.create()
         await within(b.script.in_setup)
-        assert b.predictions.cancel(training.id)
-        assert b.predictions.cancel(training.id)  # to say it twice does no harm
+        assert b.predictions.cancel(training.id, ANYONE)
+        assert b.predictions.cancel(training.id, ANYONE)  # to say it twice does no harm
         assert (await b.ended(training)).status is Status.CANCELED
         assert training.logs == "setting up\n"
         assert b.workers[0].is_stopped
@@ -293,7 +294,7 @@ async def test_cancel_during_setup() -> None:
 async def test_cancel_before_setup() -> None:
     async with bench() as b:
         training = b.create()
-        b.predictions.cancel(training.id)
+        b.predictions.cancel(training.id, ANYONE)
         assert (await b.ended(training)).status is Status.CANCELED
         assert b.workers == []
 
@@ -303,7 +304,7 @@ async def test_cancel_during_the_run() -> None:
         b.script.run_gate.clear()
         training = b.create()
         await within(b.script.in_run)
-        b.predictions.cancel(training.id)
+        b.predictions.cancel(training.id, ANYONE)
         assert (await b.ended(training)).status is Status.CANCELED
         b.script.run_gate.set()
         assert (await b.done(2)).output == b"2"
@@ -316,7 +317,7 @@ async def test_run_that_ignores_a_cancel_loses_its_worker() -> None:
         b.script.deaf = True
         training = b.create()
         await within(b.script.in_run)
-        b.predictions.cancel(training.id)
+        b.predictions.cancel(training.id, ANYONE)
         assert (await b.ended(training)).status is Status.CANCELED
         await within(b.workers[0].died)
         b.script.run_gate.set()

@@ -12,6 +12,7 @@ import pytest
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits, Noun
 from geartrain.service.models.entry import ModelEntry
@@ -56,16 +57,17 @@ async def test_live_prediction_is_found_until_it_is_over() -> None:
     deployment = await started(entry)
     prediction = ask(deployment, "mine")
     predictions = entry.predictions
-    assert predictions.find("mine") is predictions.look_up("mine") is prediction
-    assert (predictions.find("other"), predictions.look_up("other"), predictions.cancel("other")) == (None, None, False)
+    assert predictions.find("mine") is predictions.look_up("mine", ANYONE) is prediction
+    assert (predictions.find("other"), predictions.look_up("other", ANYONE)) == (None, None)
+    assert not predictions.cancel("other", ANYONE)
     worker_of(deployment).calls[0].answer()
-    assert (predictions.find("mine"), predictions.look_up("mine"), predictions.live) == (None, None, {})
-    assert not predictions.cancel("mine")
+    assert (predictions.find("mine"), predictions.look_up("mine", ANYONE), predictions.live) == (None, None, {})
+    assert not predictions.cancel("mine", ANYONE)
 
 
 def looked_up_at_each_event(model: ModelEntry, prediction: Prediction) -> list[Prediction | None]:
     seen: list[Prediction | None] = []
-    prediction.log.listen(lambda _: seen.append(model.predictions.look_up(prediction.id)))
+    prediction.log.listen(lambda _: seen.append(model.predictions.look_up(prediction.id, ANYONE)))
     return seen
 
 
@@ -76,7 +78,7 @@ async def test_what_is_kept_can_be_looked_up_afterwards() -> None:
         prediction = ask(deployment, "mine", keep=True)
         seen = looked_up_at_each_event(model, prediction)
         worker_of(deployment).calls[0].answer()
-        assert (model.predictions.look_up("mine") is prediction) == expected
+        assert (model.predictions.look_up("mine", ANYONE) is prediction) == expected
         assert (seen[-1] is prediction) == expected  # also for whoever hears of the end
         assert model.predictions.find("mine") is None
 
@@ -89,7 +91,7 @@ async def test_versions_of_a_model_share_its_ids() -> None:
     assert error.code is Code.CONFLICT
     assert error.message == "Prediction 'mine' is still running. Use another id, or PUT to retry the same one."
     assert two.predictions.find("mine") is prediction
-    assert two.predictions.cancel("mine")
+    assert two.predictions.cancel("mine", ANYONE)
     call = worker_of(one).calls[0]
     assert call.was_canceled
     assert refusal(two, "mine").code is Code.CONFLICT  # it is live as long as its run

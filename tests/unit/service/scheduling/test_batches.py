@@ -22,6 +22,7 @@ from geartrain.domain.predictions.events import Metric
 from geartrain.domain.predictions.inference import SchedulePolicy
 from geartrain.domain.predictions.lifecycle import Health, Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.models.admission import NewPrediction
@@ -222,7 +223,7 @@ async def test_what_is_of_all_goes_to_all_that_run() -> None:
     call.listener.on_metric(ALL, Metric("steps", 3, "replace"))
     call.listener.on_log(1, "stderr", "only b\n")
     call.listener.on_metric(0, Metric("tokens", 7, "replace"))
-    bench.predictions.cancel(two.id)
+    bench.predictions.cancel(two.id, ANYONE)
     call.listener.on_log(ALL, "stdout", "going on\n")
     call.listener.on_log(1, "stdout", "nobody reads this\n")
     call.answer(0)
@@ -251,7 +252,7 @@ async def test_who_is_canceled_while_waiting_is_never_run() -> None:
     bench = await Bench().start()
     bench.ask("first")
     one, two = bench.ask("a"), bench.ask("b")
-    assert bench.predictions.cancel(one.id)
+    assert bench.predictions.cancel(one.id, ANYONE)
     assert one.status is Status.CANCELED
     assert bench.scheduler.waiting == 1
     bench.calls[0].answer()
@@ -265,8 +266,8 @@ async def test_a_canceled_item_is_answered_at_once_and_the_others_go_on() -> Non
     bench.ask("first")
     one, two = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
-    bench.predictions.cancel(one.id)
-    bench.predictions.cancel(one.id)
+    bench.predictions.cancel(one.id, ANYONE)
+    bench.predictions.cancel(one.id, ANYONE)
     assert one.status is Status.CANCELED
     assert not bench.calls[1].was_canceled
     bench.calls[1].answer()
@@ -281,7 +282,7 @@ async def test_the_run_is_canceled_with_its_last_item() -> None:
     one, two = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
     call = bench.calls[1]
-    bench.predictions.cancel(one.id)
+    bench.predictions.cancel(one.id, ANYONE)
     bench.predictions.abandon(two)
     assert call.was_canceled
     late = bench.ask("c")
@@ -294,7 +295,7 @@ async def test_the_run_is_canceled_with_its_last_item() -> None:
 async def test_a_run_that_does_not_heed_its_cancel_is_killed() -> None:
     bench = await Bench(limits=Limits(cancel_grace=0.0)).start()
     prediction = bench.ask("a")
-    bench.predictions.cancel(prediction.id)
+    bench.predictions.cancel(prediction.id, ANYONE)
     async with asyncio.timeout(40):
         while bench.workers[0].killed is None:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
@@ -304,7 +305,7 @@ async def test_a_run_that_does_not_heed_its_cancel_is_killed() -> None:
 async def test_a_run_that_cleans_up_after_its_cancel_gives_its_slot_back_then() -> None:
     bench = await Bench(slots=2).start()
     prediction = bench.ask("a")
-    bench.predictions.cancel(prediction.id)
+    bench.predictions.cancel(prediction.id, ANYONE)
     call = bench.calls[0]
     assert call.was_canceled
     call.is_over = True
@@ -320,7 +321,7 @@ async def test_files_of_a_canceled_item_are_let_go() -> None:
     bench.ask("first")
     one, _ = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
-    bench.predictions.cancel(one.id)
+    bench.predictions.cancel(one.id, ANYONE)
     chunk, end = FileRef("t1", "a", "text/plain"), FileRef("t2", "b", "text/plain")
     listener = bench.calls[1].listener
     listener.on_output(0, b'"t1"', (chunk,))
@@ -376,7 +377,7 @@ async def test_what_lies_ready_can_be_canceled_and_times_out() -> None:
     bench.ask("first")
     one, two = bench.ask("a"), bench.ask("b", schedule=SchedulePolicy(0.001))
     assert len(bench.calls) == 2
-    bench.predictions.cancel(one.id)
+    bench.predictions.cancel(one.id, ANYONE)
     assert one.status is Status.CANCELED
     await _until(lambda: two.is_terminal)
     assert two.error_code is Code.TIMED_OUT
@@ -451,7 +452,7 @@ async def test_files_are_fetched_before_a_batch_is_joined() -> None:
         _with_file(bench, "c")  # who fetches has a place, too
     await asyncio.sleep(0)
     assert bench.calls == []
-    bench.predictions.cancel(two.id)
+    bench.predictions.cancel(two.id, ANYONE)
     bench.files.released.set()
     await _until(lambda: two.is_terminal and bool(bench.calls))
     assert two.status is Status.CANCELED
@@ -479,7 +480,7 @@ async def test_who_waits_for_a_batch_with_files_leaves_nothing_behind() -> None:
     predictions = [_with_file(bench, text) for text in "abc"]
     await _until(lambda: bench.scheduler.waiting == 2 and bool(bench.calls))
     await asyncio.sleep(0)
-    bench.predictions.cancel(predictions[2].id)
+    bench.predictions.cancel(predictions[2].id, ANYONE)
     bench.workers[0].die()
     await _until(lambda: all(each.is_terminal for each in predictions))
     assert [each.status for each in predictions] == ["failed", "failed", "canceled"]
@@ -574,7 +575,7 @@ async def test_a_call_of_a_single_client_says_so() -> None:
 async def test_a_single_client_can_cancel_and_meet_a_crash() -> None:
     bench = await _lone(Bench(slots=2))
     one = bench.ask("a")
-    bench.predictions.cancel(one.id)
+    bench.predictions.cancel(one.id, ANYONE)
     assert one.status is Status.CANCELED
     call = bench.calls[-1]
     call.is_over = True
@@ -719,7 +720,7 @@ async def test_everybody_gets_exactly_their_own_answer(
             call.answer(*which, bad=broken)
         elif step == "cancel" and asked:
             text, prediction = list(asked.items())[number % len(asked)]
-            if bench.predictions.cancel(prediction.id):
+            if bench.predictions.cancel(prediction.id, ANYONE):
                 canceled.add(text)
         elif step == "die" and len(alive) > 1:
             alive.pop(number % len(alive)).die()

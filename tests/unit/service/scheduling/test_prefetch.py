@@ -9,6 +9,7 @@ from geartrain.domain.predictions.calls import FileRef, ItemEnd, Succeeded, Work
 from geartrain.domain.predictions.inference import SchedulePolicy
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.priorities import Level, Priorities
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits, VersionRecord
 from geartrain.service.models.restarts import RestartPolicy
@@ -58,7 +59,7 @@ class Bench:
         return next(call for worker in self.workers for call in worker.calls if call.texts == [text])
 
     def cancel(self, prediction: Prediction) -> None:
-        assert self.deployment.predictions.cancel(prediction.id)
+        assert self.deployment.predictions.cancel(prediction.id, ANYONE)
 
 
 async def until_ready(bench: Bench, workers: int) -> None:

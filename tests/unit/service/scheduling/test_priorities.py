@@ -19,6 +19,7 @@ from geartrain.domain.predictions.inference import NO_SCHEDULE, InferRequest, Sc
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.priorities import Level, Priorities
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models import inference
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits, VersionRecord
@@ -151,7 +152,7 @@ async def test_a_full_level_refuses_and_the_others_do_not() -> None:
     assert bench.record.counts.faults["REJECTED"] == 2
     bench.ask("h1", HIGH)
     bench.ask("h2", HIGH)
-    bench.deployment.predictions.cancel(low.id)
+    bench.deployment.predictions.cancel(low.id, ANYONE)
     bench.ask("l2", LOW)
     assert bench.answer_all() == [["first"], ["h1"], ["h2"], ["l2"]]
 

@@ -12,6 +12,7 @@ from geartrain.domain.predictions.batching import BatchPolicy
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.predictions.inference import LONGEST_TIMEOUT, NO_SCHEDULE, InferRequest, SchedulePolicy
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models import inference
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits, VersionRecord
@@ -169,7 +170,7 @@ async def test_a_run_that_ends_in_time_leaves_no_timer() -> None:
 async def test_who_was_canceled_before_does_not_time_out() -> None:
     bench = await Bench(run_timeout=0.01).start()
     prediction = bench.ask()
-    bench.deployment.predictions.cancel(prediction.id)
+    bench.deployment.predictions.cancel(prediction.id, ANYONE)
     block(0.02)
     for _ in range(3):
         await asyncio.sleep(0)  # a timer would be served
@@ -183,7 +184,7 @@ async def test_a_cancel_after_the_time_is_up_changes_nothing() -> None:
     async with asyncio.timeout(40):
         while not bench.calls[0].was_canceled:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)
-    bench.deployment.predictions.cancel(prediction.id)
+    bench.deployment.predictions.cancel(prediction.id, ANYONE)
     bench.calls[0].cancel()
     assert (await end_of(prediction))[2] is Code.TIMED_OUT
 
@@ -213,7 +214,7 @@ async def test_worker_is_not_killed_while_it_is_debugged() -> None:
     worker = bench.workers[0]
     worker.debugged_until = 3
     prediction = bench.ask()
-    bench.deployment.predictions.cancel(prediction.id)
+    bench.deployment.predictions.cancel(prediction.id, ANYONE)
     async with asyncio.timeout(40):
         while worker.killed is None:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0)

@@ -12,6 +12,7 @@ from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.domain.predictions.tracing import Span, TraceContext, read_context
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits
 from geartrain.service.readers import completion
@@ -121,7 +122,7 @@ async def test_not_sampled() -> None:
 async def test_canceled_run_is_no_error() -> None:
     bench = await Bench().start()
     prediction = bench.ask(request(1))
-    bench.deployment.predictions.cancel(prediction.id)
+    bench.deployment.predictions.cancel(prediction.id, ANYONE)
     bench.calls[0].cancel()
     run = (await bench.spans(prediction))["run"]
     assert run.attributes["geartrain.outcome"] == "canceled"

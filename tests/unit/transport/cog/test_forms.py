@@ -16,6 +16,7 @@ import geartrain
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.outbound.attachments import AttachmentStore
 from geartrain.outbound.inputs import InputFiles
@@ -475,7 +476,7 @@ async def test_prediction_of_a_file_alone(serve: Callable[..., Any], tmp_path: P
     prediction = await admit(deployment, Body(PNG), b"image/png")
     await deployment.workers.replicas[0].worker.runner.began.wait()
     assert len([path for path in left(tmp_path) if path.is_file()]) == 1
-    assert deployment.predictions.cancel(prediction.id)
+    assert deployment.predictions.cancel(prediction.id, ANYONE)
     await completion(prediction)
     assert prediction.status is Status.CANCELED
     assert left(tmp_path) == []
@@ -515,7 +516,7 @@ async def test_nothing_is_left_where_there_is_no_slot(serve: Callable[..., Any],
     assert caught.value.code is Code.AT_CAPACITY
     await ended_removals()
     assert [path.read_bytes() for path in left(tmp_path) if path.is_file()] == [b"1"]
-    deployment.predictions.cancel(running.id)
+    deployment.predictions.cancel(running.id, ANYONE)
     await completion(running)
     assert left(tmp_path) == []
 

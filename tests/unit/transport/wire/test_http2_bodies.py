@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from http import HTTPStatus
 from typing import Any
 
@@ -94,6 +96,30 @@ async def test_client_waits_for_the_reader() -> None:
     assert len(await body.reader.read()) == 200_000
     assert (credit, body.is_full) == ([200_000, 100_001], False)
     assert len(await body.reader.read()) == 100_000
+
+
+class Stream:
+    """A stream with a body, which refer to each other while it is open."""
+
+    def __init__(self) -> None:
+        self.body = PiecewiseBody(AcceptedInParts(never, 0, refuse, is_bidirectional=True), self.acknowledge)
+        self.reader = self.body.messages(BufferBudget(0), 0)
+
+    def acknowledge(self, credit: int) -> None:
+        """See `StreamOwner`."""
+
+
+async def test_s2_a_stream_whose_body_is_read_in_pieces_leaves_no_cycle() -> None:
+    gc.disable()
+    try:
+        stream = Stream()
+        stream.body.take([b"ab"], 2)
+        stream.body.close()
+        left = weakref.ref(stream), weakref.ref(stream.body.reader)
+        del stream
+        assert [each() for each in left] == [None, None]
+    finally:
+        gc.enable()
 
 
 async def test_memory_of_messages_is_given_back_at_the_end() -> None:
