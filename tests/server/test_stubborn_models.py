@@ -8,7 +8,8 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from geartrain.bridge.child import SetupError
 from geartrain.domain.predictions.calls import WorkerInfo
@@ -20,9 +21,6 @@ from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.readers import completion
 from tests.support.servers import LiveServer, Serve, eventually, write_model
-
-if TYPE_CHECKING:
-    import pytest
 
 CRASHING = """
     import os
@@ -169,6 +167,39 @@ async def test_logs_without_end_are_cut_and_counted(serve: Serve, caplog: pytest
         assert "17 more lines were dropped" in lines[-1]
         assert (await server.predict({"loud": False}))["logs"] == ""
         await eventually(lambda: "the worker dropped 17 log messages in" in caplog.text)
+
+
+FAILING = """
+    import gc
+    from collections.abc import AsyncIterator, Iterator
+    class Runner:
+        def run(self, look: bool = False) -> Iterator[str]:
+            if look:
+                gc.disable()
+                gc.collect()
+                gc.set_debug(gc.DEBUG_SAVEALL)
+                gc.collect()
+                yield str([type(each).__name__ for each in gc.garbage if type(each) in (Lost, Given)])
+                gc.garbage.clear()
+            else:
+                given = Given()
+                yield "a"
+                raise Lost(given)
+    class Given:
+        pass
+    class Lost(Exception):
+        pass
+"""
+FAILING_ASYNC = FAILING.replace("def run", "async def run").replace("-> Iterator", "-> AsyncIterator")
+
+
+@pytest.mark.parametrize("source", [FAILING, FAILING_ASYNC], ids=["sync", "async"])
+async def test_s2_runs_that_fail_leave_no_cycle_in_their_worker(serve: Serve, source: str) -> None:
+    async with serve(source) as server:
+        await server.predict({"look": True})  # from here on, the collector is off
+        for _ in range(3):
+            assert (await server.predict({}))["status"] == "failed"
+        assert (await server.predict({"look": True}))["output"] == ["[]"]
 
 
 async def test_an_error_as_long_as_a_book_is_cut(serve: Serve) -> None:

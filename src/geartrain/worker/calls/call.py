@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
 from functools import cache
 from time import perf_counter
@@ -136,6 +136,14 @@ class Call:
         self._left = self._left.difference(items)
         ends = [Done(item, None, elapsed, is_stream=True) for item in items]
         self._reports.send_all(ends, idle=self._is_over())
+
+    def failure(self, error: BaseException) -> Callable[[], None]:
+        """Return a report of what was raised, to be called once.
+
+        It lets go of the exception, whose traceback may refer to the frame that holds the report.
+        """
+        held = [error]
+        return lambda: self.fail(held.pop())
 
     def fail(self, error: BaseException) -> None:
         """Report what was raised, to the items that it concerns; the others are run again where that is possible."""

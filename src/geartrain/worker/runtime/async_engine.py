@@ -168,7 +168,7 @@ class AsyncEngine:
                     forks.end_fork()
                 self._flush_c()
         except BaseException as error:  # noqa: BLE001 - nothing may end this task but its own end
-            return _failure(running.call, error)
+            return running.call.failure(error)
         return report
 
     async def _invoke(self, running: _Running) -> Callable[[], None]:
@@ -187,7 +187,7 @@ class AsyncEngine:
             else:
                 report = partial(call.succeed, value)
         except BaseException as error:  # noqa: BLE001 - the author's code may raise anything, also SystemExit
-            report = _failure(call, error)
+            report = call.failure(error)
         # Only the worker's own cancel makes it canceled, whatever the exception is called (and whether it is swallowed
         # or not).
         return call.cancelled if running.was_canceled() else report
@@ -215,7 +215,3 @@ def close_loop(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
-
-
-def _failure(call: Call, error: BaseException) -> Callable[[], None]:
-    return lambda: call.fail(error)

@@ -114,9 +114,9 @@ class SyncEngine:
                 region.leave()
         except CancelationException as error:
             region.leave()
-            return call.cancelled if region.was_requested(call.serial) else _failure(call, error)
+            return call.cancelled if region.was_requested(call.serial) else call.failure(error)
         except BaseException as error:  # noqa: BLE001 - the author's code may raise anything, also SystemExit
-            return call.cancelled if region.was_requested(call.serial) else _failure(call, error)
+            return call.cancelled if region.was_requested(call.serial) else call.failure(error)
         # A model that swallows its cancel and returns has been canceled all the same.
         return call.cancelled if region.was_requested(call.serial) else report
 
@@ -138,7 +138,3 @@ class SyncEngine:
                     note_yield(error, values.gi_frame)
                     values.close()
                 raise
-
-
-def _failure(call: Call, error: BaseException) -> Callable[[], None]:
-    return lambda: call.fail(error)
