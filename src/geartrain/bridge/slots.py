@@ -81,15 +81,15 @@ class SlotChannel:
             if type(payload) is Received:
                 slot_call = msgspec.structs.replace(slot_call, source=call)
         if call.prefetch:
-            self.next_call = slot_call
             payload = payload or self._files.to_file(call)
-            self._socket.write(self._files.message(call, serial, payload, packed=slot_call.packed))
+            message = self._files.message(call, serial, payload, packed=slot_call.packed)
+            self.next_call = slot_call
+            self._socket.write(message)
             return None
         self.call = slot_call
         if payload is None:
             self.state = TO_SLOT_STATE[SlotState.LOADING](self.state)
             return asyncio.ensure_future(self._load(call, slot_call))
-        self.state = _to_running(self.state)
         self._begin(call, slot_call, payload, alone=alone)
         return None
 
@@ -104,7 +104,6 @@ class SlotChannel:
                 tell_end(slot_call.listener, (calls.ItemEnd(calls.ALL, failure),), idle=True)
             return
         if self.state is SlotState.LOADING:
-            self.state = _to_running(self.state)
             self._begin(call, slot_call, payload, alone=False)
         else:
             self._files.reader.discard(payload)
@@ -112,6 +111,7 @@ class SlotChannel:
     def _begin(self, call: calls.CallInput, slot_call: SlotCall, payload: InputPayload, *, alone: bool) -> None:
         self.wakeup.before_send(alone=alone)
         message = self._files.message(call, slot_call.serial, payload, packed=slot_call.packed)
+        self.state = _to_running(self.state)  # not before: a call that cannot be encoded leaves the slot free
         if self._has_others and not call.single_client:
             self._socket.write_soon(message)
         else:

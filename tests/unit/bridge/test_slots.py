@@ -267,6 +267,21 @@ async def test_an_input_that_cannot_be_written_fails_its_call_and_frees_the_slot
     assert slot.is_in(SlotState.FREE)
 
 
+async def test_a_call_that_cannot_be_encoded_leaves_the_slot_free(slot: Slot) -> None:
+    listener = Listener()
+    wrong: Any = {"no": object()}
+    with pytest.raises(TypeError):
+        slot.run(listener, ItemInput("pred_1", b"{}", context=wrong))
+    assert slot.is_in(SlotState.FREE)
+    assert listener.heard == []
+    slot.run(listener, item("pred_2"))
+    assert slot.is_in(SlotState.RUNNING)
+    with pytest.raises(TypeError):
+        slot.run(listener, ItemInput("pred_3", b"{}", context=wrong), prefetch=True)
+    slot.report(m.Done(0, m.Inline(b"1"), 0.1), serial=2, idle=True)
+    assert slot.is_in(SlotState.FREE)
+
+
 async def test_a_worker_that_dies_before_the_input_is_written_has_not_begun(slot: Slot) -> None:
     slot.channel.memory.is_possible = False
     listener = Listener()
