@@ -8,11 +8,16 @@ from typing import Any
 
 import httpx
 import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tests.support.attacks import resident
+from tests.support.receiver import receiving
 from tests.support.servers import ServerProcess, eventually, write_model
+from tests.support.triton import grpc_channel
 
 MIB = 1024**2
+HOOKS = ("--allow-private-urls",)  # for a receiver of webhooks on this machine
 StartProcess = Callable[..., ServerProcess]
 
 LARGE = """
@@ -44,9 +49,19 @@ class Server:
         process.wait_for("ready")
         self._pid = process.popen.pid
 
-    def put(self, name: str, **inputs: Any) -> dict[str, Any]:
+    async def measured(self) -> int:
+        """Return the memory once all has been imported that waits for a first webhook and a first call of gRPC."""
+        async with receiving() as receiver:
+            self.put("before", webhook=receiver.url(), size=1_000_000)
+            await receiver.ended()
+        with grpc_channel(self.url.removeprefix("http://")) as channel:
+            assert GRPCInferenceServiceStub(channel).ServerLive(pb.ServerLiveRequest(), timeout=60).live
+        return self.memory
+
+    def put(self, name: str, *, webhook: str | None = None, **inputs: Any) -> dict[str, Any]:
         """Make a prediction, and return it."""
-        response = httpx.put(f"{self.url}/predictions/{name}", json={"input": inputs}, timeout=60)
+        hook = {} if webhook is None else {"webhook": webhook}
+        response = httpx.put(f"{self.url}/predictions/{name}", json={"input": inputs, **hook}, timeout=60)
         assert response.status_code in {200, 201}, response.text[:200]
         value: dict[str, Any] = response.json()
         return value
@@ -78,9 +93,8 @@ def test_s4_recent_predictions_are_bounded(
 
 async def test_s4_recent_predictions_go_when_their_time_is_over(server_process: StartProcess, tmp_path: Path) -> None:
     """No request comes meanwhile that would find them out."""
-    server = Server(server_process(str(write_model(tmp_path / "model", LARGE)), "--keep", "5s"))
-    server.put("before", size=10)
-    before = server.memory
+    server = Server(server_process(str(write_model(tmp_path / "model", LARGE)), "--keep", "5s", *HOOKS))
+    before = await server.measured()
     for number in range(2):
         server.put(str(number), size=20_000_000)
     assert server.memory - before > 20_000_000
@@ -89,9 +103,8 @@ async def test_s4_recent_predictions_go_when_their_time_is_over(server_process: 
 
 async def test_s10_a_stream_that_is_too_large_fails(server_process: StartProcess, tmp_path: Path) -> None:
     """What it has given is given back, and the run is canceled: the next one begins."""
-    server = Server(server_process(str(write_model(tmp_path / "model", STREAM)), "--max-output-size", "100MB"))
-    assert len(server.put("before", size=1_000_000)["output"]) == 1
-    before = server.memory
+    server = Server(server_process(str(write_model(tmp_path / "model", STREAM)), "--max-output-size", "100MB", *HOOKS))
+    before = await server.measured()
     failed = server.put("large", size=10_000_000_000_000)
     assert failed["status"] == "failed"
     assert "larger than the limit of 100000000 bytes (--max-output-size)" in failed["error"]
@@ -102,9 +115,8 @@ async def test_s10_a_stream_that_is_too_large_fails(server_process: StartProcess
 
 
 async def test_s10_the_default_bounds_the_output_of_a_run(server_process: StartProcess, tmp_path: Path) -> None:
-    server = Server(server_process(str(write_model(tmp_path / "model", LARGE))))
-    server.put("before", size=10)
-    before = server.memory
+    server = Server(server_process(str(write_model(tmp_path / "model", LARGE)), *HOOKS))
+    before = await server.measured()
     failed = server.put("large", size=300_000_000)
     assert (failed["status"], failed.get("output")) == ("failed", None)
     assert "larger than the limit of 268435456 bytes (--max-output-size)" in failed["error"]

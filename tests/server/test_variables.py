@@ -172,7 +172,7 @@ def test_c1_doctor_shows_each_value_and_its_origin(tmp_path: Path) -> None:
     ours = ("COG_", "PORT", "LOG_FORMAT", "RUST_LOG", "WEBHOOK_")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     done = subprocess.run(
-        [sys.executable, "-m", "geartrain", "doctor", str(folder)],
+        [sys.executable, "-m", "geartrain", "doctor", "-v", str(folder)],
         check=False,
         capture_output=True,
         text=True,

@@ -7,10 +7,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.ipc.lending import watchable
 from geartrain.ipc.messages import InMemory
 from geartrain.ipc.payload import RegionSource, region_of
-from geartrain.ipc.shared_memory import HEADER, MemoryRegion
+from geartrain.ipc.shared_memory import HEADER, MemoryRegion, watchable
 
 _WORTHWHILE: Final = 64 * 1024  # bytes; what is smaller is copied faster
 _NOTHING: Final = memoryview(b"")

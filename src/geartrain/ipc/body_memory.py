@@ -12,9 +12,8 @@ from collections import deque
 from typing import Any, Final
 
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.ipc.lending import watchable
 from geartrain.ipc.messages import Received
-from geartrain.ipc.shared_memory import HEADER, LARGEST, MemoryRegion
+from geartrain.ipc.shared_memory import HEADER, LARGEST, MemoryRegion, watchable
 
 LIMIT: Final = 64 * 1024**2  # bytes of all regions together
 _MOST: Final = 32  # regions, each of which workers keep open

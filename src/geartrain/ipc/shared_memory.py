@@ -7,11 +7,13 @@ and the kernel frees it when both have closed it, however they end. It is not bo
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import mmap
 import os
 from collections.abc import Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 WORTHWHILE: Final = 16 * 1024  # bytes; what is smaller goes through the socket faster
 LARGEST: Final = 32 * 1024**2  # bytes of one piece; to copy more would hold up the parent's loop for too long
@@ -145,3 +147,16 @@ class MemoryRegion:
         if memory is not None:
             with contextlib.suppress(BufferError):  # a view of it is in use: it is unmapped with the last view
                 memory.close()
+
+
+@lru_cache(maxsize=256)  # to make one takes as long as to copy kilobytes
+def _array_type(size: int) -> type[Any]:
+    return ctypes.c_char * size
+
+
+def watchable(memory: mmap.mmap) -> Any:
+    """Return all of the memory as an array, which each view of it refers to.
+
+    A weak reference to the array tells when the last view is gone. The array takes attributes.
+    """
+    return _array_type(len(memory)).from_buffer(memory)
