@@ -79,7 +79,7 @@ class Server:
 
 @pytest.mark.parametrize("inputs", [{"size": 20_000_000}, {"prints": 10 * MIB}], ids=["outputs", "prints"])
 def test_s4_recent_predictions_are_bounded(
-    server_process: StartProcess, tmp_path: Path, inputs: dict[str, int]
+    server_process: StartProcess, tmp_path: Path, inputs: dict[str, Any]
 ) -> None:
     """Forty outputs of 20 MB, or logs of 10 MiB."""
     server = Server(server_process(str(write_model(tmp_path / "model", LARGE))))
