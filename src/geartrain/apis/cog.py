@@ -91,7 +91,8 @@ def read_request(body: bytes | bytearray) -> PredictionRequest:
         text = body if len(body) < _LARGE else _without_input(body, size)
         if _may_repeat(text.count, text):
             _refuse_duplicates(body)
-    _check_fields(request)
+    if request.context or request.id is not None:
+        _check_fields(request)
     if request.created_at is not None:
         return msgspec.structs.replace(request, created_at=_sound_moment(request.created_at))
     return request

@@ -45,7 +45,7 @@ class Holders:
     def __init__(self, live: dict[str, Execution]) -> None:
         """`live` are the executions by the id of their prediction."""
         self._live = live
-        self._counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}  # of predictions without a holder, until their grace ends
 
     def join(self, prediction: Prediction) -> None:
@@ -55,7 +55,7 @@ class Holders:
         timer = self._timers.pop(prediction.id, None)
         if timer is not None:
             timer.cancel()
-        self._counts[prediction.id] = self._counts.get(prediction.id, 1) + 1
+        self.counts[prediction.id] = self.counts.get(prediction.id, 1) + 1
 
     def leave(self, prediction: Prediction, holder: Holder, grace: float = 0.0) -> None:
         """Apply the rule of a holder whose connection has closed; `grace` in seconds, for `CANCEL_LATER`."""
@@ -63,22 +63,21 @@ class Holders:
         execution = self._execution(prediction)
         if rule is OnLeave.GO_ON or execution is None:
             return
-        left = self._counts.get(prediction.id, 1) - 1
+        left = self.counts.get(prediction.id, 1) - 1
         if left:
-            self._counts[prediction.id] = left
+            self.counts[prediction.id] = left
         elif rule is OnLeave.CANCEL or grace <= 0:
             execution.abandon()
         else:
-            self._counts[prediction.id] = 0
+            self.counts[prediction.id] = 0
             self._timers[prediction.id] = asyncio.get_running_loop().call_later(grace, execution.abandon)
 
     def forget(self, prediction_id: str) -> None:
-        """Remove what is stored for a prediction that is about to end."""
-        if self._counts:
-            self._counts.pop(prediction_id, None)
-            timer = self._timers.pop(prediction_id, None)
-            if timer is not None:
-                timer.cancel()
+        """Remove what is stored for a prediction that is about to end. Needless while there are no `counts`."""
+        self.counts.pop(prediction_id, None)
+        timer = self._timers.pop(prediction_id, None)
+        if timer is not None:
+            timer.cancel()
 
     def _execution(self, prediction: Prediction) -> Execution | None:
         """Return the execution of exactly this prediction; None if it has ended."""

@@ -108,7 +108,8 @@ class Predictions:
         """Free the id of a prediction that is about to reach its terminal state, and keep it if its client may ask."""
         prediction = execution.prediction
         if self.live.get(prediction.id) is execution:
-            self.holders.forget(prediction.id)
+            if self.holders.counts:
+                self.holders.forget(prediction.id)
             del self.live[prediction.id]
         if execution.is_kept:
             self.recent.add(prediction)

@@ -389,14 +389,9 @@ class Execution:
         self._given += len(chunk)
         if self._given <= self._scheduler.context.max_output_size:
             self.prediction.add_output(chunk)
-        elif not self._is_too_large:
+        elif type(self._stopped_as) is not Failed:  # once
             self._refuse_output()
             self.cancel()
-
-    @property
-    def _is_too_large(self) -> bool:
-        """True if the run has given more output than it may."""
-        return type(self._stopped_as) is Failed
 
     def _refuse_output(self) -> None:
         """Give back what the run has given: it is too large, and the prediction fails."""
@@ -481,14 +476,16 @@ class Execution:
             self.delivery = NO_DELIVERY  # it refers to this execution: without the cycle, both are freed at once
         self._preparation = NO_PREPARATION  # as the delivery
         prediction = self.prediction
-        if type(outcome) is Succeeded and self._exceeds(outcome):
-            self._finish_stopped(at, predict_time)
-        elif type(outcome) is Succeeded:
+        if type(outcome) is Succeeded:
             output = outcome.output
             size = self._given if output is None else len(output)
-            scheduler.context.counts.add_success(self.record, predict_time, size, at=at)
-            is_packed = output is None and self._is_packed()  # of a whole output it makes no difference
-            prediction.succeed(output, at=at, predict_time=predict_time, packed=is_packed)
+            if size <= scheduler.context.max_output_size:
+                scheduler.context.counts.add_success(self.record, predict_time, size, at=at)
+                is_packed = output is None and self._is_packed()  # of a whole output it makes no difference
+                prediction.succeed(output, at=at, predict_time=predict_time, packed=is_packed)
+            else:  # a run may end well before it is canceled for that
+                self._refuse_output()
+                self._finish_stopped(at, predict_time)
         elif type(outcome) is Failed:
             self._count_fault("BACKEND" if self.record.began else "OTHER", at)
             prediction.fail(outcome.error, at=at, predict_time=predict_time)
@@ -512,12 +509,6 @@ class Execution:
         """Return the seconds of a run that has not succeeded, 0 without a run; `at` is the end of the prediction."""
         record = self.record
         return (record.run_ended or at) - record.began if record.began else 0.0
-
-    def _exceeds(self, outcome: Succeeded) -> bool:
-        """Return True if the output is larger than it may be; a run may end well before it is canceled for that."""
-        if outcome.output is not None and len(outcome.output) > self._scheduler.context.max_output_size:
-            self._refuse_output()
-        return self._is_too_large
 
     def _finish_stopped(self, at: float, predict_time: float) -> None:
         """Reach the terminal state of a prediction that was told to stop."""
