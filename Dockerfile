@@ -15,6 +15,7 @@ COPY ["README.md", "/build/README.md"]
 COPY ["LICENSE", "/build/LICENSE"]
 COPY ["constraints.txt", "/build/constraints.txt"]
 COPY ["src/", "/build/src/"]
+COPY ["examples/", "/build/examples/"]
 WORKDIR /build
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf /opt/geartrain/bin/python -m pip install --no-cache-dir --disable-pip-version-check -c /build/constraints.txt "/build$EXTRAS"
 

@@ -10,10 +10,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINS := pyproject.toml constraints.txt
 BUILD_PACKAGES := hatchling hatch-fancy-pypi-readme editables
-PARALLEL := -n auto --dist loadfile
+PARALLEL := -n auto --dist loadfile --need-all
 # The tests of the protocols, which pass inside another server too, and with TLS and keys these and those of gRPC.
 CONFORMANCE := tests/conformance
-ASGI_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_*.py sse*.py open_inference_rest.py trainings.py webhooks.py)
+ASGI_TESTS := $(addprefix $(CONFORMANCE)/test_,modes.py cog_*.py sse*.py mcp.py open_inference_rest.py trainings.py webhooks.py)
 GRPC_TESTS := $(addprefix $(CONFORMANCE)/test_,open_inference_grpc.py kserve_client.py)
 HTTP2_TESTS := $(addprefix $(CONFORMANCE)/test_http2_,protocol.py requests.py)
 # Those of predictions that a store knows; the rest of the tests of Cog's API never ask for one by its id.
@@ -22,6 +22,10 @@ STORED_TESTS := $(STORED:%=$(CONFORMANCE)/test_%.py)
 SECURED_TESTS := $(ASGI_TESTS) $(GRPC_TESTS) $(HTTP2_TESTS) tests/server/test_large_tensors.py
 RUNTIME := $(VENV)/.stamp-runtime
 TOOLS := $(VENV)/.stamp-tools
+# The recipes of examples/, whose libraries are large: an environment of their own.
+RECIPES := .venv-recipes
+TEXT_MODELS := tests/text_models
+RECIPES_PIP := $(RECIPES)/bin/python -m pip --disable-pip-version-check
 JS := tests/js
 JS_CLIENT := $(JS)/node_modules/.stamp
 
@@ -40,7 +44,7 @@ serve: $(RUNTIME) ## serve examples/digits on http://127.0.0.1:5000 (PORT=… fo
 	@$(BIN)/geartrain serve examples/digits --port $(PORT)
 
 .PHONY: test
-test: lint types suite ## everything that has to hold before a change lands
+test: lint types suite recipes ## everything that has to hold before a change lands
 
 .PHONY: suite
 suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with TLS and keys, inside uvicorn, and with stores too
@@ -49,6 +53,11 @@ suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with 
 	@$(BIN)/python -m pytest $(PARALLEL) $(ASGI_TESTS) --wire asgi
 	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored
 	@$(BIN)/python -m pytest $(PARALLEL) $(STORED_TESTS) --wire stored-postgres
+
+.PHONY: recipes
+recipes: $(RECIPES)/.stamp ## the tests of examples/ (docs/recipes.md) and of language models, with the libraries that they use
+	@OMP_NUM_THREADS=1 $(RECIPES)/bin/python -m pytest -q examples
+	@OMP_NUM_THREADS=1 $(RECIPES)/bin/python -m pytest -q -c $(TEXT_MODELS)/pytest.ini --rootdir . --confcutdir $(TEXT_MODELS) $(TEXT_MODELS)
 
 .PHONY: test-ray
 test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for them, and those of the protocols on it
@@ -69,6 +78,16 @@ cover: $(TOOLS) clients ## the tests, with coverage: it takes half as long again
 .PHONY: quick
 quick: $(TOOLS) ## the tests without the slow ones and without coverage
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+.PHONY: check
+check: $(TOOLS) ## lint, types and tests of one package of src/geartrain, in less than a minute: PKG=service/scheduling
+	@test -n "$(PKG)" -a -d "src/geartrain/$(PKG)" -a -d "tests/unit/$(PKG)" || \
+	  { echo "PKG has to name a package with tests in tests/unit, such as PKG=service/scheduling"; exit 2; }
+	@$(BIN)/ruff check src/geartrain/$(PKG) tests/unit/$(PKG)
+	@$(BIN)/ruff format --check src/geartrain/$(PKG) tests/unit/$(PKG)
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/mypy src/geartrain/$(PKG) tests/unit/$(PKG)
+	@$(BIN)/python -m pytest $(PARALLEL) -q tests/unit/$(PKG) tests/unit/test_budgets.py tests/unit/test_house.py
 
 .PHONY: lint
 lint: $(TOOLS) ## ruff, the format, and the layers
@@ -109,18 +128,18 @@ compare: $(BIN)/python ## measure NEW (this work tree) against OLD (HEAD) in tur
 .PHONY: constraints
 constraints: ## write constraints.txt anew from an environment without pins
 	@rm -rf build/constraints && $(PYTHON) -m venv build/constraints
-	@build/constraints/bin/python -m pip install -q $(BUILD_PACKAGES) '.[dev,examples,ray]'
+	@build/constraints/bin/python -m pip install -q $(BUILD_PACKAGES) '.[dev,examples,ray,recipes]'
 	@{ sed -n '/^#/p' constraints.txt; build/constraints/bin/python -m pip freeze -q --exclude geartrain | sed 's/+cpu$$//'; } > build/constraints.txt
 	@mv build/constraints.txt constraints.txt && rm -rf build/constraints
 
 .PHONY: clean
 clean: ## remove what the tools leave behind (not the environment: make distclean)
 	@rm -rf build dist .coverage .coverage.* htmlcov .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -not -path './.cache/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -type d -not -path './.venv*/*' -not -path './.cache/*' -prune -exec rm -rf {} +
 
 .PHONY: distclean
 distclean: clean ## `make clean`, and the environments too
-	@rm -rf $(VENV) .cache $(JS)/node_modules
+	@rm -rf $(VENV) $(RECIPES) .cache $(JS)/node_modules
 
 # --- the environment: made once, and again whenever the pins change --------------------------------------------------
 
@@ -142,6 +161,13 @@ $(RUNTIME): $(PINS) | $(BIN)/python
 $(TOOLS): $(RUNTIME)
 	@echo "Installing the developer's tools into $(VENV) …"
 	@$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[dev,examples]'
+	@touch $@
+
+$(RECIPES)/.stamp: $(PINS) | $(BIN)/python
+	@echo "Installing geartrain and the libraries of the recipes into $(RECIPES) …"
+	@$(BIN)/python -m venv $(RECIPES)
+	@$(RECIPES_PIP) install -q -c constraints.txt $(BUILD_PACKAGES)
+	@$(RECIPES_PIP) install -q -c constraints.txt --no-build-isolation -e '.[recipes]'
 	@touch $@
 
 $(JS_CLIENT): $(JS)/package.json $(JS)/package-lock.json

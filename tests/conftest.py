@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import HealthCheck, settings
 # A failure says something of the change, not of luck: the same examples in every run, however long the machine takes.
 settings.register_profile("geartrain", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("geartrain")
+
+OWN_PACKAGES = {"geartrain", "tests", "tools", "benchmarks", "examples"}
 
 pytest.register_assert_rewrite("tests.support")
 
@@ -22,6 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=list(modes.MODES),
         default="own",
         help="how servers are served: plain, with TLS and keys, in uvicorn, with stores, behind HAProxy, or by Ray",
+    )
+    parser.addoption(
+        "--need-all", action="store_true", help="fail, instead of skipping, where a package of the tests is missing"
     )
     parser.addoption(
         "--write-snippets", action="store_true", help="write what the commands of the docs print into their pages"
@@ -39,6 +45,21 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
 
 def pytest_configure(config: pytest.Config) -> None:
     modes.use(config.getoption("--wire"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip a module whose imports are not installed, so that the other tests run in a small environment."""
+    report = yield
+    missing = re.findall(r"^E +ModuleNotFoundError: No module named '([^']+)'", str(report.longrepr), re.MULTILINE)
+    if report.failed and missing and not collector.config.getoption("--need-all"):
+        package = missing[-1].partition(".")[0]
+        if package not in OWN_PACKAGES:
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), 0, f"Skipped: {package} is not installed (`make test` installs it)")
+    return report
 
 
 def pytest_unconfigure() -> None:

@@ -66,7 +66,11 @@ def dockerfile() -> str:
             "docs/deploy.md says more.",
         ],
         build_arguments=["EXTRAS="],
-        build_copies=[*((name, f"/build/{name}") for name in sources), ("src/", "/build/src/")],
+        build_copies=[
+            *((name, f"/build/{name}") for name in sources),
+            ("src/", "/build/src/"),
+            ("examples/", "/build/examples/"),  # some are templates of `geartrain init`: src/ has links to them
+        ],
         install=[["-c", "/build/constraints.txt", '"/build$EXTRAS"']],
     )
     return write_dockerfile(recipe)

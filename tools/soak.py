@@ -467,7 +467,7 @@ class Soak:
             kills.cancel()
         for load in self._loads:
             await load.settle(is_last=True)
-        before = dict(self._at_rest)
+        before = {server.name: self._most_descriptors(server) for server in self._servers}
         await self._rest()
         until = time.monotonic() + PATIENCE  # in which replaced workers and idle connections of webhooks end
         while time.monotonic() < until and self._more_than(before):
@@ -475,10 +475,17 @@ class Soak:
         faults = [fault for load in self._loads for fault in load.faults]
         return [*faults, *self._more_than(before), *self.growth()]
 
+    def _most_descriptors(self, server: Server) -> int:
+        """Return the most descriptors of a server until the end of the warm-up: it keeps memory for bodies open."""
+        found: list[int] = [
+            s["descriptors"] for s in self.samples if s["server"] == server.name and s["at"] <= self.warm_up
+        ]
+        return max(self._at_rest[server.name], *found)
+
     def _more_than(self, before: dict[str, int]) -> list[str]:
         """Name the servers that hold more descriptors than before."""
         return [
-            f"{server.name}: {server.process.num_fds()} descriptors at rest, {before[server.name]} at the start"
+            f"{server.name}: {server.process.num_fds()} descriptors at rest, {before[server.name]} in the warm-up"
             for server in self._servers
             if server.process.num_fds() > before[server.name] + SPARE_DESCRIPTORS
         ]

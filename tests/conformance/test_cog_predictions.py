@@ -261,7 +261,7 @@ async def test_error_of_an_async_run(concurrent: LiveServer) -> None:
 @pytest.mark.one_server(reason="another replica has a free slot")
 async def test_all_slots_busy_is_409(server: LiveServer) -> None:
     await server.start({"gate": "g409"}, id="holder")
-    expected = {"error": "At capacity - all prediction slots busy", "status": "failed"}
+    expected = {"error": "At capacity - all prediction slots busy (--queue lets requests wait)", "status": "failed"}
     for method, path in (("POST", "/predictions"), ("PUT", "/predictions/another")):
         for headers in ({}, {"prefer": "respond-async"}):
             response = await server.client.request(method, path, json={}, headers=headers)

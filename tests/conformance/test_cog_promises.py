@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import stamina
 
 from geartrain.bridge.folder import WorkerFolder
 from geartrain.ipc.framing import INLINE_LIMIT
 from geartrain.ipc.shared_memory import LARGEST
+from geartrain.outbound import upload_client
+from geartrain.outbound.retries import Retries
 from geartrain.service.models.deployment import Deployment
 from tests.support.servers import Serve, ServerProcess, eventually, write_model
 from tests.support.web_server import Received, Server, running_server
@@ -32,8 +33,9 @@ FILE = """
 
 
 @pytest.fixture
-def web() -> Iterator[Server]:
-    with running_server() as web, stamina.set_testing(True, attempts=2):
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(upload_client, "_RETRIES", Retries(tries=2, first_pause=0, jitter=0))
+    with running_server() as web:
         yield web
 
 

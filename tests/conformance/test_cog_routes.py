@@ -401,14 +401,16 @@ async def test_docs_page_needs_nothing_from_elsewhere(server: LiveServer) -> Non
     policy = page.headers["content-security-policy"]
     assert "script-src 'self';" in policy
     assert "unsafe" not in policy
-    parts = re.findall(r'(?:src|href)="([^"]*)"', page.text)
-    assert len(parts) == 3
+    parts = set(re.findall(r'(?:src|href)="([^"]*/docs/static/[^"]*)"', page.text))
+    assert len(parts) == 7
+    kinds = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
     for part in parts:
         response = await server.client.get(part)
         assert response.status_code == 200
-        kind = "text/css" if part.endswith(".css") else "text/javascript"
-        assert response.headers["content-type"].startswith(kind)
-        assert len(response.content) > (100 if part.endswith("/docs.js") else 10_000)
+        assert response.headers["content-type"].startswith(kinds[Path(part).suffix])
+        assert len(response.content) > (10_000 if "swagger" in part else 100)
+    icon = await server.client.get("/favicon.ico")
+    assert (icon.status_code, icon.headers["content-type"]) == (200, "image/svg+xml")
     found = re.findall(r'data-document="([^"]*)"', page.text)
     document = (await server.client.get(found[0])).json()
     assert {"/predictions", "/v2", "/metrics"} <= set(document["paths"])

@@ -241,26 +241,28 @@ A4_MODEL = """
         scale: float
 
     class Runner(BaseRunner):
-        def run(self, n: int, f: float = 1, sizes: list[Size] = [], rows: list[list[float]] = []) -> str:
-            return repr((list(range(n)), f, [(each.width, each.scale) for each in sizes], rows))
+        def run(
+            self, n: int, f: float = 1, sizes: list[Size] = [], rows: list[list[float]] = [], table: dict[str, int] = {}
+        ) -> str:
+            return repr((list(range(n)), f, [(each.width, each.scale) for each in sizes], rows, table))
 """
 
 
 async def test_a4_numbers_over_every_protocol(serve: Serve) -> None:
     async with serve(A4_MODEL) as server:
-        given = {"n": 2.0, "f": 3, "sizes": [{"width": 4.0, "scale": 5}], "rows": [[1, 2.5]]}
+        given = {"n": 2.0, "f": 3, "sizes": [{"width": 4.0, "scale": 5}], "rows": [[1, 2.5]], "table": {"a": 6.0}}
         body = await server.predict(given)
-        assert body["output"] == "([0, 1], 3.0, [(4, 5.0)], [[1.0, 2.5]])"
-        answer = await server.client.post("/v2/models/model/generate", json={"n": 2.0, "f": 3})
+        assert body["output"] == "([0, 1], 3.0, [(4, 5.0)], [[1.0, 2.5]], {'a': 6})"
+        answer = await server.client.post("/v2/models/model/generate", json={"n": 2.0, "f": 3, "table": {"a": 6.0}})
         assert answer.status_code == 200, answer.text
-        assert answer.json()["text_output"] == "([0, 1], 3.0, [], [])"
+        assert answer.json()["text_output"] == "([0, 1], 3.0, [], [], {'a': 6})"
         tensors = [
             {"name": "n", "datatype": "INT64", "shape": [1], "data": [2]},
             {"name": "f", "datatype": "FP64", "shape": [1], "data": [3]},
         ]
         answer = await server.client.post("/v2/models/model/infer", json={"inputs": tensors})
         assert answer.status_code == 200, answer.text
-        assert answer.json()["outputs"][0]["data"] == ["([0, 1], 3.0, [], [])"]
+        assert answer.json()["outputs"][0]["data"] == ["([0, 1], 3.0, [], [], {})"]
 
 
 async def test_what_is_absent_has_its_default(server: LiveServer) -> None:
@@ -296,3 +298,99 @@ async def test_function_without_parameters(serve: Serve) -> None:
         assert (await server.predict())["output"] == "no inputs"
         [(place, _, kind)] = await faults(server, {"x": 1})
         assert (place, kind) == ("x", "value_error.extra")
+
+
+STEPS = "def run(steps: int = 2, text: str = 'a') -> str:\n    return text * steps\n"
+STRAY = 'passed over "steps", an input of the model: put it inside "input"'
+
+
+@pytest.mark.parametrize("padding", [0, 100_000], ids=["small", "large"])
+async def test_inputs_outside_of_input_are_hinted_at(
+    serve: Serve, caplog: pytest.LogCaptureFixture, padding: int
+) -> None:
+    caplog.set_level("INFO", "geartrain.transport.cog.predictions")
+    async with serve(STEPS) as server:
+        for method, path, prefer, status in (
+            ("POST", "/predictions", "", 200),
+            ("PUT", "/predictions/a", "", 200),
+            ("POST", "/predictions", "respond-async", 202),
+            ("PUT", "/predictions/b", "respond-async", 202),
+        ):
+            body = {"steps": 3, "x": "x" * padding}
+            answer = await server.client.request(method, path, json=body, headers={"prefer": prefer})
+            assert answer.status_code == status, answer.text
+            assert answer.headers["x-geartrain-hint"] == STRAY
+            assert STRAY in caplog.messages
+            caplog.clear()
+            await server.ended(answer.json()["id"])
+        both = await server.client.post("/predictions", json={"steps": 3, "text": "b"})
+        assert both.headers["x-geartrain-hint"].startswith('passed over "steps", "text", inputs of the model: put them')
+
+
+@pytest.mark.parametrize("padding", [0, 100_000], ids=["small", "large"])
+async def test_stream_of_inputs_outside_of_input_has_the_hint(serve: Serve, padding: int) -> None:
+    model = "from geartrain import streaming\n\n\n@streaming\ndef run(steps: int = 2) -> str:\n    return 'a' * steps\n"
+    async with serve(model) as server:
+        for method, path, hint in (
+            ("POST", "/predictions", STRAY),
+            ("PUT", "/predictions/a", STRAY),
+            ("PUT", "/predictions/a", None),  # known: nothing of this body is looked at
+        ):
+            body = {"steps": 3, "x": "x" * padding}
+            answer = await server.client.request(method, path, json=body, headers={"accept": "text/event-stream"})
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["content-type"] == "text/event-stream"
+            assert answer.headers.get("x-geartrain-hint") == hint
+        right = {"input": {"steps": 3}}
+        answer = await server.client.post("/predictions", json=right, headers={"accept": "text/event-stream"})
+        assert "x-geartrain-hint" not in answer.headers
+
+
+@pytest.mark.parametrize("body", [{}, {"input": {}}, {"input": {"steps": 1}, "steps": 3}, {"id": "a1"}, {"other": 1}])
+async def test_other_bodies_have_no_hint(serve: Serve, body: dict[str, Any]) -> None:
+    async with serve(STEPS) as server:
+        answer = await server.client.post("/predictions", json=body)
+        assert answer.status_code == 200
+        assert "x-geartrain-hint" not in answer.headers
+
+
+@pytest.mark.parametrize("padding", [0, 100_000], ids=["small", "large"])
+async def test_missing_input_that_stands_outside_is_told_where_to_go(serve: Serve, padding: int) -> None:
+    async with serve("def run(text: str, more: str) -> str:\n    return text\n") as server:
+        answer = await server.client.post("/predictions", json={"text": "a" + "x" * padding})
+        assert answer.status_code == 422
+        messages = {fault["loc"][-1]: fault["msg"] for fault in answer.json()["detail"]}
+        assert messages == {"text": 'Field required: put it inside "input"', "more": "Field required"}
+
+
+LISTS = """
+    from geartrain import BaseRunner, Input
+
+    class Runner(BaseRunner):
+        def run(
+            self,
+            texts: list[str] = Input(default=["ab"], min_length=2, max_length=3),
+            words: list[str] | None = Input(default=None, regex="^a"),
+            numbers: list[float] = Input(default=[1], ge=1, le=2),
+        ) -> str:
+            return f"{texts} {words} {numbers}"
+"""
+
+
+async def test_limits_of_a_list_are_those_of_its_elements(serve: Serve) -> None:
+    async with serve(LISTS) as server:
+        given = {"texts": ["abc", "a", "abcd"], "words": ["b", "ab"], "numbers": [0.5, 1.5, 3]}
+        assert [(place, text) for place, text, _ in await faults(server, given)] == [
+            ("numbers/0", "0.5 is less than the minimum of 1"),
+            ("numbers/2", "3 is greater than the maximum of 2"),
+            ("texts/1", '"a" is shorter than 2 characters'),
+            ("texts/2", '"abcd" is longer than 3 characters'),
+            ("words/0", '"b" does not match "^a"'),
+        ]
+        right = {"texts": ["abc"], "words": None, "numbers": []}
+        assert (await server.predict(right))["output"] == "['abc'] None []"
+        schema = (await server.client.get("/openapi.json")).json()["components"]["schemas"]["Input"]["properties"]
+        assert schema["texts"]["items"] == {"type": "string", "minLength": 2, "maxLength": 3}
+        assert "minLength" not in schema["texts"]
+        assert schema["words"]["items"] == {"type": "string", "pattern": "^a"}
+        assert schema["numbers"]["items"] == {"type": "number", "minimum": 1, "maximum": 2}

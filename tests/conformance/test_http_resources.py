@@ -315,6 +315,6 @@ def test_the_help_names_every_limit() -> None:
 
     from geartrain.cli.commands import app
 
-    text = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    text = CliRunner().invoke(app, ["serve", "--help-all"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     for field in WireLimits.__struct_fields__:
         assert f"--{field.replace('_', '-')}" in text

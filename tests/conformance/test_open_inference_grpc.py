@@ -279,13 +279,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     server.close()
 
 
-@pytest.fixture
-def gates(tmp_path: Path) -> Iterator[Gates]:
-    found = Gates(tmp_path / "gates")
-    yield found
-    found.remove()
-
-
 # health and metadata
 
 

@@ -917,7 +917,7 @@ async def test_each_event_is_sent_at_once(talk: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "text"),
     [
-        ({}, 400, "prompt: Field required"),
+        ({}, 400, 'missing required input "prompt"'),
         ({"text_input": 5}, 400, "prompt: "),
         ({"text_input": "a", "words": -1}, 400, "words: "),
         ({"text_input": "a", "zz": [], "parameters": {"yy": {}}}, 400, "unexpected 'zz', 'yy'"),

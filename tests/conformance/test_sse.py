@@ -7,7 +7,7 @@ import json
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -57,13 +57,6 @@ async def server(serve_shared: Serve) -> AsyncIterator[LiveServer]:
 async def concurrent(serve_shared: Serve) -> AsyncIterator[LiveServer]:
     async with serve_shared(ASYNC, name="concurrent") as server:
         yield server
-
-
-@pytest.fixture
-def gates(tmp_path: Path) -> Iterator[Gates]:
-    gates = Gates(tmp_path / "gates")
-    yield gates
-    gates.remove()
 
 
 # What a stream looks like
@@ -365,7 +358,10 @@ async def test_no_free_slot_is_plain_json(server: LiveServer, gates: Gates) -> N
     async with stream(server, wait(gates), id="busy") as opened:
         response = await server.client.post("/predictions", json={}, headers=EVENT_STREAM)
         assert (response.status_code, response.headers["content-type"]) == (409, "application/json")
-        assert response.json() == {"error": "At capacity - all prediction slots busy", "status": "failed"}
+        assert response.json() == {
+            "error": "At capacity - all prediction slots busy (--queue lets requests wait)",
+            "status": "failed",
+        }
         gates["gate"].open()
         await opened.rest()
 
@@ -473,21 +469,28 @@ async def test_who_waits_can_ask_for_the_place_in_the_queue(serve: Serve, gates:
 
 
 PARTIAL = """
-    import select
+    import os, select
     from collections.abc import Iterator
     from geartrain import streaming
 
     @streaming
     def run(script: list) -> Iterator[str]:
-        print("no newline", end="")
+        for step in script[1:]:
+            if step[0] == "below":
+                os.write(1, b"no newline")
+            else:
+                print("no newline", end="")
         with open(script[0][1], "rb", buffering=0) as gate:
             select.select([gate], [], [])
         yield "end"
 """
 
 
-async def test_a10_print_without_a_newline_reaches_the_stream_of_a_run_that_goes_on(serve: Serve, gates: Gates) -> None:
-    async with serve(PARTIAL) as server, stream(server, wait(gates)) as opened:
+@pytest.mark.parametrize("how", ["print", "below"])  # below: as a C library writes
+async def test_a10_print_without_a_newline_reaches_the_stream_of_a_run_that_goes_on(
+    serve: Serve, gates: Gates, how: str
+) -> None:
+    async with serve(PARTIAL) as server, stream(server, wait(gates), [how]) as opened:
         assert (await opened.until("log"))[-1] == ("log", {"data": "no newline", "source": "stdout"})
         gates["gate"].open()
         assert (await opened.rest())[-1][1]["logs"] == "no newline"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,6 @@ LAGGED = "SSE stream lagged; events were dropped"
 async def server(serve_shared: Serve) -> AsyncIterator[LiveServer]:
     async with serve_shared(SYNC, limits=Limits(stream_grace=0.0)) as server:
         yield server
-
-
-@pytest.fixture
-def gates(tmp_path: Path) -> Iterator[Gates]:
-    gates = Gates(tmp_path / "gates")
-    yield gates
-    gates.remove()
 
 
 # Several readers

@@ -195,7 +195,10 @@ async def test_one_training_at_a_time(trainer: Trainer) -> None:
         await trainer.client.put("/trainings/o2", json={"input": {"data": "a"}}),
     ):
         assert response.status_code == 409
-        assert response.json() == {"error": "At capacity - all prediction slots busy", "status": "failed"}
+        assert response.json() == {
+            "error": "At capacity - all prediction slots busy (--queue lets requests wait)",
+            "status": "failed",
+        }
     same = await trainer.post({"data": "a"}, id="o1")
     assert same.status_code == 409
     assert same.json()["error"].startswith("Training 'o1' is still running.")

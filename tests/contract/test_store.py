@@ -11,6 +11,8 @@ import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.ledger import (
+    LISTED_ECHO,
+    LONGEST_PAUSE,
     ROW_STEPS,
     Checkpoint,
     ClaimResult,
@@ -494,7 +496,14 @@ async def test_list_has_the_newest_first_page_by_page(bench: Bench) -> None:
     assert [[row.ownership.key.id for row in page.rows] for page in pages] == [["x4", "x3"], ["x2", "x1"], ["x0"]]
     whole = await bench.ledger.find(Key(MODEL, "x4"))
     assert whole is not None
-    assert pages[0].rows[0] == msgspec.structs.replace(whole, echo=b"")
+    assert pages[0].rows[0] == whole
+
+
+async def test_list_leaves_out_long_inputs(bench: Bench) -> None:
+    for name, echo in (("longest", b"x" * LISTED_ECHO), ("longer", b"x" * (LISTED_ECHO + 1))):
+        await bench.ledger.claim(msgspec.structs.replace(claim(name), echo=echo))
+    listed = (await bench.ledger.list_rows(EVERY, limit=2)).rows
+    assert [len(row.echo) for row in listed] == [0, LISTED_ECHO]
 
 
 async def test_list_is_of_some_states_and_of_one_model(bench: Bench) -> None:
@@ -600,6 +609,15 @@ async def test_entry_is_tried_later(bench: Bench) -> None:
     await bench.outbox.retry_later(entry.number, 0)
     await bench.outbox.remove([])
     bench.clock.now += 1000
+    assert await bench.outbox.lease("a", limit=1, seconds=5) == ()
+
+
+async def test_entry_is_due_after_a_clock_was_set_far_back(bench: Bench) -> None:
+    await end_with_webhooks(bench, "one")
+    bench.clock.now -= 365 * 86_400
+    [entry] = await bench.outbox.lease("a", limit=1, seconds=5)
+    assert await bench.outbox.lease("a", limit=1, seconds=5) == ()
+    await bench.outbox.retry_later(entry.number, LONGEST_PAUSE)
     assert await bench.outbox.lease("a", limit=1, seconds=5) == ()
 
 

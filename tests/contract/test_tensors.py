@@ -23,7 +23,7 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.principal import ANYONE
 from geartrain.domain.tensors.tensor import Tensor, join_bytes
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.shared_memory import LARGEST, WORTHWHILE
+from geartrain.ipc.shared_memory import LARGEST, MAX_KEPT, WORTHWHILE
 from geartrain.service.models import inference
 from geartrain.service.models.admission import NewPrediction
 from tests.contract.conftest import LIMIT, ROOT, Bench, OpenBench, _bench
@@ -87,6 +87,18 @@ def shared_memory(pid: int) -> list[str]:
             with contextlib.suppress(FileNotFoundError):  # that of this listing
                 links.append(os.readlink(link))  # noqa: PTH115 - a text, not a path
     return [link for link in links if "geartrain-slot" in link]
+
+
+def kept_in_slots() -> int:
+    """Return the bytes of the memory of this process's slots."""
+    stats = [os.stat(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if _is_of_slot(each)]  # noqa: PTH208, PTH116 - of links
+    return sum({stat.st_ino: stat.st_blocks * 512 for stat in stats}.values())  # a mapping has a descriptor, too
+
+
+def _is_of_slot(number: str) -> bool:
+    with contextlib.suppress(FileNotFoundError):  # that of the listing
+        return "geartrain-slot" in os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115 - a text, not a path
+    return False
 
 
 def array_of(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
@@ -185,6 +197,20 @@ async def test_slots_have_memory_of_their_own(async_bench: OpenBench) -> None:
         for one in asked:
             y, _ = (await b.answer(predictions.pop(0), one)).outputs
             np.testing.assert_array_equal(array_of(y), ramp(y.shape[0]) * 2)
+
+
+async def test_slots_keep_little_memory_between_calls(async_bench: OpenBench) -> None:
+    """Of 8 times 16 MB of inputs, and as much of outputs twice, what is kept; `opened` sees that it goes in the end."""
+    async with opened(async_bench, slots=8) as b:
+        for name in ("one", "two"):
+            gate = b.bench.gate(name)
+            asked = [request(ramp(4_000_000), f"wait {gate}") for _ in range(8)]
+            predictions = [b.create(one) for one in asked]
+            b.bench.gates[name].open()
+            for one in asked:
+                await b.answer(predictions.pop(0), one)
+        await b.bench.idle(8)
+        assert 0 < kept_in_slots() <= 2 * MAX_KEPT or not shared_memory(os.getpid())  # a fake worker has none
 
 
 # what only a real worker has

@@ -31,6 +31,13 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
         "docs/batching.md",
         "curl",
     ): "which requests come together depends on time; tests/server/test_batching.py holds it",
+    (
+        "docs/recipes.md",
+        "",
+    ): "its libraries have an environment of their own; examples/test_served.py serves the models",
+    ("docs/openai.md", "from pathlib import Path"): (
+        "its libraries have an environment of their own; tests/conformance/test_openai_media.py asks such a model"
+    ),
     ("docs/testing.md", ""): "tests/server/test_testing.py runs every test of the page",
     ("docs/command-line.md", "geartrain serve examples/digits --host 0.0.0.0"): _PRIVILEGED,
     ("docs/command-line.md", "geartrain doctor"): (
@@ -82,6 +89,7 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("docs/models.md", "model.export"): _NOT_INSTALLED,
     ("docs/models.md", "$ geartrain serve digits.savedmodel"): _NOT_INSTALLED,
     ("docs/models.md", "$ geartrain serve minilm"): _NOT_INSTALLED,
+    ("docs/models.md", "$ geartrain serve qwen"): "tests/text_models serves such a folder",
 }
 NOT_COMPARED: Final[dict[tuple[str, str], str]] = {
     ("docs/predictions.md", f"curl -s {_U} -H 'Content-Type: application/json' -d '{{\"input\":{{}}}}'"): _TIMING,

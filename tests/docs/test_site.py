@@ -13,8 +13,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 pytest.importorskip("myst_parser", reason="the site's generator is not installed: pip install 'geartrain[docs]'")
+pytest.importorskip("sphinx_copybutton", reason="the site's buttons are not installed: pip install 'geartrain[docs]'")
 pytest.importorskip("pydata_sphinx_theme", reason="the site's theme is not installed: pip install 'geartrain[docs]'")
 
+from tests.support.browser import DESKTOP, PHONE, save_picture, start_browser
+from tests.support.browser import Page as Tab
 from tools.site.contents import SECTIONS
 from tools.site.reference import MODULES
 
@@ -89,6 +92,75 @@ def test_search_and_dark_mode_are_there(site: Path) -> None:
     index = (site / "searchindex.js").read_text(encoding="utf-8")
     assert "breakpoint" in index
     assert "theme-switch" in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_home_has_a_picture_and_four_ways_in(site: Path, pages: dict[Path, Page]) -> None:
+    text = (site / "index.html").read_text(encoding="utf-8")
+    ways = text.partition('<div class="ways">')[2].partition("</div>")[0]
+    assert ways.count("<a ") == 4
+    assert [link for link in pages[site / "index.html"].fetched if "playground" in link]
+
+
+def test_guides_are_in_groups(site: Path) -> None:
+    guides = next(section for section in SECTIONS if section.name == "guides")
+    text = (site / "guides.html").read_text(encoding="utf-8")
+    assert len(guides.groups) == 5
+    assert [group.title for group in guides.groups if f">{group.title}<" not in text] == []
+
+
+def test_llms_text_lists_every_page(site: Path) -> None:
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith("# geartrain\n\n> A model server")
+    made = {page for page in MODULES if page != "commands"}  # of docstrings, in another format
+    assert [
+        page for section in SECTIONS for page in section.pages if page not in made and f"({page}.html)" not in text
+    ] == []
+
+
+def test_pages_fit_a_phone_and_their_code_can_be_copied(site: Path, tmp_path: Path) -> None:
+    browser = start_browser(tmp_path)
+    try:
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": PHONE[0], "height": PHONE[1], "deviceScaleFactor": 1, "mobile": True},
+        )
+        for page in ("index", "start", "recipes", "command-line", "comparison"):
+            browser.get((site / f"{page}.html").as_uri())
+            width, bars, buttons, blocks = browser.execute_script(
+                "const all = (found) => [...document.querySelectorAll(found)];"
+                "return [document.documentElement.scrollWidth,"
+                " all('thead').filter((head) => !head.innerText.trim() && head.offsetHeight > 0).length,"
+                " all('button.copybtn').length, all('div.highlight pre').length];"
+            )
+            assert width <= PHONE[0], page
+            assert bars == 0, f"{page}: the head of a table without words is seen"
+            assert buttons == blocks, page
+        said: list[dict[str, str]] = browser.get_log("browser")  # type: ignore[no-untyped-call]
+        assert [each["message"] for each in said if "invalid" in each["message"]] == []
+    finally:
+        browser.quit()
+
+
+def test_home_in_both_themes_on_desktop_and_phone(site: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    browser = start_browser(tmp_path / "profile")
+    keep = request.config.getoption("--write-screenshots")
+    try:
+        tab = Tab(browser, (site / "index.html").as_uri())
+        for size, scheme, name in (
+            (DESKTOP, "light", "site-home"),
+            (DESKTOP, "dark", "site-home-dark"),
+            (PHONE, "light", "site-home-phone"),
+            (PHONE, "dark", "site-home-phone-dark"),
+        ):
+            tab.resize(size, scheme)
+            browser.get(tab.url)
+            assert tab.script("return document.documentElement.dataset.theme") == scheme
+            assert not tab.is_too_wide()
+            assert tab.faults() == []
+            save_picture(browser, tmp_path, name, keep=keep)
+        assert tab.hosts() == set()
+    finally:
+        browser.quit()
 
 
 @pytest.mark.parametrize(

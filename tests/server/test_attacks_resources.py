@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import shutil
@@ -10,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import psutil
 import pytest
 
 from tests.support.certificates import make_party
+from tests.support.disks import fill, small_disk
 from tests.support.servers import PATIENCE, ServerProcess, write_model
 
 pytestmark = [
@@ -49,6 +51,12 @@ FILE = """
         path.write_bytes(b"x" * size)
         return Path(path)
 """
+INPUT_FILE = """
+    from geartrain import Path
+
+    def run(file: Path) -> int:
+        return len(file.read_bytes())
+"""
 SCRIBBLE = """
     import ctypes, mmap, os, random
 
@@ -62,30 +70,6 @@ SCRIBBLE = """
                 print("scribbled")
         return text
 """
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """Mount a file system of a few MiB."""
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=False, capture_output=True
-    )
-    if done.returncode:
-        pytest.skip("may not mount")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(folder: Path) -> Path:
-    """Take all the space that is left."""
-    path = folder / "filler"
-    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"\0" * 4096):
-            pass
-    return path
 
 
 def started(start: Start, model: Path, *arguments: str, **options: Any) -> tuple[ServerProcess, str]:
@@ -131,6 +115,25 @@ def test_full_disk_of_temporary_files_fails_one_prediction_alone(server_process:
         filler.unlink()
         good = client.post(f"{url}/predictions", json={"input": {"size": 1000}})
         assert good.json()["status"] == "succeeded", good.text[:300]
+
+
+def test_full_disk_of_temporary_files_fails_a_prediction_with_an_input_file_alone(
+    server_process: Start, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "d", "4m") as disk, httpx.Client(timeout=PATIENCE) as client:
+        model = write_model(tmp_path / "model", INPUT_FILE)
+        _, url = started(server_process, model, env={"TMPDIR": str(disk)}, cwd=tmp_path)
+        filler = fill(disk)
+        text = base64.b64encode(bytes(600_000)).decode()
+        body = {"input": {"file": f"data:application/octet-stream;base64,{text}"}}
+        failed = client.post(f"{url}/predictions", json=body)
+        assert failed.status_code in {200, 503, 507}, failed.text[:300]
+        assert failed.json().get("status") in {None, "failed"}, failed.text[:300]
+        assert "No space left on device" in failed.json()["error"], failed.text[:300]
+        assert [path for path in disk.rglob("*") if path.is_file() and path != filler and path.stat().st_size] == []
+        assert client.get(f"{url}/health-check").json()["status"] == "READY"
+        filler.unlink()
+        assert client.post(f"{url}/predictions", json=body).json()["output"] == 600_000
 
 
 def test_full_disk_of_the_log_does_not_stop_the_server(tmp_path: Path) -> None:
@@ -216,10 +219,10 @@ def test_clock_that_jumps_an_hour_keeps_store_and_predictions(server_process: St
         running = put(client, f"{url}/predictions/running", "0", seconds=3.0, prefer="respond-async")
         assert running.status_code == 202
         moved.touch()
-        until_kept(client, f"{url}/predictions/during", "2")
+        assert put(client, f"{url}/predictions/during", "2").json().get("output") == "2"
         assert client.get(f"{url}/predictions/before").json()["output"] == "1"
         moved.unlink()
-        until_kept(client, f"{url}/predictions/after", "3")
+        assert put(client, f"{url}/predictions/after", "3").json().get("output") == "3"
         until = time.monotonic() + PATIENCE
         while client.get(f"{url}/predictions/running").json()["status"] not in {"succeeded", "failed", "canceled"}:
             assert time.monotonic() < until, "it does not end"
@@ -232,15 +235,6 @@ def test_clock_that_jumps_an_hour_keeps_store_and_predictions(server_process: St
 
 def put(client: httpx.Client, url: str, text: str, seconds: float = 0.0, prefer: str = "wait") -> httpx.Response:
     return client.put(url, json={"input": {"text": text, "seconds": seconds}}, headers={"prefer": prefer})
-
-
-def until_kept(client: httpx.Client, url: str, text: str) -> None:
-    """Repeat a PUT while the lease of the server is renewed: refused with 503, and never run without being kept."""
-    until = time.monotonic() + PATIENCE
-    while (answer := put(client, url, text)).status_code == 503:
-        assert "the lease of this server has ended. Try again later." in answer.json()["error"]
-        assert time.monotonic() < until
-    assert (answer.status_code, answer.json()["output"]) == (200, text), answer.text[:300]
 
 
 def test_hostile_handshakes_leave_others_served_and_nothing_behind(server_process: Start, tmp_path: Path) -> None:

@@ -154,7 +154,10 @@ async def test_there_is_room_for_as_many_as_may_wait(serve: Serve, gates: Gates)
             waiting = [asyncio.ensure_future(server.predict({"text": text})) for text in "ab"]
             await eventually(lambda: server.deployment.scheduler.waiting == 2)
             refused = await server.client.post("/predictions", json={"input": {"text": "c"}})
-            assert (refused.status_code, refused.json()["error"]) == (409, "At capacity - all prediction slots busy")
+            assert (refused.status_code, refused.json()["error"]) == (
+                409,
+                "At capacity - all prediction slots busy (--queue lets requests wait)",
+            )
             assert (await server.health())["status"] == "BUSY"
         assert [(await answer)["output"] for answer in waiting] == ["A", "B"]
         assert (await server.health())["status"] == "READY"

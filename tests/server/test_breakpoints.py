@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -173,6 +174,24 @@ def test_prompt_ends_with_its_client_and_with_its_worker(tmp_path: Path, at_term
     assert following.answer()["status"] == "succeeded"
     person.interrupts()
     assert person.exit_code() == 0
+
+
+@pytest.mark.parametrize("source", [RUN_ONLY, SYNC], ids=["run", "setup"])
+def test_sigterm_at_the_prompt_ends_the_command(tmp_path: Path, at_terminal: AtTerminal, source: str) -> None:
+    """At once: the run would wait for a person, and a second one for the terminal, as long as they are let."""
+    model = write_model(tmp_path / "model", source)
+    person = at_terminal("dev", str(model), "--port", "0", "--no-open")
+    person.child.timeout = 15  # seconds; runs may go on for 30
+    if source is RUN_ONLY:
+        url = url_of(person)
+        with leave_after(url), leave_after(url):
+            person.sees(PROMPT)
+            person.child.kill(signal.SIGTERM)
+            assert person.exit_code() == 0
+    else:
+        person.sees(PROMPT)
+        person.child.kill(signal.SIGTERM)
+        assert person.exit_code() == 0
 
 
 def test_steps_end_with_the_run(tmp_path: Path, at_terminal: AtTerminal) -> None:

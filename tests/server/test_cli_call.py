@@ -54,6 +54,29 @@ def test_output_is_that_of_run(server: Server, tmp_path: Path) -> None:
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
 
 
+RECORDS = """
+from geartrain import BaseModel, BaseRunner
+
+
+class Box(BaseModel):
+    top: int
+    left: int
+
+
+class Runner(BaseRunner):
+    def run(self) -> list[Box]:
+        return [Box(left=1, top=2)]
+"""
+
+
+def test_members_stand_in_the_order_of_the_author(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text(RECORDS)
+    with serve(tmp_path) as server:
+        for command, place in (("run", str(tmp_path)), ("call", server.url)):
+            done = geartrain(command, place)
+            assert json.dumps(json.loads(done.stdout)) == '[{"top": 2, "left": 1}]', done.stderr
+
+
 def test_json_is_answered_with_json(server: Server) -> None:
     done = geartrain("call", server.url, "-m", "slow_counter", "--json", '{"up_to": 1, "pause": 0}')
     answer = json.loads(done.stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -132,7 +133,7 @@ def test_model_that_is_well_says_what_it_takes(geartrain: Command, tmp_path: Pat
     ("source", "finding", "fix"),
     [
         ("def run() -> str\n    return 1", "✗ run.py:1: SyntaxError: expected ':': def run() -> str", ""),
-        ("class Model: ...", "✗ run.py has no class Runner; it defines Model", ""),
+        ("class Model: ...", "✗ run.py has no class Runner; it defines Model. Write a class Runner with run()", ""),
         (
             "class Runner:\n    def run(self) -> str: ...\n    def predict(self) -> str: ...",
             "✗ run.py:1: the class Runner has both run() and predict(): keep one of them",
@@ -163,6 +164,41 @@ def test_model_that_does_not_load_is_told_with_file_and_line(
     assert lines[0].startswith(finding)
     assert lines[1:] == [fix] * bool(fix)
     assert total == "1 error."
+
+
+def test_setup_runs_if_that_is_wanted(geartrain: Command, tmp_path: Path) -> None:
+    source = (
+        GOOD
+        + "    def setup(self):\n        print('loading'); raise RuntimeError('no weights') from KeyError('path')\n"
+    )
+    write_model(tmp_path / "model", source)
+    assert told(geartrain("doctor", "model")) == ["All is well."]
+    done = geartrain("doctor", "model", "--setup")
+    assert done.returncode == 1
+    assert told(done) == ["✗ setup() failed: RuntimeError: no weights", "1 error."]
+    assert done.stderr.startswith("loading\nKeyError: 'path'\n\nThe above exception was the direct cause")
+    write_model(tmp_path / "model", GOOD)
+    done = geartrain("doctor", "model", "--setup")
+    assert done.returncode == 0
+    assert "run.py: loads, and is set up after " in done.stdout
+
+
+def test_machine_is_told(geartrain: Command, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", GOOD)
+    lines = geartrain("doctor", "model").stdout.splitlines()
+    assert any(line.startswith("✓ memory: ") for line in lines)
+    assert any(line.startswith("✓ GPU") for line in lines)
+
+
+def test_chain_of_an_error_at_import_is_shown(geartrain: Command, tmp_path: Path) -> None:
+    error = "raise ModuleNotFoundError('no GPT2') from RuntimeError('no operator nms')"
+    write_model(tmp_path / "model", f"{error}\ndef run() -> str: ...\n")
+    done = geartrain("doctor", "model")
+    assert told(done)[0] == "✗ run.py:1: ModuleNotFoundError: no GPT2 (caused by RuntimeError: no operator nms)"
+    assert done.stderr.startswith("RuntimeError: no operator nms\n\nThe above exception was the direct cause")
+    shown = geartrain("run", "model").stderr
+    assert shown.startswith("RuntimeError: no operator nms\n\nThe above exception was the direct cause")
+    assert shown.endswith("error: run.py:1: ModuleNotFoundError: no GPT2 (caused by RuntimeError: no operator nms)\n")
 
 
 def test_concurrency_of_a_sync_run_is_told(geartrain: Command, tmp_path: Path) -> None:
@@ -222,6 +258,44 @@ def test_doctor_shows_the_variables_that_are_set(geartrain: Command, tmp_path: P
     assert "✓ COG_USER_AGENT: geartrain (default)" in geartrain("doctor", "model", "-v").stdout
 
 
+def test_doctor_says_which_example_does_not_fit(geartrain: Command, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", "def run(text: str, n: int = 1) -> str:\n    return text * n\n")
+    settings = tmp_path / "model/geartrain.yaml"
+    settings.write_text("examples:\n  - text: hello\n  - {text: hello, n: many}\n")
+    done = geartrain("doctor", "model")
+    assert done.returncode == 1
+    assert "✗ `examples[1]` in geartrain.yaml does not fit the model: n: " in done.stdout
+    settings.write_text("examples: hello\n")
+    assert (
+        "`examples` is the text 'hello'; write a list of inputs, such as `- text: hello`"
+        in geartrain("doctor", "model").stdout
+    )
+    settings.write_text("examples: [{text: hello}]\n")
+    assert geartrain("doctor", "model").returncode == 0
+
+
+def test_doctor_checks_each_model_of_a_folder(geartrain: Command, tmp_path: Path) -> None:
+    text = "def run(text: str, n: int = 1) -> str:\n    return text * n\n"
+    for place in ("good", "several/1", "several/2", "wrong"):
+        write_model(tmp_path / "models" / place, text)
+    write_model(tmp_path / "models/broken", "import no_such_package\ndef run() -> str: ...\n")
+    (tmp_path / "models/several/geartrain.yaml").write_text("versions: all\n")
+    (tmp_path / "models/wrong/geartrain.yaml").write_text("examples: [{text: hello, n: many}]\n")
+    done = geartrain("doctor", "models")
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert "✓ good: run.py: loads; it takes text: string, n: integer and gives string" in lines
+    assert [line.partition(" loads")[0] for line in lines if "several" in line] == [
+        "✓ several, version 1: run.py:",
+        "✓ several, version 2: run.py:",
+    ]
+    for start in ("✗ wrong: `examples[0]` in geartrain.yaml does not fit the model: n: ", "✗ broken: run.py:1: Module"):
+        assert any(line.startswith(start) for line in lines), start
+    (tmp_path / "models/wrong/geartrain.yaml").unlink()
+    shutil.rmtree(tmp_path / "models/broken")
+    assert geartrain("doctor", "models").returncode == 0
+
+
 def test_setup_does_not_run_and_prints_of_a_failed_import_are_shown(geartrain: Command, tmp_path: Path) -> None:
     write_model(tmp_path / "model", "print('hello')\nraise RuntimeError('boom')\ndef run() -> str: ...\n")
     done = geartrain("doctor", "model")
@@ -267,7 +341,7 @@ def test_folder_without_a_model_is_told(geartrain: Command, tmp_path: Path) -> N
 def test_terminal_without_these_marks_gets_plain_ones(geartrain: Command, tmp_path: Path) -> None:
     write_model(tmp_path / "model", "class Model: ...")
     done = geartrain("doctor", "model", PYTHONIOENCODING="ascii")
-    assert done.stdout.splitlines()[1] == "x run.py has no class Runner; it defines Model"
+    assert done.stdout.splitlines()[1].startswith("x run.py has no class Runner; it defines Model")
     assert done.stdout.startswith("ok cog.yaml: ")
 
 

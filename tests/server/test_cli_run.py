@@ -151,9 +151,9 @@ SLOW = """
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-i", "nme=bob"], 'unknown input "nme"; this model takes name, times, image'),
+        (["-i", "name=a", "-i", "nme=bob"], 'unknown input "nme"; this model takes name, times, image'),
         (["-i", "times=1"], 'missing required input "name"'),
-        (["-i", "name=a", "-i", "times=two"], 'invalid input "times": expected integer, got string'),
+        (["-i", "name=a", "-i", "times=two"], 'invalid input "times": "two" is not of type "integer"'),
         (["-i", "name=a", "-i", "times=0"], 'invalid input "times": 0 is less than the minimum of 1'),
         (["-i", "name=a", "-i", "image=cat.png"], 'invalid input "image": expected a URL or @file, '),
         (["--json", '{"name": 1}'], 'invalid input "name": '),
@@ -190,6 +190,24 @@ def test_every_wrong_input_is_told_at_once(run: Run) -> None:
     assert complaints[0] == 'error: invalid input "times": 9 is greater than the maximum of 3'
     assert complaints[1].startswith('error: unknown input "zzz"; ')
     assert complaints[2] == 'error: missing required input "name"'
+    done = run(HELLO, "times=9", "zzz=1")
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
+        'error: unknown input "zzz"; this model takes name, times, tags',
+        'error: missing required input "name"',
+        'error: invalid input "times": 9 is greater than the maximum of 3',
+    ]
+
+
+def test_death_of_the_worker_is_told_once(run: Run) -> None:
+    done = run("import os, signal\ndef run(x: int = 1) -> int:\n    os.kill(os.getpid(), signal.SIGKILL)\n")
+    assert done.returncode == 1
+    assert done.stderr == "error: Worker crashed: killed by SIGKILL (out of memory, or killed from outside)\n"
+
+
+def test_segfault_shows_the_authors_thread_alone(run: Run) -> None:
+    done = run("import ctypes\ndef run(x: int = 1) -> int:\n    ctypes.string_at(0)\n    return x\n")
+    assert done.stderr.count("(most recent call first)") == 1
+    assert 'run.py", line 3 in run' in done.stderr
 
 
 def test_json_in_json_out(run: Run, tmp_path: Path) -> None:

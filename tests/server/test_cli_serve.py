@@ -58,7 +58,7 @@ def test_cog_variables_name_the_model_and_the_port(tmp_path: Path) -> None:
             env={**os.environ, "HOST": "", "PORT": str(port), "COG_PREDICT_TYPE_STUB": "run.py:Runner"},
         )
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port}: Address already in use")
+    assert done.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port}: Address already in use. Choose")
     assert done.stderr.count("\n") == 1
 
 
@@ -94,8 +94,7 @@ def test_person_sees_model_setup_and_urls(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", HELLO)
     with on_terminal("serve", str(folder), "--host", "127.0.0.1", "--port", "0", "--grpc-port", "0") as terminal:
         shown = terminal.read_until("Ctrl-C stops.")
-        if "gRPC" not in shown:  # it opens on the side, before or after
-            assert terminal.read_until("gRPC    127.0.0.1:")
+        assert "gRPC    127.0.0.1:" in shown
         for words in (f"geartrain 0.1.0  model  {folder}/run.py", "Setting up model", "setting up\n", "1 slot\n"):
             assert words in shown
         found = re.search(r"POST (http://127.0.0.1:\d+)/predictions", shown)
@@ -168,5 +167,71 @@ def test_start_imports_nothing_for_other_commands() -> None:
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    late = {"httpx", "jsonschema_rs", "numpy", "pydantic", "rich", "stamina", "structlog", "uvicorn", "yaml"}
+    late = {"httpx", "jsonschema_rs", "numpy", "pydantic", "rich", "structlog", "uvicorn", "yaml"}
     assert not late & set(done.stdout.split())
+
+
+TALKER = """
+    def run(text: str, times: int = 1) -> str:
+        print("saying", text)
+        return text * times
+    """
+
+
+def test_person_sees_requests_prints_failures_and_ends(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", TALKER)
+    with on_terminal("serve", str(folder), "--host", "127.0.0.1", "--port", "0", "--grpc-port", "off") as terminal:
+        found = re.search(r"POST (http://[\d.:]+)/predictions", terminal.read_until("Ctrl-C stops."))
+        assert found is not None
+        url = f"{found[1]}/predictions"
+        prediction = httpx.post(url, json={"input": {"text": "hello"}}).json()["id"]
+        terminal.read_until(f"{prediction} saying hello\n")
+        terminal.read_until(f" ms {prediction}\n")
+        httpx.post(url, json={"input": {"text": 1}})
+        terminal.read_until("POST /predictions 422 refused in ")
+        httpx.put(f"{url}/job1", json={"input": {"text": "ab", "times": 2}}, headers={"prefer": "respond-async"})
+        shown = terminal.read_until("job1 succeeded after ")
+        assert re.search(r"\n\d\d:\d\d:\d\d POST /predictions 200 succeeded in [\d.]+ m?s pred_\w+\n", shown)
+        assert re.search(r"422 refused in [\d.]+ ms: text: .+\n", shown)
+        assert re.search(r"PUT /predictions/job1 202 accepted in [\d.]+ ms\n", shown)
+        assert "request_id" not in shown
+
+
+def test_person_sees_why_the_worker_is_gone_in_short_lines(tmp_path: Path) -> None:
+    model = "import os, signal\n\n\ndef run() -> str:\n    os.kill(os.getpid(), signal.SIGKILL)\n    return ''\n"
+    folder = write_model(tmp_path / "model", model)
+    with on_terminal("serve", str(folder), "--host", "127.0.0.1", "--port", "0", "--grpc-port", "off") as terminal:
+        found = re.search(r"POST (http://[\d.:]+)/predictions", terminal.read_until("Ctrl-C stops."))
+        assert found is not None
+        httpx.post(f"{found[1]}/predictions", json={"input": {}})
+        shown = terminal.read_until("another worker follows by itself\n")
+    lines = shown[shown.index("the worker is gone") :].splitlines()
+    assert lines[:3] == [
+        "the worker is gone; no further prediction is possible",
+        f"{' ' * 9}Worker crashed: killed by SIGKILL (out of memory, or killed from outside)",
+        f"{' ' * 9}start the server again; with --restart on-crash another worker follows by itself",
+    ]
+
+
+def test_person_sees_all_addresses_of_several_models_and_how_many_are_ready(tmp_path: Path) -> None:
+    write_model(tmp_path / "models" / "one", TALKER)
+    write_model(tmp_path / "models" / "two", TALKER)
+    with on_terminal(
+        "serve", str(tmp_path / "models"), "--host", "127.0.0.1", "--port", "0", "--grpc-port", "0"
+    ) as terminal:
+        shown = terminal.read_until("Ctrl-C stops.")
+        for words in ("  Page    http://127.0.0.1:", "  Docs    http://127.0.0.1:", "  gRPC    127.0.0.1:"):
+            assert words in shown
+        assert re.search(r"\n2 of 2 ready after [\d.]+ s\n", shown)
+
+
+def test_error_at_import_has_its_chain_in_log_and_health(server_process: Start, tmp_path: Path) -> None:
+    source = "raise ModuleNotFoundError('no GPT2') from RuntimeError('no operator nms')\ndef run() -> int: ...\n"
+    process = server_process(str(write_model(tmp_path / "model", source)))
+    url = process.wait_for("listening")["url"]
+    reason = process.wait_for("setup-failed")["text"]
+    assert reason == "run.py:1: ModuleNotFoundError: no GPT2 (caused by RuntimeError: no operator nms)"
+    output = "".join(line["text"] for line in process.lines if line["message"] == "setup-output")
+    setup = httpx.get(f"{url}/health-check").json()["setup"]
+    for text in (output, setup["logs"]):
+        assert "RuntimeError: no operator nms\n\nThe above exception was the direct cause" in text

@@ -114,7 +114,10 @@ def test_targets(train: Train, tmp_path: Path, target: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-i", "dta=ab"], 'error: unknown input "dta"; this model takes data, times\n'),
+        (
+            ["-i", "dta=ab"],
+            'error: unknown input "dta"; this model takes data, times\nerror: missing required input "data"\n',
+        ),
         (["-i", "times=2"], 'error: missing required input "data"\n'),
         (["-i", "data=bad"], "error: ValueError: nothing learned\n"),
     ],
@@ -140,7 +143,7 @@ def test_first_use_5_wrong_input_is_refused_before_setup_is_over(train: Train, t
     write(tmp_path / "model", source, "train: train.py:Trainer\n")
     done = train("model", "-i", "dta=ab")  # the setup alone takes 600 s
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == 'error: unknown input "dta"; this model takes data\n'
+    assert done.stderr == ('error: unknown input "dta"; this model takes data\nerror: missing required input "data"\n')
 
 
 def test_model_without_a_training(train: Train, tmp_path: Path) -> None:
@@ -156,7 +159,10 @@ def test_training_that_has_no_such_name_is_refused_at_once(train: Train, tmp_pat
     only_trains(tmp_path, "def fit(data: str) -> str: ...\n")
     done = train("model", "-i", "data=ab")
     assert (done.returncode, done.stderr) == (1, "error: train.py has no 'train'; it defines fit\n")
-    assert train("model/train.py").stderr == "error: train.py has no class Trainer; it defines fit\n"
+    assert train("model/train.py").stderr == (
+        "error: train.py has no class Trainer; it defines fit. Write a class Trainer with train(), "
+        "or a function train(), or name what is meant, as train.py:fit\n"
+    )
 
 
 def test_interrupted_training_is_canceled(tmp_path: Path) -> None:

@@ -55,11 +55,11 @@ def test_page_is_opened_and_each_request_has_its_lines(
     answer = Request(url, number=0).answer()
     assert answer["error"] == "ZeroDivisionError: division by zero"
     person.sees(f"{answer['id']} dividing by 0")
+    person.matches(rf"POST /predictions 200 failed in [\d.]+ m?s {answer['id']}")
     person.sees(f"{answer['id']} failed: ZeroDivisionError: division by zero")
     assert "return 1 / number" in person.sees("ZeroDivisionError")
-    person.matches(rf"POST /predictions 200 failed in [\d.]+ m?s {answer['id']}")
     Request(url, number=-1).answer()
-    person.sees("POST /predictions 422 refused")
+    person.matches(r"POST /predictions 422 refused in [\d.]+ ms: number: -1 is less than the minimum of 0")
 
     path.write_text(path.read_text().replace("1 / number", "2 / number"))
     person.sees("Reloaded")

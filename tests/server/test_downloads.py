@@ -509,7 +509,7 @@ def test_httpx_is_not_imported_before_the_first_url() -> None:
         "    space = workspace.Workspace()\n"
         "    await files.fetch({'f': 'data:,x'}, space.folder().path)\n"
         "    await space.close()\n"
-        "    print({'httpx', 'httpcore', 'stamina'} & set(sys.modules))\n"
+        "    print({'httpx', 'httpcore'} & set(sys.modules))\n"
         "asyncio.run(main())\n"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import wave
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ async def test_hello_greets(serve: Serve) -> None:
     async with serve(ROOT / "examples/hello") as server:
         assert (await server.predict())["output"] == "Hello, world!"
         assert (await server.predict({"name": "Ada"}))["output"] == "Hello, Ada!"
+
+
+async def test_speech_speaks(serve: Serve) -> None:
+    async with serve(ROOT / "examples/speech") as server:
+        lengths = []
+        for speed in (1, 2):
+            body = {"model": server.deployment.name, "input": "good day", "voice": "high", "speed": speed}
+            response = await server.client.post("/v1/audio/speech", json=body)
+            assert response.headers["content-type"] == "audio/wav"
+            with wave.open(io.BytesIO(response.content)) as sound:
+                lengths.append(sound.getnframes())
+        assert lengths == [8 * 1280, 8 * 640]
 
 
 async def test_slow_counter_can_be_canceled(serve: Serve) -> None:

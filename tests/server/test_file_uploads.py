@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-import stamina
 
+from geartrain.outbound import upload_client
+from geartrain.outbound.retries import Retries
 from geartrain.service.models.deployment import Limits
 from tests.support.gates import Gates
 from tests.support.receiver import receiving
@@ -112,9 +113,8 @@ def gates(tmp_path: Path) -> Iterator[Gates]:
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting() -> Iterator[None]:
-    with stamina.set_testing(True, attempts=3):
-        yield
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload_client, "_RETRIES", Retries(tries=3, first_pause=0, jitter=0))
 
 
 def upload_of(receiver: Server, path: str) -> bytes:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from geartrain.domain.principal import ANYONE
 from tests.support.folders import paths_below
 from tests.support.gates import Gates
 from tests.support.servers import LiveServer, Serve, eventually
@@ -171,7 +172,7 @@ async def test_training(serve: Serve, temporary: Path) -> None:
     ("given", "status", "said"),
     [
         ({"files": {"image": b"1"}, "data": {"times": "10"}}, 422, "10 is greater than the maximum of 9"),
-        ({"files": {"image": b"1"}, "data": {"times": "x"}}, 422, "expected integer"),
+        ({"files": {"image": b"1"}, "data": {"times": "x"}}, 422, "is not of type"),
         ({"files": {"picture": b"1"}}, 422, "Unexpected field"),
         ({"files": {"more": b"1"}}, 422, "Field required"),
         ({"files": {"image": b"1"}, "data": {"id": "mine"}}, 422, "Unexpected field"),
@@ -214,3 +215,60 @@ async def test_nothing_is_left_of_a_client_that_leaves(serve: Serve, temporary: 
             await eventually(lambda: inputs_in(temporary) == [])
             assert await reader.read() == b""
         assert not server.predictions.live
+
+
+STUBBORN = """
+    import os, time
+    from geartrain import CancelationException, Path
+
+    def run(image: Path, gate: str) -> int:
+        try:
+            print("running")  # in here: the cancel may come as soon as it is read
+            while not os.path.exists(gate):
+                time.sleep(0.002)
+        except CancelationException:
+            while not os.path.exists("may end"):
+                time.sleep(0.002)
+            raise
+        return len(image.read_bytes())
+"""
+
+
+async def test_a2_form_put_after_a_dropped_connection_runs(serve: Serve, temporary: Path) -> None:
+    async with serve(STUBBORN) as server:
+        given: dict[str, Any] = {"files": {"image": ("a.png", b"1")}, "data": {"gate": "never"}}
+        asking = asyncio.ensure_future(server.client.put("/predictions/a", **given))
+        await server.said("a", "running")
+        asking.cancel()
+        await eventually(lambda: server.predictions.find_abandoned("a", ANYONE) is not None)
+        (server.root / "open").touch()
+        again: dict[str, Any] = {"files": {"image": ("b.png", b"22")}, "data": {"gate": "open"}}
+        asking = asyncio.ensure_future(server.client.put("/predictions/a", **again))
+        assert (await server.client.get("/predictions/a")).json()["input"]["image"] == "a.png"
+        server.open_gate("may end")
+        answer = await asking
+        assert (answer.status_code, answer.json()["status"], answer.json()["output"]) == (200, "succeeded", 2)
+        assert inputs_in(temporary) == []
+        assert (await server.client.put("/predictions/a", **given)).json() == answer.json()
+
+
+async def test_a2_form_joins_what_began_while_it_came(serve: Serve, temporary: Path) -> None:
+    async with serve(STUBBORN) as server:
+        reader, writer = await asyncio.open_connection(*urlsplit(server.url).netloc.split(":"))
+        field = b'--x\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+        file = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n1\r\n'
+        body = file + field % (b"gate", b"open") + b"--x--\r\n"
+        head = b"PUT /predictions/a HTTP/1.1\r\nHost: t\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body[:-9])
+        await eventually(lambda: any(path.is_file() for path in inputs_in(temporary)))
+        wish = {"input": {"image": "data:,22", "gate": "open"}}
+        begun = await server.client.put("/predictions/a", json=wish, headers={"prefer": "respond-async"})
+        assert begun.status_code == 202
+        writer.write(body[-9:])
+        assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 202 Accepted\r\n"
+        writer.close()
+        server.open_gate("open")
+        assert (await server.ended("a")).status == "succeeded"
+        shown = (await server.client.get("/predictions/a")).json()
+        assert shown["output"] == 2
+        await eventually(lambda: inputs_in(temporary) == [])

@@ -94,7 +94,7 @@ def test_taken_default_port_is_no_hindrance(server_process: Start, folder: Path)
         process.wait_for("ready")
         assert httpx.get(f"{url}/health-check").json()["status"] == "READY"
     (warning,) = [line for line in process.lines if line["level"] == "warning"]
-    assert f"cannot listen for gRPC on 127.0.0.1:{DEFAULT_PORT}: Address already in use" in warning["message"]
+    assert f"cannot listen for gRPC on 127.0.0.1:{DEFAULT_PORT}: Address already in use. Choose" in warning["message"]
     assert "--grpc-port" in warning["message"]
 
 

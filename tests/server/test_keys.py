@@ -126,6 +126,42 @@ def test_key_is_asked_for_before_the_body_is_looked_at(server: Keyed) -> None:
     assert server.client.post("/predictions", content=b"{").status_code == 401
 
 
+def test_openais_api_looks_for_the_model_of_the_body(server: Keyed) -> None:
+    """A model that the key is not for is not there for it, also on a connection whose key was good before."""
+
+    def complete(headers: Mapping[str, str], model: str) -> httpx.Response:
+        return server.client.post("/v1/completions", json={"model": model, "prompt": "hi"}, headers=headers)
+
+    others = {each["id"] for each in server.client.get("/v1/models", headers=server.all).json()["data"]} - {"ecg"}
+    assert [each["id"] for each in server.client.get("/v1/models", headers=server.ecg).json()["data"]] == ["ecg"]
+    for other in others:
+        assert complete(server.all, other).status_code != 404
+        assert complete(server.ecg, "ecg").status_code not in {403, 404}
+        refused = complete(server.ecg, other)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+        assert server.client.get(f"/v1/models/{other}", headers=server.ecg).status_code == 404
+    assert others
+    assert complete({}, "ecg").json()["error"]["code"] == "invalid_api_key"
+    assert complete(server.reader, "ecg").status_code == 403
+
+
+def test_key_of_anthropics_api_comes_in_its_own_header(server: Keyed) -> None:
+    given = {"model": "ecg", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    key = server.all["authorization"].removeprefix("Bearer ")
+
+    def ask(headers: Mapping[str, str]) -> httpx.Response:
+        return server.client.post("/v1/messages", json=given, headers=headers)
+
+    refused = ask({})
+    assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
+    assert ask({"x-api-key": new_key()}).status_code == 401
+    assert ask({"x-api-key": key}).status_code not in {401, 403, 404}
+    assert ask({"x-api-key": key, "authorization": f"Bearer {new_key()}"}).status_code == 401
+    reader = server.reader["authorization"].removeprefix("Bearer ")
+    refused = ask({"x-api-key": reader})
+    assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
+
+
 def test_shutdown_is_for_admins_of_all_models(server: Keyed) -> None:
     assert server.client.post("/shutdown").status_code == 401
     assert server.client.post("/shutdown", headers=server.reader).status_code == 403

@@ -23,15 +23,19 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "src")  # what a build of the wheel reads
 TEMPORARY: Final = ("completed_at", "created_at", "id", "metrics", "started_at")
-ENVIRONMENT: Final = ("python3 -m venv .venv", ". .venv/bin/activate")  # which the clone of a test has already
+# Already there for a test.
+ENVIRONMENT: Final = ("mkdir models && cd models", "python3 -m venv .venv", ". .venv/bin/activate")
 PATIENCE: Final = 120.0  # seconds; the installation takes some of them even where nothing else runs
 
 
 @dataclasses.dataclass
 class Clone:
-    """The sources in a folder, and beside them an environment with what geartrain needs, but without geartrain."""
+    """The sources in a folder, and beside them a folder to work in, and an environment without geartrain.
 
-    folder: Path
+    The environment has what geartrain needs.
+    """
+
+    folder: Path  # to work in
     environ: dict[str, str]
     address: str = "localhost:5000"  # of the server that has been started
 
@@ -73,8 +77,9 @@ class Clone:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Clone:
-    folder, environment = tmp_path / "clone", tmp_path / "environment"
+    folder, environment, work = tmp_path / "geartrain", tmp_path / "environment", tmp_path / "models"
     folder.mkdir()
+    work.mkdir()
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -90,7 +95,7 @@ def clone(tmp_path: Path) -> Clone:
     kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
     path = os.pathsep.join((str(environment / "bin"), os.environ["PATH"]))
     offline = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    return Clone(folder, {**kept, **offline, "PATH": path, "PIP_QUIET": "1"})
+    return Clone(work, {**kept, **offline, "PATH": path, "PIP_QUIET": "1"})
 
 
 def fences(text: str) -> Iterator[tuple[str, str, str]]:
@@ -110,8 +115,8 @@ def test_commands_of_readme_one_after_another(clone: Clone) -> None:
         for language, block, above in fences((ROOT / "README.md").read_text(encoding="utf-8")):
             if language == "python":
                 path = clone.folder / re.findall(r"`([\w/]+\.py)`", above)[-1]
-                path.parent.mkdir()
-                path.write_text(block)
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(block.replace("localhost:5000", clone.address))
             elif language == "sh":
                 for command in block.splitlines():
                     if command in ENVIRONMENT:
@@ -130,10 +135,12 @@ def test_commands_of_readme_one_after_another(clone: Clone) -> None:
         for server in servers:
             _, log = server.communicate(timeout=PATIENCE)
             assert server.returncode in {0, 130}, log
-    assert compared == 3
+    assert compared == 2
     assert len(servers) == 1
     code, printed = clone.run("geartrain init x && geartrain run x")
     assert (code, printed.splitlines()[-1]) == (0, "Hello, world!"), printed
+    code, printed = clone.run("python -m pytest -q x")  # as `init` proposes; the settings of the clone are not its own
+    assert (code, printed.splitlines()[-1].split(" in ")[0]) == (0, "4 passed"), printed
     # What `pip install .` has installed is what ran.
     code, printed = clone.run("cd / && python -c 'import geartrain; print(geartrain.__file__)'")
     assert printed.startswith(str(clone.folder.parent / "environment")), printed
@@ -158,8 +165,12 @@ def test_wheel_and_sdist_are_complete(tmp_path: Path) -> None:
         names = set(wheel.namelist())
         metadata = email.message_from_bytes(wheel.read(next(name for name in names if name.endswith("/METADATA"))))
     package = ROOT / "src/geartrain"
-    there = {str(path.relative_to(package.parent)) for path in package.rglob("*") if path.is_file()}
-    there = {name for name in there if "__pycache__" not in name}
+    there = {
+        str(Path(folder, name).relative_to(package.parent))
+        for folder, _, files in os.walk(package, followlinks=True)  # some templates are links to examples
+        if not {"__pycache__", "checkpoints", "weights"} & set(Path(folder).parts)
+        for name in files
+    }
     assert {name for name in names if ".dist-info/" not in name} == there
     for needed in (
         "py.typed",
@@ -172,7 +183,9 @@ def test_wheel_and_sdist_are_complete(tmp_path: Path) -> None:
         assert f"geartrain/{needed}" in names
     assert sum(".dist-info/licenses/" in name for name in names) == 2
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
-        top = {name.split("/")[1] for name in sdist.getnames()}
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert {f"src/{name}" for name in there} <= names
+    top = {name.partition("/")[0] for name in names}
     assert {"CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", "docs", "examples", "src", "tests"} <= top
     described(metadata)
 

@@ -74,7 +74,7 @@ async def test_files_are_kept_for_ever_and_the_page_is_asked_about(server: LiveS
     again = await server.client.get("/", headers=held)
     assert (again.status_code, again.content) == (304, b"")
     urls = re.findall(r'(?:src|href)="(playground/[^"]*)"', page.text)
-    assert len(urls) == 5
+    assert len(urls) == 6
     for url in urls:
         file = await server.client.get(f"/{url}")
         assert file.status_code == 200
@@ -87,6 +87,19 @@ async def test_files_are_kept_for_ever_and_the_page_is_asked_about(server: LiveS
         assert plain.headers["etag"] != file.headers["etag"]
         kept = await server.client.get(f"/{url}", headers={"if-none-match": f'W/"x", {file.headers["etag"]}'})
         assert (kept.status_code, kept.content) == (304, b"")
+
+
+async def test_reference_has_the_header_of_the_page(server: LiveServer) -> None:
+    shared = (await server.client.get("/docs/static/header.css")).content
+    assert shared == (STATIC / "css/header.css").read_bytes()
+    assert "/docs/static/header.css" in (await server.client.get("/docs")).text
+    rule = re.compile(r"^([^\s{}@/][^{}]*)\{([^{}]*)\}", re.MULTILINE)
+    own = [set(rule.findall(text)) for text in ((STATIC / "css/views.css").read_text(), (await docs_style(server)))]
+    assert own[0].isdisjoint(own[1]), own[0] & own[1]
+
+
+async def docs_style(server: LiveServer) -> str:
+    return (await server.client.get("/docs/static/docs.css")).text
 
 
 @pytest.mark.parametrize(

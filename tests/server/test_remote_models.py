@@ -125,6 +125,29 @@ def test_first_start_downloads_and_the_second_does_not(s3: S3Server, tmp_path: P
         assert end(again) == 0
 
 
+def test_two_servers_download_once_though_the_first_is_killed_at_it(
+    s3: S3Server, tmp_path: Path, server_process: Start
+) -> None:
+    with s3.line() as line:
+        line.hold_at = SIZE // 2
+        env = {**s3.environ(line.port), "GEARTRAIN_CACHE": str(tmp_path)}
+        first, second = server_process(REFERENCE, env=env), server_process(REFERENCE, env=env)
+        for server in (first, second):
+            server.wait_for("listening")
+        servers = (first, second)
+        until(lambda: any("of 6.0 MB" in ask(each, "/health-check").json()["setup"]["logs"] for each in servers))
+        until(lambda: any("waiting for it" in ask(each, "/health-check").json()["setup"]["logs"] for each in servers))
+        [loading] = [each for each in servers if "waiting" not in ask(each, "/health-check").json()["setup"]["logs"]]
+        [waiting] = [each for each in servers if each is not loading]
+        loading.popen.kill()
+        loading.popen.wait(PATIENCE)
+        line.go_on()
+        waiting.wait_for("ready")
+        assert predict(waiting) == f"hello {SIZE}"
+        assert line.received < 2 * SIZE
+        assert end(waiting) == 0
+
+
 def test_cut_connections_do_not_matter(s3: S3Server, tmp_path: Path, server_process: Start) -> None:
     with s3.line() as line:
         line.cuts = [1_500_000, 3_000_000, 4_000_000]

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -123,6 +124,52 @@ def test_every_request_has_its_line_also_those_just_before_the_end(server_proces
     assert [line["request_id"] for line in access] == ids, "routine requests have none"
     assert [(line["status"], line["outcome"]) for line in access[-2:]] == [(404, "refused"), (422, "refused")]
     assert access[-1]["bytes_out"] == len(refused.content)
+
+
+def test_refusal_has_its_reason_in_every_protocol(server_process: Start, tmp_path: Path) -> None:
+    served = Served(server_process, tmp_path)
+    assert served.post("/predictions", {"input": {"text": 1}}).status_code == 422
+    assert served.post("/v2/models/hello/infer", {"inputs": [{"name": "no"}]}).status_code == 400
+    with grpc.insecure_channel(urlsplit(served.url).netloc) as channel:
+        message_without_model = pb.ModelInferRequest(model_name="none")
+        call = GRPCInferenceServiceStub(channel).ModelInfer.future(message_without_model)
+        assert call.code() is grpc.StatusCode.NOT_FOUND
+        details = call.details()
+    served.post("/predictions", {"input": {"text": "fail"}})
+    over_cog, over_rest, over_grpc, failed = of(served.end(), "geartrain.access")
+    assert over_cog["error"].startswith("text: ")
+    assert "datatype" in over_rest["error"] or "shape" in over_rest["error"]
+    assert over_grpc["error"] == details
+    assert "error" not in failed, "it has a record of its own"
+
+
+def test_accepted_prediction_has_a_record_at_its_end(server_process: Start, tmp_path: Path) -> None:
+    served = Served(server_process, tmp_path, "--queue", "2")
+    asked = [served.post("/predictions", {"input": {"text": text}}, prefer="respond-async") for text in ("a", "fail")]
+    served.post("/predictions", {"input": {}})
+    failure, *ends = sorted(of(served.end(), "geartrain.runs"), key=lambda line: line["message"] != "a run failed")
+    assert [line["message"] for line in ends] == ["an accepted prediction ended"] * 2
+    assert [line["prediction_id"] for line in ends] == [answer.json()["id"] for answer in asked]
+    assert [line["outcome"] for line in ends] == ["succeeded", "failed"]
+    assert all(line["total_ms"] >= line["run_ms"] > 0 for line in ends)
+    assert failure["timestamp"] <= ends[1]["timestamp"]
+
+
+def test_ends_have_no_record_where_only_errors_have_lines(server_process: Start, tmp_path: Path) -> None:
+    served = Served(server_process, tmp_path, "--access-log", "errors")
+    assert served.post("/predictions", {"input": {}}, prefer="respond-async").status_code == 202
+    assert of(served.end(), "geartrain.runs") == []
+
+
+def test_lines_are_in_the_order_of_time(server_process: Start, tmp_path: Path) -> None:
+    served = Served(server_process, tmp_path)
+    served.post("/predictions", {"input": {"text": 1}})
+    served.post("/predictions", {"input": {"text": "die"}})
+    served.process.wait_for("the worker is gone; no further prediction is possible")
+    served.post("/predictions", {"input": {}})
+    moments = [datetime.fromisoformat(line["timestamp"]) for line in served.end()]
+    assert len(moments) >= 6
+    assert moments == sorted(moments)
 
 
 def test_errors_alone_with_the_name_of_the_key(server_process: Start, tmp_path: Path) -> None:

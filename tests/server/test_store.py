@@ -127,6 +127,8 @@ async def test_a2_put_after_a_dropped_connection_runs(servers: Servers) -> None:
         asking = asyncio.ensure_future(put(server, "a"))
         await eventually(lambda: has_given(server, "a"))
         asking.cancel()
+        live = server.predictions.live
+        await eventually(lambda: "a" not in live or live["a"].is_abandoned)  # the server has seen that it left
         servers.open_gate()
         answer = await put(server, "a")  # also while the first run is being canceled
         assert (answer.status_code, answer.json()["status"]) == (200, "succeeded")
@@ -193,6 +195,7 @@ async def test_what_was_accepted_is_run_by_the_next_server(servers: Servers) -> 
                 )
             listed = (await server.client.get("/predictions")).json()["results"]
             assert [(each["id"], each["attempts"]) for each in listed] == [("b", 2), ("a", 2)]
+            assert all(isinstance(each["input"], dict) for each in listed)
             calls = await receiver.ended()
         assert [call.prediction["output"] for call in calls if call.status == "succeeded"] == [["one", "two"]]
     assert servers.runs() == ["a", "a", "b"]
@@ -510,6 +513,37 @@ def test_the_command_line_lists_shows_and_cancels(
         wrong = run(*arguments)
         assert wrong.exit_code != 0
         assert text in wrong.stderr
+
+
+def test_command_line_asks_for_predictions_of_several_models(
+    server_process: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    if modes.current().scheme != "http":
+        pytest.skip("the command line asks no server whose certificate is made up")
+    for name in ("one", "two"):
+        write_model(tmp_path / "models" / name, "def run(text: str = 'ü') -> str:\n    return text\n")
+    server = server_process(str(tmp_path / "models"), "--store", f"sqlite:///{tmp_path}/jobs.db")
+    steps = [server.wait_for_one("listening", "ready") for _ in range(3)]  # in any order
+    url = next(step["url"] for step in steps if "url" in step)
+    with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+        for name in ("one", "two"):
+            answer = client.put(f"/models/{name}/predictions/of-{name}", json={"input": {"text": "█"}})
+            assert answer.status_code == 200, answer.text
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(predictions.app, [*arguments])
+
+    rows = [line.split()[:3] for line in run("list", url).stdout.splitlines()]
+    assert rows == [["MODEL", "ID", "STATUS"], ["two", "of-two", "succeeded"], ["one", "of-one", "succeeded"]]
+    assert [line.split()[0] for line in run("list", url, "--model", "one").stdout.splitlines()] == ["ID", "of-one"]
+    assert [line.split()[0] for line in run("list", f"{url}/models/one").stdout.splitlines()] == ["ID", "of-one"]
+    assert set(json.loads(run("list", url, "--json").stdout)) == {"one", "two"}
+    for arguments in ((url, "of-one"), (url, "of-two"), (url, "of-two", "-m", "two")):
+        shown = run("show", *arguments).stdout
+        assert '"text": "█"' in shown
+        assert json.loads(shown)["id"] == arguments[1]
+    assert "No such prediction" in run("show", url, "of-three").stderr
+    assert "No such prediction" in run("show", url, "of-one", "-m", "two").stderr
 
 
 async def test_after_sigterm_what_was_accepted_waits_for_the_next_server(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.durable import ASYNC, MODEL, Servers, follow_after_a_restart, get, has_output, put, until
+from tests.support.durable import ASYNC, EVENTS, MODEL, Servers, follow_after_a_restart, get, has_output, put, until
 from tests.support.postgres import Postgres, running_postgres
-from tests.support.servers import PATIENCE, Serve, write_model
+from tests.support.servers import PATIENCE, Serve, eventually, write_model
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,27 @@ async def test_another_server_answers_and_takes_over(servers: Servers) -> None:
         again = await put(other, "a")
         assert (again.status_code, again.json()) == (200, await get(other, "a"))
     assert servers.runs() == ["a", "a"]
+
+
+@pytest.mark.parametrize("headers", [{}, ASYNC, EVENTS], ids=["waiting", "accepted", "stream"])
+async def test_retry_at_another_server_runs_nothing_twice(servers: Servers, headers: dict[str, str]) -> None:
+    """The servers do not know where the other one is: there is no `--advertise`."""
+    async with servers.serve() as server, servers.serve() as other:
+        first = asyncio.ensure_future(put(server, "a", headers))
+        await eventually(lambda: servers.runs() == ["a"])
+        repeated = await put(other, "a")
+        assert (repeated.status_code, repeated.json()["id"]) == (202, "a")
+        assert repeated.json()["status"] in {"starting", "processing"}
+        followed = await put(other, "a", EVENTS)
+        assert (followed.status_code, followed.headers["retry-after"]) == (503, "2")
+        assert "--advertise" in followed.json()["error"]
+        servers.open_gate()
+        assert (await first).status_code in {200, 202}
+        ended = await until(other, "a")
+        assert (ended["status"], ended["output"]) == ("succeeded", ["one", "two"])
+        assert (await put(other, "a")).json() == ended == await get(server, "a")
+        assert "event: completed" in (await put(other, "a", EVENTS)).text
+    assert servers.runs() == ["a"]
 
 
 async def test_what_was_accepted_is_followed_after_a_restart(servers: Servers) -> None:

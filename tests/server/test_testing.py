@@ -154,7 +154,7 @@ def test_template_runs_as_it_is(tmp_path: Path, name: str) -> None:
 
 def test_init_asks_on_a_terminal(tmp_path: Path) -> None:
     with on_terminal("init", "model", cwd=tmp_path, stdin=None, stdout=None) as terminal:
-        assert "batch   many requests in one call" in terminal.read_until("[text]")
+        assert "batch      many requests in one call" in terminal.read_until("[text]")
         terminal.type("tensor\n")
         assert "Wrote model/run.py" in terminal.read_to_end()
     assert "NDArray" in (tmp_path / "model/run.py").read_text()

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import stamina
 
 from geartrain.domain.predictions.calls import FileRef
+from geartrain.outbound import upload_client
 from geartrain.outbound.errors import OutputFileError
 from geartrain.outbound.policy import UrlPolicy
+from geartrain.outbound.retries import Retries
 from geartrain.outbound.uploads import OutputDestinations
 from tests.support.web_server import Exchange, Server, running_server, unused_port
 
@@ -31,9 +32,8 @@ async def uploader(server: Server) -> AsyncIterator[OutputDestinations]:
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting() -> Iterator[None]:
-    with stamina.set_testing(True, attempts=4):
-        yield
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload_client, "_RETRIES", Retries(tries=4, first_pause=0, jitter=0))
 
 
 def an_uploader(url: str) -> OutputDestinations:

@@ -66,3 +66,36 @@ async def test_wrong_examples_fail_the_setup(tmp_path: Path, serve: Serve, warmu
         health = await server.health()
         assert health["status"] == "SETUP_FAILED"
         assert reason in health["setup"]["logs"]
+
+
+EXAMPLE_FAULTS = [
+    ("  - file: dog.txt\n", "`examples[0]` in geartrain.yaml does not fit the model: file: there is no file "),
+    ("  - file: cat.txt\n  - fails: 3\n", "`examples[1]` in geartrain.yaml does not fit the model: "),
+]
+
+
+@pytest.mark.parametrize(("examples", "reason"), EXAMPLE_FAULTS)
+async def test_example_for_people_that_does_not_fit_is_a_failed_setup(
+    tmp_path: Path, serve: Serve, examples: str, reason: str
+) -> None:
+    folder = model(tmp_path / "m", "  - file: cat.txt\n")
+    (folder / "geartrain.yaml").write_text(f"examples:\n{examples}")
+    async with serve(folder, ready=False) as server:
+        await eventually(lambda: server.workers.setup.completed_at is not None)
+        health = await server.health()
+        assert health["status"] == "SETUP_FAILED"
+        assert reason in health["setup"]["logs"]
+
+
+async def test_card_has_readme_examples_and_their_files_alone(tmp_path: Path, serve: Serve) -> None:
+    folder = model(tmp_path / "m", "  - file: cat.txt\n")
+    (folder / "geartrain.yaml").write_text("examples:\n  - {file: cat.txt, fails: true}\n")  # which nothing runs
+    (folder / "README.md").write_text("# Cats\n")
+    async with serve(folder) as server:
+        card = (await server.client.get("/playground/models/m")).json()
+        assert (card["readme"], card["examples"]) == ("# Cats\n", [{"file": "cat.txt", "fails": True}])
+        file = await server.client.get("/playground/models/m/files/cat.txt")
+        assert (file.status_code, file.text) == (200, "meow")
+        assert file.headers["content-disposition"] == "attachment"
+        for path in ("m/files/run.py", "m/files/..%2Fm%2Frun.py", "m/files/", "other", "m?version=9"):
+            assert (await server.client.get(f"/playground/models/{path}")).status_code in {404, 503}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
+from PIL import Image
 from selenium import webdriver
 from selenium.common.exceptions import (
     ElementClickInterceptedException,
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
     from selenium.webdriver.remote.webelement import WebElement
 
 AXE: Final = Path(__file__).parents[1] / "js/node_modules/axe-core/axe.min.js"
+_IMAGES: Final = Path(__file__).parents[2] / "docs/images"
+_COLORS: Final = 128  # of a picture in the docs: enough for a page, and a third of the size
 DESKTOP: Final = (1280, 800)
 PHONE: Final = (390, 844)
+SMALL_PHONE: Final = (375, 667)
+NARROW: Final = 500  # pixels: windows below are those of phones
 
 _FLAGS: Final = (
     "--headless",
@@ -67,6 +72,16 @@ def start_browser(folder: Path) -> webdriver.Chrome:
     return started
 
 
+def save_picture(driver: webdriver.Chrome, folder: Path, name: str, *, keep: bool) -> None:
+    """Take a picture of the window into a folder, and `keep` it in the docs."""
+    path = folder / f"{name}.png"
+    driver.save_screenshot(str(path))
+    if keep:
+        with Image.open(path) as shot:
+            small = shot.convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE)
+        small.save(_IMAGES / f"{name}.png", optimize=True)
+
+
 class Page:
     """The playground of a server in a tab."""
 
@@ -90,8 +105,8 @@ class Page:
 
     def resize(self, size: tuple[int, int], scheme: str = "light") -> None:
         """Give the window a size, and the system a scheme: `light` or `dark`."""
-        width, height = size
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
+        width, height = self.size = size
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < NARROW}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         features = [
             {"name": "prefers-color-scheme", "value": scheme},
@@ -216,12 +231,21 @@ class Page:
         ]
 
     def is_too_wide(self) -> bool:
-        """Whether the page can be moved sideways."""
-        return bool(self.script("return document.documentElement.scrollWidth > innerWidth"))
+        """True if the page can be moved sideways. A phone makes its window as wide as such a page."""
+        return bool(self.script("return document.documentElement.scrollWidth") > self.size[0])
 
     def hosts(self) -> set[str]:
         """Return the hosts that the browser has asked since the last call."""
         return {urlsplit(url).netloc for url in _requests(self.driver)}
+
+    def statuses(self) -> list[int]:
+        """Return the statuses of all answers since the last call, of this or of `hosts`."""
+        messages = (json.loads(line["message"])["message"] for line in self.driver.get_log("performance"))  # type: ignore[no-untyped-call]
+        return [
+            message["params"]["response"]["status"]
+            for message in messages
+            if message["method"] == "Network.responseReceived"
+        ]
 
     def complaints(self) -> list[str]:
         """Return what the console has said since the last call, but for the statuses of refusals."""

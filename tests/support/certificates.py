@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+_OWN = x509.ObjectIdentifier("1.3.6.1.4.1.55555.1")
 _HOUR = datetime.timedelta(hours=1)
 
 
@@ -35,8 +36,18 @@ class Party(NamedTuple):
         return _pem(self.private_key, serialization.BestAvailableEncryption(passphrase))
 
 
-def make_party(name: str, issuer: Party | None = None) -> Party:
-    """Make a certificate for 127.0.0.1 and localhost; without an issuer it is an authority of its own."""
+def make_party(
+    name: str,
+    issuer: Party | None = None,
+    *,
+    is_authority: bool = False,
+    is_expired: bool = False,
+    padding: int = 0,
+) -> Party:
+    """Make a certificate for 127.0.0.1 and localhost; without an issuer it is an authority of its own.
+
+    `padding`: bytes of an extension that means nothing.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -47,10 +58,11 @@ def make_party(name: str, issuer: Party | None = None) -> Party:
         .issuer_name(subject if issuer is None else issuer.certificate.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _HOUR)
-        .not_valid_after(now + _HOUR)
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .not_valid_before(now - 2 * _HOUR)
+        .not_valid_after(now - _HOUR if is_expired else now + _HOUR)
+        .add_extension(x509.BasicConstraints(ca=issuer is None or is_authority, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.UnrecognizedExtension(_OWN, bytes(padding)), critical=False)
         .sign(key if issuer is None else issuer.private_key, hashes.SHA256())
     )
     cert = certificate.public_bytes(serialization.Encoding.PEM)

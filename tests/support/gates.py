@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 
 class Gate:
@@ -52,3 +55,11 @@ class Gates:
         for gate in self._gates.values():
             gate.remove()
         self._gates.clear()
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Iterator[Gates]:
+    """The gates of one test."""
+    found = Gates(tmp_path / "gates")
+    yield found
+    found.remove()

@@ -12,6 +12,8 @@ import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.ledger import (
+    LISTED_ECHO,
+    LONGEST_PAUSE,
     ROW_STEPS,
     Checkpoint,
     Claim,
@@ -20,6 +22,7 @@ from geartrain.domain.predictions.ledger import (
     End,
     Hold,
     Key,
+    LeaseEndedError,
     OutboxEntry,
     Owned,
     Ownership,
@@ -151,7 +154,7 @@ class MemoryLedger:
         if found is not None and not (is_alive and self._may_take(found, claim, step)):
             return ClaimResult(self._read(claim.key, found), is_granted=False)
         if not is_alive:
-            raise GeartrainError(Code.STORE_UNAVAILABLE, "The lease of this server has ended.")
+            raise LeaseEndedError
         if found is not None and found.state is RowState.CLAIMED and found.owner == claim.owner:
             row = found
             row.claim, row.submission = claim, submission
@@ -198,7 +201,7 @@ class MemoryLedger:
             raise GeartrainError(Code.INVALID_INPUT, "The cursor of the list is not valid.")
         found = sorted(
             (
-                (row.place, msgspec.structs.replace(self._read(key, row), echo=b""))
+                (row.place, _listed(self._read(key, row)))
                 for key, row in self._store.rows.items()
                 if rows.model in ("", key.model)
                 and (not rows.statuses or row.status in rows.statuses)
@@ -331,7 +334,7 @@ class MemoryOutbox:
         due = [
             (number, entry)
             for number, entry in sorted(self._store.entries.items())
-            if entry.due_at <= now and not self._is_of_another(entry, owner)
+            if not now < entry.due_at <= now + LONGEST_PAUSE + seconds and not self._is_of_another(entry, owner)
         ]
         for _, entry in due[:limit]:
             entry.due_at = now + seconds
@@ -388,3 +391,7 @@ class MemoryReplicas:
     async def wanted(self) -> tuple[WantedModel, ...]:
         self._store.reach()
         return tuple(wanted for _, wanted in sorted(self._store.models.items()))
+
+
+def _listed(row: Row) -> Row:
+    return row if len(row.echo) <= LISTED_ECHO else msgspec.structs.replace(row, echo=b"")

@@ -14,7 +14,7 @@ import secrets
 import ssl
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -24,8 +24,9 @@ from geartrain.transport.access.key_file import add_key
 from geartrain.transport.access.keys import Key, digest_of, new_key
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.wire.tls import TlsContext, TlsFiles
-from tests.support.certificates import make_party
-from tests.support.postgres import Postgres, running_postgres
+
+if TYPE_CHECKING:
+    from tests.support.postgres import Postgres
 
 _METHODS = b"GET|HEAD|POST|PUT|DELETE|PATCH|OPTIONS"
 REQUEST_LINE = re.compile(rb"((?:%b) )([^ \r\n]+ HTTP/1\.[01]\r\n)" % _METHODS)  # right behind a body too
@@ -112,6 +113,8 @@ class StoredInPostgres(Stored):
 
     @functools.cached_property
     def _postgres(self) -> Postgres:
+        from tests.support.postgres import running_postgres  # late: not every environment has psycopg
+
         return self.lasting.enter_context(running_postgres())
 
 
@@ -137,6 +140,8 @@ class Secured(Own):
     def __init__(self) -> None:
         super().__init__()
         folder = Path(self.lasting.enter_context(tempfile.TemporaryDirectory(prefix="secured-")))
+        from tests.support.certificates import make_party  # late: not every environment has cryptography
+
         authority = make_party("authority")
         trusted, _ = authority.write(folder, "authority")
         cert, private = make_party("server", authority).write(folder, "server")

@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pexpect
 import pytest
 
 from tests.support.servers import PATIENCE
 
 PROMPT = "(Pdb) "
-END: Any = pexpect.EOF
 
 _PLAIN = {"TERM": "dumb", "NO_COLOR": "1"}  # neither colours nor movements of the cursor
 _SIZE = (50, 200)  # lines and columns
@@ -28,6 +26,8 @@ class Person:
     def __init__(self, *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
         environ = {**os.environ, **_PLAIN, **(env or {})}
         environ.pop("LOG_FORMAT", None)
+        pexpect: Any = pytest.importorskip("pexpect")
+        self.end_of_output = pexpect.EOF
         self.child = pexpect.spawn(
             sys.executable,
             ["-m", "geartrain", *arguments],
@@ -65,7 +65,7 @@ class Person:
 
     def sees_the_end(self) -> str:
         """Wait for the end of the command; return the rest."""
-        self.child.expect(END)
+        self.child.expect(self.end_of_output)
         return self._before()
 
     def exit_code(self) -> int | None:

@@ -58,6 +58,13 @@ class Exchange:
         self._writer.write("\r\n".join([*lines, "", ""]).encode())
         await self._writer.drain()
 
+    async def send(self, answer: bytes, *, closes: bool = False) -> None:
+        """Send these bytes; close the connection then if `closes`."""
+        self._writer.write(answer)
+        await self._writer.drain()
+        if closes:
+            self._writer.close()
+
     def cut(self) -> None:
         """Close the connection, whatever is still to come."""
         self._writer.transport.abort()

@@ -52,6 +52,7 @@ class FakeStream:
         self.headers = dict(headers)
         self.pieces: list[bytes] = []
         self.is_ended = False
+        self.is_aborted = False
         self._is_read = asyncio.Event()
         self._is_read.set()
         self._has_left = False
@@ -69,6 +70,11 @@ class FakeStream:
         """See `AnswerStream`."""
         assert not self.is_ended, "it has ended already"
         self.is_ended = True
+        self._changes.note()
+
+    def abort(self) -> None:
+        """See `AnswerStream`."""
+        self.is_aborted = True
         self._changes.note()
 
     def stop_reading(self) -> None:

@@ -5,6 +5,7 @@ It is strict: a link that leads nowhere, a page that no section has and any othe
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from typing import Final
 
 from sphinx.cmd.build import build_main
 
-from tools.site.contents import ELSEWHERE, HOME, SECTIONS, Section
+from tools.site.contents import ELSEWHERE, HOME, SECTIONS, TITLES, Section
 from tools.site.reference import MODULES, commands_page, module_page
 from tools.site.sources import BrokenLinkError, Sources
 
@@ -36,12 +37,39 @@ def write_sources(target: Path) -> None:
 
 
 def _section_page(section: Section, target: Path) -> str:
-    there = [page for page in section.pages if any((target / f"{page}{end}").exists() for end in (".md", ".rst"))]
-    return f"# {section.title}\n\n{section.text}\n{_tree(there, 'maxdepth: 1')}"
+    text = f"# {section.title}\n\n{section.text}\n"
+    for group in section.groups:
+        there = [page for page in group.pages if any((target / f"{page}{end}").exists() for end in (".md", ".rst"))]
+        caption = [f"caption: {group.title}"] if group.title else []
+        text += _tree([TITLES.get(page, page) for page in there], *caption, "maxdepth: 1")
+    return text
 
 
-def _tree(pages: list[str], option: str) -> str:
-    return "\n".join(["", "```{toctree}", f":{option}", "", *pages, "```", ""])
+def _tree(pages: list[str], *options: str) -> str:
+    return "\n".join(["", "```{toctree}", *(f":{option}" for option in options), "", *pages, "```", ""])
+
+
+def llms_text(pages: Path) -> str:
+    """Return the site's list of contents for language models (llmstxt.org), from the sources of its pages."""
+    lines = [f"# geartrain\n\n> {summary_of(pages / f'{HOME}.md')}\n"]
+    for section in SECTIONS:
+        lines.append(f"## {section.title}\n")
+        for name in section.pages:
+            if (page := pages / f"{name}.md").exists():
+                title = page.read_text(encoding="utf-8").partition("# ")[2].partition("\n")[0]
+                lines.append(f"- [{title}]({name}.html): {summary_of(page)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def summary_of(page: Path) -> str:
+    """Return the first sentence of a page's text, without links; empty where it begins with something else."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for part in text.split("\n\n"):
+        if re.match(r"\s*[A-Za-z[`]", part):
+            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(part.split()))
+            return re.split(r"(?<=[.:]) (?=[A-Z])", text)[0].rstrip(":")
+    return ""
 
 
 def build(output: Path) -> int:
@@ -57,7 +85,10 @@ def build(output: Path) -> int:
             return 1
         settings = Path(__file__).parent
         words = ["-b", "html", "-W", "--keep-going", "-q", "-c", settings, "-d", Path(folder, "trees"), sources, output]
-        return build_main([str(word) for word in words])
+        status = build_main([str(word) for word in words])
+        if status == 0:
+            (output / "llms.txt").write_text(llms_text(sources), encoding="utf-8")
+        return status
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ copyright = "the authors of geartrain"  # noqa: A001 - Sphinx calls it so
 version = release = __version__
 html_title = f"geartrain {__version__}"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+copybutton_prompt_text = "$ "  # of a session, the commands alone are copied
+copybutton_line_continuation_character = "\\"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 myst_heading_anchors = 6
 suppress_warnings = ["myst.header"]  # a page may begin with a table of its own
@@ -28,9 +30,11 @@ add_module_names = False
 
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["static"]
+templates_path = ["templates"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
+html_context = {"default_mode": "auto"}  # light or dark as the system is; without it the theme warns in the console
 html_theme_options = {
     "show_nav_level": 2,
     "navigation_with_keys": False,

@@ -9,55 +9,68 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 
+class Group(NamedTuple):
+    """Pages of a section under a heading of their own."""
+
+    title: str
+    pages: tuple[str, ...]
+
+
 class Section(NamedTuple):
     """A part of the site, with a page of its own that lists the others."""
 
     name: str
     title: str
     text: str
-    pages: tuple[str, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def pages(self) -> tuple[str, ...]:
+        """All pages of the section."""
+        return tuple(page for group in self.groups for page in group.pages)
 
 
 HOME: Final = "index"
+_GUIDES: Final = ("cog", "triton", "mlserver", "litserve", "bentoml", "fastapi")
 
 SECTIONS: Final = (
-    Section("learn", "Tutorial", "From nothing to a model of your own that others can ask.", ("tutorial",)),
     Section(
-        "how-to",
-        "How-to guides",
+        "learn",
+        "Begin",
+        "From nothing to a model of your own that others can ask.",
+        (Group("", ("start", "tutorial", "recipes")),),
+    ),
+    Section(
+        "guides",
+        "Guides",
         "One page for each thing that you may want to do.",
         (
-            "development",
-            "testing",
-            "playground",
-            "client",
-            "predictions",
-            "files",
-            "webhooks",
-            "batching",
-            "tensors",
-            "training",
-            "models",
-            "backends",
-            "models-repository",
-            "remote",
-            "store",
-            "asgi",
-            "deploy",
-            "scale",
-            "ray",
-            "operations",
-            "security",
-            "logs",
-            "metrics",
-            "tracing",
-            "bench",
-            "migrate-cog",
-            "migrate-triton",
-            "migrate-mlserver",
-            "migrate-litserve",
-            "migrate-bentoml",
-            "migrate-fastapi",
+            Group("Come from another server", tuple(f"migrate-{name}" for name in _GUIDES)),
+            Group(
+                "Write a model",
+                ("development", "testing", "predictions", "files", "tensors", "batching", "training"),
+            ),
+            Group(
+                "Serve it",
+                (
+                    "playground",
+                    "client",
+                    "openai",
+                    "anthropic",
+                    "mcp",
+                    "webhooks",
+                    "models",
+                    "models-repository",
+                    "remote",
+                    "store",
+                    "asgi",
+                ),
+            ),
+            Group(
+                "Operate it",
+                ("deploy", "operations", "security", "scale", "ray", "logs", "metrics", "tracing", "bench"),
+            ),
+            Group("Extend it", ("backends",)),
         ),
     ),
     Section(
@@ -65,36 +78,42 @@ SECTIONS: Final = (
         "Reference",
         "What there is, in full.",
         (
-            "command-line",
-            "commands",
-            "api-geartrain",
-            "api-metrics",
-            "api-client",
-            "api-testing",
-            "api-asgi",
-            "api-backends",
-            "cog-compatibility",
-            "open-inference",
-            "triton-mlserver",
-            "renamed",
+            Group(
+                "",
+                (
+                    "command-line",
+                    "commands",
+                    "api-geartrain",
+                    "api-metrics",
+                    "api-client",
+                    "api-testing",
+                    "api-asgi",
+                    "api-backends",
+                    "cog-compatibility",
+                    "open-inference",
+                    "triton-mlserver",
+                    "renamed",
+                ),
+            ),
         ),
     ),
     Section(
         "explanation",
         "Explanation",
         "How it works, and why it is as it is.",
-        ("architecture", "comparison", "benchmarks"),
+        (Group("", ("architecture", "life-of-a-request", "comparison", "benchmarks")),),
     ),
     Section(
         "project",
         "Project",
         "What has changed, and how to take part.",
-        ("changelog", "contributing", "code-of-conduct", "security-policy", "license"),
+        (Group("", ("changelog", "contributing", "code-of-conduct", "security-policy", "license")),),
     ),
 )
 
 ELSEWHERE: Final = {
-    "README.md": HOME,
+    "tools/site/home.md": HOME,
+    "README.md": "start",
     "CHANGELOG.md": "changelog",
     "CONTRIBUTING.md": "contributing",
     "CODE_OF_CONDUCT.md": "code-of-conduct",
@@ -102,3 +121,6 @@ ELSEWHERE: Final = {
     "benchmarks/README.md": "benchmarks",
 }
 """Pages that are not in `docs/`, and their names in the site."""
+
+TITLES: Final = {"start": "First run <start>"}
+"""Entries of the menu that are called otherwise than their page."""

@@ -1,4 +1,4 @@
-"""The pages of the reference that are made: of the docstrings of what users import, and of `--help`."""
+"""The pages of the reference that are made: of the docstrings of what users import, and of `--help-all`."""
 
 from __future__ import annotations
 
@@ -85,9 +85,8 @@ def _directive(name: str) -> str:
 
 def commands_page() -> str:
     """Return the source of the page of what each command says of itself."""
-    text = (
-        "# All commands and options\n\nWhat `--help` says. [The command line](command-line.md) says how to use it.\n\n"
-    )
+    guide = "[The command line](command-line.md) says how to use it."
+    text = f"# All commands and options\n\nWhat `--help-all` says. {guide}\n\n"
     for words in _commands():
         title = " ".join(("geartrain", *words))
         text += f"## `{title}`\n\n```text\n{help_of(*words)}\n```\n\n"
@@ -95,11 +94,11 @@ def commands_page() -> str:
 
 
 def help_of(*words: str) -> str:
-    """Return what `geartrain … --help` prints on a terminal."""
+    """Return the text that `geartrain … --help-all` prints on a terminal."""
     environ = {"COLUMNS": str(_WIDTH), "TERMINAL_WIDTH": str(_WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
-    result = CliRunner(env=environ).invoke(app, [*words, "--help"], prog_name="geartrain")
+    result = CliRunner(env=environ).invoke(app, [*words, "--help-all"], prog_name="geartrain")
     if result.exit_code:
-        raise RuntimeError(f"geartrain {' '.join(words)} --help: {result.output}")
+        raise RuntimeError(f"geartrain {' '.join(words)} --help-all: {result.output}")
     return "\n".join(line.rstrip() for line in result.output.strip("\n").splitlines())
 
 

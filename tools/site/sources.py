@@ -17,6 +17,7 @@ FENCE: Final = re.compile(r"^ *(`{3,}|~{3,})")
 _LINK: Final = re.compile(r"(\]\()([^)\s]+)(\))")
 _ABROAD: Final = re.compile(r"[a-z][a-z0-9+.-]*:|#")
 _LANGUAGES: Final = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", ".json": "json", ".js": "js"}
+_MADE: Final = {"__pycache__", "checkpoints", "weights"}  # by running the examples
 _SHOWN: Final = 64 * 1024  # bytes of a file; a longer one is for download
 
 
@@ -93,4 +94,4 @@ class Sources:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    return [file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    return [file for file in folder.rglob("*") if file.is_file() and not _MADE & set(file.parts)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -16,18 +16,18 @@ import msgspec
 
 from geartrain.apis import json_limits
 from geartrain.domain.cog_version import COG_VERSION
-from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.errors import MISSING, Code, FieldError, GeartrainError
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Prediction, json_array
+from geartrain.domain.predictions.prediction import Prediction, json_array, json_array_parts
 from geartrain.domain.predictions.webhook import WebhookEvent
-from geartrain.domain.rendering import clip, json_fault
+from geartrain.domain.rendering import LONGEST_ERROR, MAX_SHOWN_CHARACTERS, clip, json_fault
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.domain.timestamps import timestamp
 
 _ESCAPE: Final = re.compile(rb"\\u00[567]")  # of what names are made of
 _NO_DEPTH: Final = 2 * json_limits.MAX_DEPTH  # bytes that do not reach the limit
-_EMPTY_INPUT: Final = msgspec.Raw(b"{}")
-_SHORTEST_REPEAT: Final = len('{"id":"","id":""}') - len(_EMPTY_INPUT)
+NO_INPUT: Final = msgspec.Raw(b"{}")
+_SHORTEST_REPEAT: Final = len('{"id":"","id":""}') - len(NO_INPUT)
 """Bytes of a body outside of its input, where the name of a field can first stand twice."""
 
 
@@ -35,7 +35,7 @@ class PredictionRequest(msgspec.Struct, frozen=True):
     """The body of POST and PUT. Fields it does not know are ignored, as Cog does."""
 
     id: str | None = None
-    input: msgspec.Raw = _EMPTY_INPUT
+    input: msgspec.Raw = NO_INPUT
     context: dict[str, str] = {}
     created_at: datetime | None = None
     webhook: str | None = None
@@ -62,7 +62,10 @@ _request_decoder = msgspec.json.Decoder(PredictionRequest)
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="deterministic").encode  # sorts dicts, but leaves records as they are
 
+_SHORTEST_TEXT: Final = 12  # characters that are left of a text of an error
+_LONGEST_HEAD: Final = 1_048_576  # characters of the fields beside the input
 _LARGE: Final = 262_144  # bytes of input and output, from which on another copy of them matters
+MANY: Final = 4_096  # pieces of an output that take long to join
 _INPUT_MARK: Final = b"\x00"  # JSON text has no control characters
 _OUTPUT_MARK: Final = b"\x01"
 
@@ -105,6 +108,21 @@ def _check_fields(request: PredictionRequest) -> None:
         raise _wrong_field("id", "an id has at least one character")
 
 
+def bounded(request: PredictionRequest) -> PredictionRequest:
+    """Return the request of a large body with each event of webhooks named once.
+
+    Raises `GeartrainError` if its fields beside the input are longer than any use of them.
+    """
+    texts = {"id": request.id, "webhook": request.webhook, "output_file_prefix": request.output_file_prefix}
+    lengths = {name: len(text or "") for name, text in texts.items()}
+    lengths["context"] = sum(len(name) + len(value) for name, value in request.context.items())
+    if sum(lengths.values()) > _LONGEST_HEAD:
+        fault = f"the fields beside the input have more than {_LONGEST_HEAD} characters"
+        raise _wrong_field(max(lengths, key=lengths.__getitem__), fault)
+    events = tuple(dict.fromkeys(request.webhook_events_filter))
+    return msgspec.structs.replace(request, webhook_events_filter=events)
+
+
 def _unparsable(fault: str) -> GeartrainError:
     return GeartrainError(Code.UNPARSABLE, f"Failed to parse the request body as JSON: {fault}")
 
@@ -123,6 +141,26 @@ def _wrong_field(name: str, fault: str) -> GeartrainError:
     return GeartrainError(Code.INVALID_INPUT, fault, fields=(FieldError(("body", name), fault, "value_error"),))
 
 
+def stray_names(body: bytes | bytearray) -> tuple[str, ...]:
+    """Return the names of the members of a body that are no fields of a request: they may be meant as inputs."""
+    try:
+        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(name for name in members if name not in PredictionRequest.__struct_fields__)
+
+
+def with_advice(error: GeartrainError, strays: Sequence[str]) -> GeartrainError:
+    """Return an error about missing inputs that says where those stand that the client has sent, but outside."""
+    fields = tuple(
+        msgspec.structs.replace(each, msg=f'{each.msg}: put it inside "input"')
+        if each.type == MISSING and each.loc[-1] in strays
+        else each
+        for each in error.fields
+    )
+    return GeartrainError(error.code, error.message, fields=fields, retry_after=error.retry_after)
+
+
 def input_of(request: PredictionRequest) -> bytes:
     """Return the input as JSON text; null stands for an empty one, as in Cog."""
     raw = bytes(request.input)
@@ -136,7 +174,7 @@ def _without_input(body: bytes | bytearray, size: int) -> bytes | bytearray:
 
 
 def _may_repeat(count: Callable[[bytes], int], text: bytes | bytearray) -> bool:
-    """Whether the name of a field stands in a text twice, or is written with escapes. Every request waits for this."""
+    """True if the name of a field stands in a text twice, or is written with escapes. Every request waits for this."""
     return (
         count(b'"input"') > 1
         or count(b'"id"') > 1
@@ -177,15 +215,74 @@ def encode_prediction(prediction: Prediction) -> bytes:
     return _encode_snapshot(prediction, prediction.input, output)
 
 
+class Snapshot(msgspec.Struct, frozen=True):
+    """A prediction at one moment. Its text may be made later, and in a thread.
+
+    `chunks` may grow meanwhile: the first `count` of them are the output, if `output` is None.
+    """
+
+    head: bytes
+    input: bytes
+    middle: bytes
+    tail: bytes
+    chunks: Sequence[Buffer] = ()
+    count: int = 0
+    output: Buffer | None = None
+
+    @property
+    def takes_long(self) -> bool:
+        """True if the parts take long to make."""
+        return self.count > MANY
+
+    @property
+    def is_large(self) -> bool:
+        """True if the text takes long to make in one piece."""
+        if self.takes_long:
+            return True
+        size = sum(map(len, self.chunks)) if self.output is None else len(self.output)
+        return len(self.input) + len(self.middle) + size > _LARGE
+
+    def parts(self) -> tuple[Buffer, ...]:
+        """Return the JSON text, without copies of a large input and large outputs."""
+        if self.output is not None:
+            return (self.head, self.input, self.middle, self.output, self.tail)
+        if self.count:
+            return (self.head, self.input, self.middle, *json_array_parts(self.chunks, self.count), self.tail)
+        return (self.head, self.input, self.middle)
+
+    def whole(self) -> bytes:
+        """Return the JSON text in one piece."""
+        return b"".join(self.parts())
+
+
+def takes_long(prediction: Prediction) -> bool:
+    """Return True if the output has so many pieces that they are to be joined in a thread."""
+    return len(prediction.chunks) > MANY and prediction.gives_list
+
+
 def encode_in_parts(prediction: Prediction) -> tuple[Buffer, ...]:
     """Return the same in parts: a large input and a large output are what they are in the prediction, not copies."""
-    output = _output_so_far(prediction)
-    if len(prediction.input) + (0 if output is None else len(output)) < _LARGE:
+    chunks = prediction.chunks
+    if len(chunks) <= MANY and len(prediction.input) + sum(map(len, chunks)) < _LARGE:
+        output = prediction.single_output
+        if output is None and prediction.gives_list:
+            output = json_array(chunks)
         return (_encode_snapshot(prediction, prediction.input, output),)
-    text = _encode_snapshot(prediction, _INPUT_MARK, None if output is None else _OUTPUT_MARK)
+    return snapshot(prediction).parts()
+
+
+def snapshot(prediction: Prediction) -> Snapshot:
+    """Return the prediction as it stands now."""
+    return _snapshot(prediction, _encode_snapshot)
+
+
+def _snapshot(prediction: Prediction, encode: Callable[[Prediction, bytes, Buffer | None], bytes]) -> Snapshot:
+    chunks = prediction.chunks if prediction.gives_list else []
+    output = (None if chunks else b"[]") if prediction.gives_list else prediction.output
+    text = encode(prediction, _INPUT_MARK, _OUTPUT_MARK if chunks or output is not None else None)
     head, _, rest = text.partition(_INPUT_MARK)
     middle, _, tail = rest.partition(_OUTPUT_MARK)
-    return (head, prediction.input, middle) if output is None else (head, prediction.input, middle, output, tail)
+    return Snapshot(head, prediction.input, middle, tail, chunks, len(chunks), output)
 
 
 def _encode_snapshot(prediction: Prediction, echo: bytes, output: Buffer | None) -> bytes:
@@ -220,10 +317,24 @@ def _encode_snapshot(prediction: Prediction, echo: bytes, output: Buffer | None)
 def encode_error(error: GeartrainError) -> bytes:
     """Return the body of a refused request: every wrong field, or one sentence."""
     if error.fields:
-        return _encode({"detail": error.fields})
+        return _encode_fields(error.fields)
     if error.code is Code.NOT_ACCEPTABLE:  # not even a prediction that failed
         return _encode({"error": error.message})
     return _encode({"error": error.message, "status": "failed"})
+
+
+def _encode_fields(fields: tuple[FieldError, ...]) -> bytes:
+    """Return the body of an error of fields; if it is too long, with the middle of each text left out."""
+    text = _encode({"detail": fields})
+    most = MAX_SHOWN_CHARACTERS
+    while len(text) > LONGEST_ERROR and most > _SHORTEST_TEXT:
+        most //= 2
+        text = _encode({"detail": [_clipped(field, most) for field in fields]})
+    return text
+
+
+def _clipped(field: FieldError, most: int) -> FieldError:
+    return FieldError(tuple(clip(step, most) for step in field.loc), clip(field.msg, most), field.type)
 
 
 def id_mismatch(noun: str) -> GeartrainError:
@@ -285,21 +396,27 @@ def encode_accepted(prediction: Prediction) -> bytes:
     )
 
 
-def encode_webhook(prediction: Prediction, event: WebhookEvent) -> bytes:
+def webhook_snapshot(prediction: Prediction, event: WebhookEvent) -> Snapshot:
     """Return the body of a webhook: the prediction in the status of the event, however far it has come since.
 
     The output is a list while it grows, and as in `completed` once it is known.
     """
     if event == "start":
-        return encode_accepted(prediction)
-    if event == "completed":
-        return encode_prediction(prediction)
-    output = _output_so_far(prediction)
+        return Snapshot(encode_accepted(prediction), b"", b"", b"")
+    return _snapshot(prediction, _encode_snapshot if event == "completed" else _encode_progress)
+
+
+def encode_webhook(prediction: Prediction, event: WebhookEvent) -> bytes:
+    """Return the same as JSON."""
+    return webhook_snapshot(prediction, event).whole()
+
+
+def _encode_progress(prediction: Prediction, echo: bytes, output: Buffer | None) -> bytes:
     return _encode_sorted(
         PredictionBody(
             created_at=timestamp(prediction.created_at),
             id=prediction.id,
-            input=msgspec.Raw(prediction.input),
+            input=msgspec.Raw(echo),
             logs=prediction.logs,
             metrics=prediction.metrics,
             output=msgspec.UNSET if output is None else msgspec.Raw(output),

@@ -14,7 +14,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One prediction of a list, without its output and logs; what is unset is left out."""
+    """One prediction of a list, without its output and logs, and without a long input; what is unset is left out."""
 
     id: str
     status: Status
@@ -25,6 +25,7 @@ class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     attempts: int = 1
     cancel_requested: bool = False
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -50,4 +51,5 @@ def _entry(row: Row) -> _Entry:
         error=row.error,
         attempts=row.attempts,
         cancel_requested=row.is_cancel_requested,
+        input=msgspec.Raw(row.echo) if row.echo else msgspec.UNSET,
     )

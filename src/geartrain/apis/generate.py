@@ -18,7 +18,7 @@ from geartrain.apis.infer_json import check_utf8, guard, unparsable
 from geartrain.apis.infer_parameters import check_parameter
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest, Parameter, Parameters
-from geartrain.domain.predictions.prediction import Prediction, json_array
+from geartrain.domain.predictions.prediction import json_array
 from geartrain.domain.rendering import clip
 from geartrain.domain.signature.tensor_view import OUTPUT, TensorView
 from geartrain.domain.signature.types import InputField, Signature, TypeSpec
@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class GenerateRequest(msgspec.Struct, frozen=True):
-    """What a client asks for: an input as JSON, and the tensors beside it if the model has any."""
+    """A client's request: an input as JSON, and the tensors beside it if the model has any."""
 
     values: bytes
     tensors: tuple[Tensor, ...] | None
@@ -71,7 +71,11 @@ def read_request(body: bytes | bytearray, signature: Signature, view: TensorView
     stand twice, `INVALID_TENSOR` for values that do not become a tensor and for a model whose outputs JSON cannot
     carry. Other values are checked when the prediction is made.
     """
-    members = _read_members(body)
+    return make_request(read_members(body), signature, view)
+
+
+def make_request(members: _Members, signature: Signature, view: TensorView) -> GenerateRequest:
+    """Create the request of a body whose members have been read."""
     own_id = _read_id(members.get("id"))
     _check_outputs(view)
     given, parameters = _sort_members(members, signature)
@@ -82,7 +86,7 @@ def read_request(body: bytes | bytearray, signature: Signature, view: TensorView
         if field.type.kind == "tensor" and name in given:
             tensors.append(_tensor(specs[name], given.pop(name)))
         elif field.type.kind == "tensor" and field.required:
-            raise tensor_error(f"input '{name}' is missing: the model requires it")
+            raise tensor_error(f'missing required input "{name}"')
         elif field.type.kind in _SCALARS and name in given:
             given[name] = _scalar(name, given[name])
     values = _encode(given)
@@ -146,7 +150,8 @@ def _is_text_input(field: InputField) -> bool:
     return kind.kind == "string" or (kind.kind == "tensor" and kind.datatype == "BYTES")
 
 
-def _read_members(body: bytes | bytearray) -> _Members:
+def read_members(body: bytes | bytearray) -> _Members:
+    """Return the members of a body that is a JSON object, each at most once at any depth. Raises `GeartrainError`."""
     if not body:
         raise unparsable("the body is empty; it has to be a JSON object")
     check_utf8(body)
@@ -285,21 +290,24 @@ class GenerateView:
         values.update((name, _joined([values.get(name, _NULL)])) for name in self._texts)
         return {self._names.get(name, name): value for name, value in values.items()}
 
-    def whole(self, prediction: Prediction) -> _Members:
-        """Return those of a run that is over: of a stream, texts are joined and anything else is listed."""
+    def whole(self, output: Buffer | None, chunks: Sequence[Buffer]) -> _Members:
+        """Return those of a run that is over: of a stream, texts are joined and anything else is listed.
+
+        `output` and `chunks` as its prediction has them; of a stream, only the latter are read.
+        """
         if not self._view.streams:
-            return self.one(prediction.output or b"null")
+            return self.one(output or b"null")
         tensors = {}
         if self._view.gives_tensors:
-            joined = self._view.whole(b"null", prediction.chunks)
+            joined = self._view.whole(b"null", chunks)
             tensors = {tensor.name: _value(tensor) for tensor in joined}
-        chunks = [self._values(chunk) for chunk in prediction.chunks]
+        yields = [self._values(chunk) for chunk in chunks]
         whole: _Members = {}
         for name, kind in self._types.items():
             if kind.kind == "tensor":
                 value = _joined([tensors[name]]) if name in self._texts else tensors[name]
             else:
-                parts = [chunk[name] for chunk in chunks if name in chunk]
+                parts = [values[name] for values in yields if name in values]
                 is_text = name in self._texts or kind.kind in _TEXTS
                 value = _joined(parts) if is_text else msgspec.Raw(json_array(list(map(bytes, parts))))
             whole[self._names[name]] = value
@@ -319,7 +327,7 @@ def _output_name(kind: TypeSpec) -> str:
 
 
 def _is_text(kind: TypeSpec) -> bool:
-    """Whether an output is text, or a list of texts."""
+    """True if an output is text, or a list of texts."""
     if kind.kind == "tensor":
         return kind.datatype == "BYTES"
     return kind.kind in _TEXTS or (kind.kind == "array" and kind.items is not None and kind.items.kind in _TEXTS)
@@ -342,6 +350,11 @@ def _joined(parts: Sequence[msgspec.Raw]) -> msgspec.Raw:
 def encode_event(data: bytes) -> bytes:
     """Return a server-sent event; JSON text has no line breaks of its own."""
     return b"data: %b\n\n" % data
+
+
+def event_parts(data: Buffer) -> tuple[Buffer, ...]:
+    """Return such an event in parts, without a copy of its data."""
+    return b"data: ", data, b"\n\n"
 
 
 def _invalid(message: str) -> GeartrainError:

@@ -67,7 +67,7 @@ _NULL: Final = msgspec.Raw(b"null")
 
 
 def is_given(value: object) -> bool:
-    """Whether an optional member is there; null counts as absent."""
+    """True if an optional member is there; null counts as absent."""
     return value is not None and value is not msgspec.UNSET and value != _NULL
 
 
@@ -226,7 +226,7 @@ _LISTS: Final = {"inputs": frozenset(InputJson.__struct_fields__), "outputs": fr
 
 
 def _with_first_members(text: bytes | bytearray) -> bytes:
-    """Return what the request says without the repetitions, and without what the protocol does not know.
+    """Return a request without repeated members, and without those unknown to the protocol.
 
     Values stay as they are written.
     """
@@ -265,7 +265,7 @@ def _first_members(text: str, at: int) -> str:
 
 
 def _first(text: str, at: int, names: frozenset[str] | None) -> dict[str, tuple[int, int]]:
-    """Return where the member of each of these names, or of any, has its value; raise if one stands twice."""
+    """Return the position of the value of each of these members, or of any; raise if one stands twice."""
     found: dict[str, tuple[int, int]] = {}
     for name, begin, end in json_limits.members(text, at):
         if names is None or name in names:

@@ -18,7 +18,7 @@ from geartrain.domain.tensors.tensor import Tensor, count_of
 
 T = TypeVar("T")
 
-_MOST: Final = 256  # texts that are remembered
+MAX_REMEMBERED: Final = 256  # texts that are remembered
 _LONGEST: Final = 1024  # bytes of one, without its numbers
 _MEMBER: Final = b'"data"'
 _OF_NUMBERS: Final = b"0123456789+-.eE, \t\r\n"  # without a bracket, the array cannot end before its end
@@ -26,7 +26,7 @@ _MISFITS: Final = (ValueError, OverflowError, struct.error)
 
 
 class _Known(NamedTuple, Generic[T]):
-    """What a text says besides its numbers."""
+    """The parts of a text besides its numbers."""
 
     name: str
     datatype: str
@@ -59,13 +59,13 @@ class Repeats(Generic[T]):
         if len(request.inputs) != 1 or request.id or b"\\" in text or text.count(_MEMBER) != 1:
             return
         (one,) = request.inputs
-        # What is in parameters says where the contents are; texts and truth values are no numbers.
+        # Parameters hold the place of the contents; texts and truth values are no numbers.
         if one.parameters or one.data is msgspec.UNSET or one.datatype not in tensor_json.CODES:
             return
         before, numbers, after = _cut(text)
         if len(before) + len(after) > _LONGEST or b"[%b]" % numbers != bytes(one.data).strip():
             return
-        if len(self._known) >= _MOST:
+        if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
         packing = struct.Struct(f"<{count_of(one.shape)}{tensor_json.CODES[one.datatype]}")
         read = tensor_json.reader(one.datatype)
@@ -73,7 +73,7 @@ class Repeats(Generic[T]):
 
 
 def _cut(text: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return what stands before the numbers, with their bracket, the numbers, and the rest. Takes any text."""
+    """Split a text into the part before the numbers, with their bracket, the numbers, and the rest. Takes any text."""
     begin = text.find(b"[", text.find(_MEMBER)) + 1
     end = text.find(b"]", begin)
     return text[:begin], text[begin:end], text[end:]

@@ -1,4 +1,4 @@
-"""What a JSON text may hold at most, counted before anything is made of it. Pure.
+"""Limits of a JSON text, counted before it is decoded. Pure.
 
 Every count is native: a Python step for each pass over the text, and none for each element. A pass over a text of more
 than `json_scan.PIECE` bytes is made in pieces, so that a thread that counts lets others run.
@@ -42,7 +42,7 @@ class JsonLimitError(ValueError):
 
 
 def count_some(text: bytes | bytearray, signs: bytes, most: int) -> int:
-    """Return how often these characters stand in a text; a number above `most` if that is more often.
+    """Count these characters in a text; the result exceeds `most` if there are more.
 
     A rare character is found by a search, which reads a text ten times as fast as `bytes.count`. Each one that is found
     takes a tenth of a microsecond.
@@ -78,7 +78,7 @@ def check_depth(text: bytes | bytearray) -> None:
 
 
 def check_run(text: bytes | bytearray) -> None:
-    """As `check_depth`, at a fraction of the cost, of a text in which nothing shallow precedes what is deep.
+    """Check the depth like `check_depth`, at a fraction of the cost, if nothing shallow precedes the deep part.
 
     It finds `[[[…`, and not `[[],[[],…`: enough where nothing recursive reads the text.
     """
@@ -89,7 +89,7 @@ def check_run(text: bytes | bytearray) -> None:
 
 
 def _is_deep(text: bytes | bytearray) -> bool:
-    """Whether pairs are left after `MAX_DEPTH` passes, each of which takes the innermost ones away."""
+    """True if pairs are left after `MAX_DEPTH` passes, each removing the innermost ones."""
     brackets = text.translate(_ONE_KIND, _NOT_BRACKETS)
     for _ in range(MAX_DEPTH):
         if not brackets:
@@ -196,7 +196,7 @@ def elements(text: str, at: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def end_of(text: str, at: int) -> int:
-    """Return where the value that begins at `at` ends."""
+    """Return the end of the value that begins at `at`."""
     try:
         return _skip_value(text, at)[1]
     except StopIteration:
@@ -205,6 +205,6 @@ def end_of(text: str, at: int) -> int:
 
 
 def skip_space(text: str, at: int) -> int:
-    """Return where the next character stands that is no white space."""
+    """Return the position of the next character that is no white space."""
     found = _SPACE.match(text, at)
     return at if found is None else found.end()

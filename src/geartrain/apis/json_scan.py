@@ -32,7 +32,7 @@ def structure(text: bytes | bytearray | memoryview) -> Iterator[bytes]:
 
 
 def count(text: bytes | bytearray, signs: bytes) -> int:
-    """Return how often these characters stand in a text."""
+    """Count these characters in a text."""
     found = 0
     for begin in range(0, len(text), PIECE):
         piece = np.frombuffer(text, np.uint8, min(PIECE, len(text) - begin), begin)
@@ -42,7 +42,7 @@ def count(text: bytes | bytearray, signs: bytes) -> int:
 
 
 def _quotes(piece: Any, *, is_escaped: bool) -> tuple[Any, bool]:
-    """Return where strings begin and end, and whether the first byte after the piece is escaped."""
+    """Return begin and end of the strings, and True if the first byte after the piece is escaped."""
     quotes = np.flatnonzero(piece == _QUOTE)
     slashes = np.flatnonzero(piece == _BACKSLASH)
     if is_escaped:

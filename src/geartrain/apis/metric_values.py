@@ -1,4 +1,4 @@
-"""What a server tells in its metrics."""
+"""Values of a server's metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from geartrain.domain.predictions.statistics import ModelStatistics
 
 
 class ProcessUse(msgspec.Struct, frozen=True):
-    """What a process takes. `started`: seconds since the epoch; `read` and `written`: bytes from and to disks."""
+    """Usage of a process. `started`: seconds since the epoch; `read` and `written`: bytes from and to disks."""
 
     cpu: float  # seconds
     memory: int  # bytes, resident
@@ -25,7 +25,7 @@ class ProcessUse(msgspec.Struct, frozen=True):
 
 
 class GpuUse(msgspec.Struct, frozen=True):
-    """What is in use of a GPU. Memory in bytes; `utilization` from 0 to 1."""
+    """Usage of a GPU. Memory in bytes; `utilization` from 0 to 1."""
 
     index: int
     uuid: str
@@ -36,21 +36,21 @@ class GpuUse(msgspec.Struct, frozen=True):
 
 
 class WorkerMetrics(msgspec.Struct, frozen=True):
-    """What is known of one replica; `process` is empty while it has none."""
+    """Values of one replica; `process` is empty while it has none."""
 
     is_ready: bool
     process: tuple[ProcessUse, ...] = ()
 
 
 class ModelMetrics(msgspec.Struct, frozen=True):
-    """What is known of one model version; `failures` are counts by reason, a short word."""
+    """Values of one model version; `failures` are counts by reason, a short word."""
 
     statistics: ModelStatistics
     failures: Mapping[Any, int]
     health: Health
     waiting: int  # for a slot
     running: int
-    queue: int  # how many may wait
+    queue: int  # requests that may wait
     slots: int
     slots_in_use: int
     workers: tuple[WorkerMetrics, ...]
@@ -60,7 +60,7 @@ class ModelMetrics(msgspec.Struct, frozen=True):
 
 
 class DownloadMetrics(msgspec.Struct, frozen=True):
-    """What is fetched from elsewhere for a model: the download at hand, and all since the server began. In bytes."""
+    """Downloads for a model: the current one, and all since the server began. In bytes."""
 
     name: str
     is_active: bool
@@ -79,19 +79,19 @@ class RelayMetrics(msgspec.Struct, frozen=True):
 
 
 class ServerMetrics(msgspec.Struct, frozen=True):
-    """What is known of a server.
+    """Values of a server.
 
     Attributes:
         version: of geartrain.
-        models: those that are available.
+        models: the available ones.
         faults: name and version of models that could not be loaded, or not again.
-        requests: how many have been answered, by protocol and status.
+        requests: numbers of answers, by protocol and status.
         process: that of the server, if it can be looked at.
-        max_descriptors: how many it may have, 0 if that is not known.
-        gpus: those that there are.
-        downloads: of the models of which something lies elsewhere.
-        relay: what was handed over to other servers; None for a server that knows no cluster at all.
-        labels: that every metric has besides its own, such as those that tell equal servers apart.
+        max_descriptors: its limit of descriptors, 0 if unknown.
+        gpus: those of the machine.
+        downloads: of models with remote parts.
+        relay: requests handed over to other servers; None without a cluster.
+        labels: added to every metric, such as those that tell equal servers apart.
     """
 
     version: str

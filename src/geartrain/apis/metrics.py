@@ -40,7 +40,7 @@ class _Families(Collector):
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether the `Accept` of a request names OpenMetrics, as Prometheus does, and does not refuse it."""
+    """True if the `Accept` of a request names OpenMetrics, as Prometheus does, and does not refuse it."""
     for choice in accept.lower().split(","):
         kind, *parameters = (part.strip() for part in choice.split(";"))
         if kind == "application/openmetrics-text":

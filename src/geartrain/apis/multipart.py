@@ -28,12 +28,12 @@ _SILENT.setLevel(logging.CRITICAL + 1)  # the parser warns of what a client does
 
 
 class PartHead(msgspec.Struct, frozen=True):
-    """What stands before the content of a part.
+    """Head of a part.
 
     Attributes:
         name: of the field.
         file_name: as the client gave it, possibly empty or with folders.
-        is_file: whether there is a file name.
+        is_file: true with a file name.
         media_type: in lower case, without parameters; empty if it is not given.
     """
 
@@ -61,29 +61,13 @@ class MultipartReader:
 
     def __init__(self, content_type: bytes, listener: PartListener) -> None:
         """`content_type`: with the boundary; raises `GeartrainError` without a good one."""
-        self._listener = listener
-        self._parts = 0
-        self._head_size = 0
-        self._name = bytearray()
-        self._value = bytearray()
-        self._fields: dict[bytes, bytes] = {}
-        self._is_complete = False
-        callbacks: MultipartCallbacks = {
-            "on_part_begin": self._on_part_begin,
-            "on_header_field": self._on_header_name,
-            "on_header_value": self._on_header_value,
-            "on_header_end": self._on_header_end,
-            "on_headers_finished": self._on_head_end,
-            "on_part_data": self._on_data,
-            "on_part_end": listener.end_part,
-            "on_end": self._on_end,
-        }
+        self._parts = _Parts(listener)
         boundary = _boundary(content_type)
-        self._start = b"--" + boundary  # what has to come before anything else
+        self._start = b"--" + boundary  # the expected first bytes
         self._has_started = False
         self._parser = MultipartParser(
             boundary,
-            callbacks,
+            self._parts.callbacks(),
             max_header_count=_MAX_PART_FIELDS,
             max_header_size=MAX_PART_HEAD,
         )
@@ -104,7 +88,7 @@ class MultipartReader:
 
     def end(self) -> None:
         """Note the end of the body; raises `GeartrainError` (`UNPARSABLE`) if the form is not complete."""
-        if not self._is_complete:
+        if not self._parts.are_complete:
             raise _malformed("the last boundary is missing")
 
     def _check_start(self, data: bytes) -> None:
@@ -120,9 +104,35 @@ class MultipartReader:
             raise _malformed("it does not begin with its boundary")
         self._start = self._start[size:]
 
+
+class _Parts:
+    """The parts of a form, to which the parser refers: apart from the reader, which refers to the parser."""
+
+    def __init__(self, listener: PartListener) -> None:
+        self._listener = listener
+        self._count = 0
+        self._head_size = 0
+        self._name = bytearray()
+        self._value = bytearray()
+        self._fields: dict[bytes, bytes] = {}
+        self.are_complete = False
+
+    def callbacks(self) -> MultipartCallbacks:
+        """Return the functions that the parser calls."""
+        return {
+            "on_part_begin": self._on_part_begin,
+            "on_header_field": self._on_header_name,
+            "on_header_value": self._on_header_value,
+            "on_header_end": self._on_header_end,
+            "on_headers_finished": self._on_head_end,
+            "on_part_data": self._on_data,
+            "on_part_end": self._listener.end_part,
+            "on_end": self._on_end,
+        }
+
     def _on_part_begin(self) -> None:
-        self._parts += 1
-        if self._parts > MAX_PARTS:
+        self._count += 1
+        if self._count > MAX_PARTS:
             raise GeartrainError(Code.TOO_LARGE, f"The form has more than {MAX_PARTS} parts")
         self._head_size = 0
         self._fields = {}
@@ -157,7 +167,7 @@ class MultipartReader:
         self._listener.add_data(memoryview(data)[start:end])
 
     def _on_end(self) -> None:
-        self._is_complete = True
+        self.are_complete = True
 
 
 def _boundary(content_type: bytes) -> bytes:

@@ -7,7 +7,7 @@ differs: every mistake of a client is refused with its place, and none is passed
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -58,7 +58,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 class Place(NamedTuple):
-    """Where in shared memory a tensor lies, or shall lie. Offset and size in bytes."""
+    """Place of a tensor in shared memory. Offset and size in bytes."""
 
     region: str
     offset: int
@@ -69,11 +69,11 @@ class Reply(msgspec.Struct, frozen=True):
     """In which form a client wants its outputs: all of them, and those that it has said something of."""
 
     binary: bool = False
-    forms: dict[str, bool] = {}  # whether it is binary, by name
+    forms: dict[str, bool] = {}  # true if it is binary, by name
     places: dict[str, Place] = {}
 
     def is_binary(self, name: str) -> bool:
-        """Whether an output shall come as bytes after the JSON."""
+        """True if an output shall come as bytes after the JSON."""
         return self.forms.get(name, self.binary)
 
 
@@ -108,7 +108,7 @@ def read_request(body: Buffer, json_size: int | None, view: TensorView, *, fetch
 
 
 class _Rest(msgspec.Struct, frozen=True):
-    """What a request says besides its inputs."""
+    """A request without its inputs."""
 
     parameters: Parameters
     outputs: tuple[str, ...] | None
@@ -348,24 +348,27 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 _encode = msgspec.json.Encoder().encode
+NO_TEXTS: Final[Mapping[str, Buffer]] = {}
 _MARK: Final = b"\x00"  # JSON text has no control characters
 _JOINED: Final = 65_536  # bytes up to which it is cheaper to copy a tensor's text than to send it by itself
 
 
-def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> Answer:
+def encode_response(
+    response: InferResponse, reply: Reply, *, store: Store, texts: Mapping[str, Buffer] = NO_TEXTS
+) -> Answer:
     """Return the body of an answer; raise `INVALID_TENSOR` if an output cannot take the form that was asked for.
 
-    `store` writes shared memory.
+    `store` writes shared memory; `texts` are contents of outputs that have been written as JSON already.
     """
-    if reply is PLAIN and len(response.outputs) == 1 and not response.id and not response.parameters:
+    if not texts and reply is PLAIN and len(response.outputs) == 1 and not response.id and not response.parameters:
         (tensor,) = response.outputs
-        text = _text(tensor)
-        if len(text) <= _JOINED:  # nearly all answers in JSON
+        only = _text(tensor)
+        if len(only) <= _JOINED:  # nearly all answers in JSON
             model = response.model_name, response.model_version
             before, after = _frame(model, (tensor.name, tensor.datatype, tensor.shape))
-            return Answer((b"%b%b%b" % (before, text, after),))
+            return Answer((b"%b%b%b" % (before, only, after),))
     outputs: list[_OutputBody] = []
-    texts: list[bytes] = []  # too large to be copied
+    large: list[Buffer] = []  # texts that are not copied
     tail: list[Buffer] = []
     for tensor in response.outputs:
         name, datatype, shape, contents = tensor.name, tensor.datatype, tensor.shape, tensor.data
@@ -378,9 +381,9 @@ def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> A
             if len(contents):
                 tail.append(contents)
         else:
-            text = _text(tensor)
+            text: Buffer = texts[name] if name in texts else _text(tensor)
             if len(text) > _JOINED:
-                texts.append(text)
+                large.append(text)
                 text = _MARK
             outputs.append(_OutputBody(name, datatype, shape, data=msgspec.Raw(text)))
     head = _encode(
@@ -392,7 +395,7 @@ def encode_response(response: InferResponse, reply: Reply, *, store: Store) -> A
             outputs=outputs,
         )
     )
-    json = (head,) if not texts else _interleave(head.split(_MARK), texts)
+    json = (head,) if not large else _interleave(head.split(_MARK), large)
     return Answer((*json, *tail), sum(map(len, json))) if tail else Answer(json)
 
 
@@ -409,7 +412,7 @@ def encode_packed(model: tuple[str, str], packed: Buffer) -> tuple[Buffer, ...] 
 
 
 class _Written(NamedTuple):
-    """How a tensor is written: what stands before and behind its numbers, and how they are read from its piece."""
+    """Written form of a tensor: the text before and behind its numbers, and the reader of its piece."""
 
     before: bytes
     after: bytes
@@ -417,7 +420,7 @@ class _Written(NamedTuple):
     offset: int
 
 
-@lru_cache(maxsize=256)  # as `_frame`
+@lru_cache(maxsize=256)  # see `_frame`
 def _written(model: tuple[str, str], head: bytes) -> _Written | None:
     tensor = only_tensor(head)
     if tensor is None or tensor.datatype not in tensor_json.CODES:
@@ -428,7 +431,7 @@ def _written(model: tuple[str, str], head: bytes) -> _Written | None:
 
 @lru_cache(maxsize=256)  # of one model they differ in the shape at most
 def _frame(model: tuple[str, str], output: tuple[str, str, tuple[int, ...]]) -> tuple[bytes, bytes]:
-    """Return what stands before and behind the data of a response with one output.
+    """Return the text before and behind the data of a response with one output.
 
     `model`: name and version; `output`: name, datatype and shape.
     """
@@ -443,8 +446,8 @@ def _text(tensor: Tensor) -> bytes:
     return text
 
 
-def _interleave(pieces: list[bytes], texts: list[bytes]) -> tuple[bytes, ...]:
-    joined = [pieces[0]]
+def _interleave(pieces: list[bytes], texts: list[Buffer]) -> tuple[Buffer, ...]:
+    joined: list[Buffer] = [pieces[0]]
     for text, piece in zip(texts, pieces[1:], strict=True):
         joined += (text, piece)
     return tuple(joined)
@@ -471,18 +474,19 @@ def _is_odd(value: Parameter) -> bool:
     return isinstance(value, float) and value - value != 0  # NaN, Infinity
 
 
+_LONGEST_FAULT: Final = 2000  # characters of the text of an error
+
+
 class _ErrorBody(msgspec.Struct, frozen=True):
     error: str
 
 
 def encode_error(error: GeartrainError) -> bytes:
     """Return the body of a request that failed: one sentence, and what is wrong with which field."""
-    text = error.message
-    if error.fields:
-        text = "; ".join(f"{'.'.join(field.loc[1:]).removeprefix('input.')}: {field.msg}" for field in error.fields)
-    return encode_fault(text)
+    return encode_fault(error.reason)
 
 
 def encode_fault(text: str) -> bytes:
     """Return the body of an error of this text."""
+    text = clip(text, _LONGEST_FAULT)
     return _encode(_ErrorBody(text.encode(errors="replace").decode()))

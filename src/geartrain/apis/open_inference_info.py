@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol tells of a server and its models, as JSON. Pure.
+"""Metadata of a server and its models in the Open Inference Protocol, as JSON. Pure.
 
 Source: "Server Metadata" and "Model Metadata" of the protocol document; observed Triton, sections 3, 13, 14 and 15.
 """
@@ -127,7 +127,7 @@ def max_batch(view: TensorView, batching: Batching | None) -> int:
 
 
 def backend_of(platform: str) -> str:
-    """Return what a model's configuration calls its backend: what comes before the format in a platform's name."""
+    """Return the backend's name in a model's configuration: the part before the format in a platform's name."""
     return platform.partition("_")[0]
 
 
@@ -140,9 +140,9 @@ def model_config(
     batching: Batching | None,
     stated: Mapping[str, Any] = NOTHING_STATED,
 ) -> dict[str, Any]:
-    """Return what `GET v2/models/{name}/config` tells: how it is served, in the terms of Triton's configuration.
+    """Return the answer to `GET v2/models/{name}/config`: the served state, in the terms of Triton's configuration.
 
-    `stated` is what its `config.pbtxt` says; name, platform, datatypes and sizes are told as they are served.
+    `stated` is its `config.pbtxt`; name, platform, datatypes and sizes are the served ones.
     """
     largest = max_batch(view, batching)
     config = {
@@ -190,7 +190,7 @@ def _with_stated(config: dict[str, Any], stated: Mapping[str, Any]) -> dict[str,
 
 
 def _served(tensor: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is told of a tensor as it is served: all of it, if the file says nothing of it."""
+    """Describe a served tensor: completely, if the file does not mention it."""
     stated = known.get(tensor["name"], {})
     return {key: value for key, value in tensor.items() if key not in stated or key in _TENSOR_AS_SERVED}
 

@@ -250,6 +250,7 @@ def _list_schemas(job: _Job) -> dict[str, JsonObject]:
         "error": _titled("error", _TEXT),
         "attempts": _titled("attempts", {"type": "integer"}),
         "cancel_requested": _titled("cancel_requested", {"type": "boolean"}),
+        "input": _ref(f"{job.prefix}Input"),
     }
     one, many = f"{job.envelope}Summary", f"{job.envelope}List"
     page = {

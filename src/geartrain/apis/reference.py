@@ -21,16 +21,28 @@ _COMPONENT: Final = re.compile(r"[A-Za-z0-9._-]+")
 _OF_THE_SERVER: Final = frozenset({"/", "/docs", "/shutdown"})  # paths of a model's document that are no model's
 _SERVER_TAG: Final = "server"
 _METHODS: Final = frozenset({"get", "put", "post"})
+_ABOUT: Final = """\
+Every request can be tried on this page.
+
+- **Predictions** (`…/predictions`) are for applications, and for clients of Cog and Replicate: values and files in JSON
+  or a form, streams, webhooks, cancellation. Python has `geartrain.Client` for it.
+- **Infer** (`/v2/models/…/infer`) is for tensors, and for clients of Triton, KServe, MLServer and Seldon: the Open
+  Inference Protocol, which the server speaks over gRPC too.
+- **Generate** (`/v2/models/…/generate`) is for clients of Triton's generate extension: one flat JSON object in, one
+  out, or a stream of them.
+- **Server** is for those who operate it: probes for Kubernetes, metrics for Prometheus, models to load and unload.
+"""
+_ABOUT_SERVER: Final = "For those who operate the server: its models, probes, metrics."
 
 
 class ModelPart(msgspec.Struct, frozen=True):
-    """What the document has of a model.
+    """Part of the document about a model.
 
     Attributes:
         name: of the model.
-        prefix: what stands before the paths of its Cog API, such as `/models/digits`.
+        prefix: beginning of the paths of its Cog API, such as `/models/digits`.
         document: as `openapi.document` makes it.
-        view: its tensors; None for what the Open Inference Protocol does not have, such as a training.
+        view: its tensors; None for a part outside the Open Inference Protocol, such as a training.
     """
 
     name: str
@@ -40,7 +52,7 @@ class ModelPart(msgspec.Struct, frozen=True):
 
 
 def reference(parts: Sequence[ModelPart], *, version: str, missing: Iterable[str] = ()) -> JsonObject:
-    """Return the document; `missing`: names of models that are not loaded, of which nothing else is known."""
+    """Return the document; `missing`: names of models that are not loaded, and have no other description."""
     paths: JsonObject = {}
     schemas = _shared_schemas()
     for index, part in enumerate(parts):
@@ -52,14 +64,12 @@ def reference(parts: Sequence[ModelPart], *, version: str, missing: Iterable[str
             paths |= _inference_paths(part, part.view, own)
     paths |= _server_paths()
     unloaded = ", ".join(missing)
+    note = f"\nNot loaded, and so not described here: {unloaded}.\n" if unloaded else ""
+    server = {"name": _SERVER_TAG, "description": _ABOUT_SERVER}
     return {
         "openapi": "3.0.2",
-        "info": {
-            "title": "geartrain",
-            "version": version,
-            **({"description": f"Not loaded, and so not described here: {unloaded}."} if unloaded else {}),
-        },
-        "tags": [*({"name": part.name, **_description(part)} for part in parts), {"name": _SERVER_TAG}],
+        "info": {"title": "The API of this server", "version": version, "description": _ABOUT + note},
+        "tags": [*({"name": part.name, **_description(part)} for part in parts), server],
         "paths": paths,
         "components": {"schemas": schemas},
     }

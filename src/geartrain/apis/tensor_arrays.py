@@ -162,7 +162,7 @@ _CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def decode(name: str, datatype: str, data: Any, *, count: int) -> bytes | memoryview:
-    """As `tensor_json.decode`, of what `parse` has found. Raises `SlowPathError` as well."""
+    """Decode the result of `parse` like `tensor_json.decode`. Raises `SlowPathError` as well."""
     if datatype in tensor_json.BINARY_ONLY:
         raise tensor_json.binary_only("input", name, datatype)
     if not isinstance(data, simdjson.Array):
@@ -200,7 +200,7 @@ def _decode_booleans(name: str, data: Any, *, count: int) -> bytes:
 
 
 def encode(tensor: Tensor) -> bytes:
-    """As `tensor_json.encode`."""
+    """Encode a tensor like `tensor_json.encode`."""
     if tensor.datatype == "BOOL":
         return _dumps(np.frombuffer(tensor.data, "u1") != 0)
     dtype = _DTYPES.get(tensor.datatype)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,7 @@ from geartrain.domain.tensors.tensor import (
     Tensor,
     count_of,
     join_bytes,
-    split_bytes,
+    pieces_of,
     tensor_error,
     too_many_texts,
 )
@@ -194,7 +194,7 @@ def _check_texts(name: str, text: msgspec.Raw) -> None:
 
 
 def reader(datatype: str) -> Callable[[Any], list[Any]]:
-    """Return what reads the text of a flat array; it raises ValueError for one of anything else."""
+    """Create the reader of a flat array's text; it raises ValueError for any other text."""
     if datatype in _FLOATS:
         return _decode_floats
     if datatype == "BOOL":
@@ -209,7 +209,7 @@ def _is_nested(text: msgspec.Raw) -> bool:
 def _flatten(name: str, datatype: str, raw: bytes) -> list[Any]:
     """Read nested lists of texts, and those of something that is wrong."""
     try:
-        if datatype != "BYTES":  # of which there are not too many
+        if datatype != "BYTES":  # these are not too many
             json_limits.check_elements(raw, MAX_TEXTS, what="it")
         flat = flat_list(_decode_any(raw))
         return reader(datatype)(_encode(flat))
@@ -269,8 +269,7 @@ def encode(tensor: Tensor) -> bytes:
     if datatype in BINARY_ONLY:
         raise binary_only("output", tensor.name, datatype)
     if datatype == "BYTES":
-        texts = _texts(tensor)
-        return join_lists([_encode(texts[at : at + _PIECE]) for at in range(0, len(texts), _PIECE)])
+        return join_lists([*_text_lists(tensor)])
     return _encode([byte != 0 for byte in bytes(data)])  # BOOL
 
 
@@ -295,9 +294,17 @@ def not_finite(tensor: Tensor) -> GeartrainError:
 _AS_BINARY: Final = 'Ask for it as binary: "parameters": {"binary_data": true}'
 
 
-def _texts(tensor: Tensor) -> list[str]:
+def _text_lists(tensor: Tensor) -> Iterator[bytes]:
+    """Yield the elements as JSON arrays: to free the objects of all of them at once would take long."""
+    data, texts = tensor.data, list[str]()
     try:
-        return [element.decode() for element in split_bytes(tensor.name, tensor.data, count_of(tensor.shape))]
+        for begin, end in pieces_of(tensor.name, data, count_of(tensor.shape)):
+            texts.append(str(data[begin:end], "utf-8"))
+            if len(texts) == _PIECE:
+                yield _encode(texts)
+                texts = []
+        if texts:
+            yield _encode(texts)
     except UnicodeDecodeError:
         msg = f"output '{tensor.name}' holds bytes that are not valid UTF-8, which JSON cannot carry. {_AS_BINARY}"
         raise tensor_error(msg) from None

@@ -1,4 +1,4 @@
-"""What a model's author imports, one noun per module; `geartrain` itself re-exports it.
+"""Names that a model's author imports, one noun per module; `geartrain` itself re-exports them.
 
 Stands on cheap modules of the standard library alone, so that `import geartrain` costs next to nothing.
 """

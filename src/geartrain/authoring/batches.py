@@ -1,4 +1,4 @@
-"""What an author says of batches: how large they may be, and which of their requests have failed."""
+"""Batches in an author's code: their limits, and their failed requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ItemError(Exception):
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a batch policy by name, each of which may be missing: those of `@batched(...)`.
+    """Check the settings of a batch policy by name, those of `@batched(...)`; each may be missing.
 
     Raises `TypeError` or `ValueError`, whose message begins with the setting and its value: `max_size=0: …`.
     """

@@ -10,6 +10,7 @@ from geartrain.authoring.batches import DEFAULT_MAX_SIZE, check_settings
 STREAMING_ATTRIBUTE: Final = "__geartrain_streaming__"
 CONCURRENT_ATTRIBUTE: Final = "__geartrain_concurrent_max__"
 BATCHED_ATTRIBUTE: Final = "__geartrain_batched__"
+OPENAI_ATTRIBUTE: Final = "__geartrain_openai__"
 
 _CO_COROUTINE = 0x80  # inspect.CO_COROUTINE, and the next: importing inspect would cost more than all the rest
 _CO_ASYNC_GENERATOR = 0x200

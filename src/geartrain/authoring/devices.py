@@ -28,7 +28,7 @@ _HIDDEN: Final = "-1"
 _SMI: Final = "nvidia-smi"
 _SMI_LIMIT: Final = 20.0  # seconds; a driver that has to be woken takes several
 _ORDER: Final = "CUDA_DEVICE_ORDER"
-_KFD: Final = Path("/sys/class/kfd/kfd/topology/nodes")  # where the driver of AMD lists processors and GPUs
+_KFD: Final = Path("/sys/class/kfd/kfd/topology/nodes")  # processors and GPUs of AMD's driver
 _NAME: Final = re.compile(r"\d+|(?:GPU|MIG)-[\w./-]+")
 _GPU_LINE: Final = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[\w-]+)\)")
 _MIG_LINE: Final = re.compile(r"\s+MIG .*\(UUID: (MIG-[\w./-]+)\)")
@@ -56,7 +56,7 @@ class Visible(NamedTuple):
         names = ",".join(gpu.name for gpu in gpus)
         found = dict.fromkeys(self.variables, names)
         if self.source == _SMI:
-            found[_ORDER] = "PCI_BUS_ID"  # what nvidia-smi counts by; CUDA's own order is another
+            found[_ORDER] = "PCI_BUS_ID"  # order of nvidia-smi; CUDA's own is another
         return found
 
 

@@ -19,7 +19,7 @@ MISSING: Final = _Missing()
 
 
 class FieldInfo:
-    """What `Input()` returns: exactly what it was given; `default` is `MISSING` when there is none.
+    """Result of `Input()`: exactly its arguments; `default` is `MISSING` without one.
 
     Whether it makes sense for the parameter's type is checked when the model is loaded.
     """

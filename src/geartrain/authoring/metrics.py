@@ -8,7 +8,7 @@ They are defined once, at the top of a module or in `setup()`:
     tokens.inc(12, kind="answer")
 
 All of them may be used from any thread. The server adds the labels `model` and `version`, and puts the values of all
-workers of a model together about once a second. In a forked process they count for nobody.
+workers of a model together about once a second. In a forked process they are not counted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TAKEN_LABELS: Final = frozenset({"model", "version", "replica", "le", "quantile
 
 
 class Definition(NamedTuple):
-    """What is said of a metric; see `counter`, `gauge` and `histogram`."""
+    """Description of a metric; see `counter`, `gauge` and `histogram`."""
 
     name: str
     kind: Kind
@@ -52,10 +52,10 @@ class Definition(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What has changed of a metric for some labels since it was last asked for.
+    """Changes of a metric for some labels since the last look.
 
-    `value` is the increase of a counter or of the sum of a histogram, and a gauge as it stands; `counts` are how many
-    values have fallen into each bucket of a histogram since.
+    `value` is the increase of a counter or of the sum of a histogram, and a gauge as it stands; `counts` are the
+    numbers of new values in each bucket of a histogram.
     """
 
     labels: Labels
@@ -79,11 +79,16 @@ class Registry:
     def define(self, metric: M) -> M:
         """Add a metric, or return the one that has been defined in the same way before.
 
+        One that is defined when there are too many is not reported.
         Raises `ValueError` for one of the same name that is something else.
         """
         name = metric.definition.name
         with self.lock:
-            known = self._metrics.setdefault(name, metric)
+            known = self._metrics.get(name, metric)
+            if len(self._metrics) < MAX_SERIES:
+                self._metrics[name] = known
+            elif name not in self._metrics:
+                self._warn_of_limit()
         if type(known) is not type(metric) or known.definition != metric.definition:
             raise ValueError(f"the metric {name!r} has been defined before in another way: {known.definition}")
         self.on_definition()
@@ -91,7 +96,7 @@ class Registry:
 
     @property
     def has_metrics(self) -> bool:
-        """Whether there are any."""
+        """True if there are any."""
         return bool(self._metrics)
 
     def take(self) -> list[tuple[Definition, list[Change]]]:
@@ -102,17 +107,20 @@ class Registry:
         return [(definition, changes) for definition, changes in taken if changes]
 
     def has_place(self) -> bool:
-        """Whether there may be one more series; to be called with the lock. The first refusal is warned of."""
+        """True if there may be one more series; to be called with the lock. The first refusal is warned of."""
         if self._count < MAX_SERIES:
             self._count += 1
             return True
+        self._warn_of_limit()
+        return False
+
+    def _warn_of_limit(self) -> None:
         if not self._has_warned:
             self._has_warned = True
             self.warn(
                 f"the metrics of this model have {MAX_SERIES} series; the values of further ones are left out. "
                 "Use labels with few values."
             )
-        return False
 
     def note_change(self) -> None:
         """Note that something has changed; to be called with the lock."""
@@ -121,12 +129,12 @@ class Registry:
             self._has_changes = True  # last: a cancel may come in between
 
     def renew_lock(self) -> None:
-        """Forget who has the lock: in a forked process nobody may be left to release it."""
+        """Replace the lock: in a forked process its holder may be gone."""
         self.lock = threading.Lock()
 
 
 class Metric:
-    """What counters, gauges and histograms have in common."""
+    """Common part of counters, gauges and histograms."""
 
     def __init__(self, registry: Registry, definition: Definition) -> None:
         self.definition = definition
@@ -135,7 +143,7 @@ class Metric:
         self._changed: set[Labels] = set()
 
     def take(self) -> list[Change]:
-        """Return what has changed, and begin anew; to be called with the lock of the registry."""
+        """Return the changes, and begin anew; to be called with the lock of the registry."""
         changes = [self._change(labels) for labels in self._changed]
         self._changed.clear()
         return changes
@@ -157,7 +165,7 @@ class Metric:
         )
 
     def _has_series(self, labels: Labels, first: Callable[[], Any]) -> bool:
-        """Whether there is a series, which begins with `first` if it is new; to be called with the lock."""
+        """True if there is a series, which begins with `first` if it is new; to be called with the lock."""
         if labels not in self._series:
             if not self._registry.has_place():
                 return False
@@ -216,7 +224,7 @@ class Gauge(Metric):
 
 
 class Histogram(Metric):
-    """How values are distributed over buckets."""
+    """Distribution of values over buckets."""
 
     def observe(self, value: float, **labels: object) -> None:
         """Count a value; raise `ValueError` for one that is not finite, or for other labels."""

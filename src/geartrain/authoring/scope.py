@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +19,8 @@ OpenItem = Callable[[int], AbstractContextManager["Scope"]]
 
 MAX_NAME_LENGTH: Final = 128
 MAX_NAME_SEGMENTS: Final = 4
+MAX_METRICS: Final = 1000  # names that one prediction may have
+MAX_METRICS_SIZE: Final = 1024**2  # bytes of memory of their values, together
 
 _MODES: Final[dict[str, Operation]] = {
     "replace": "replace",
@@ -25,7 +28,7 @@ _MODES: Final[dict[str, Operation]] = {
     "increment": "increment",
     "append": "append",
 }
-_INT64: Final = range(-(2**63), 2**64)  # what the inner wire carries as an integer
+_INT64: Final = range(-(2**63), 2**64)  # integers of the inner wire
 
 
 class Metrics(MutableMapping[str, Any]):
@@ -34,17 +37,21 @@ class Metrics(MutableMapping[str, Any]):
     A name keeps the type of its first value until it is deleted. Source of the rules: observed Cog, section 10.
     """
 
-    __slots__ = ("_emit", "_types", "_values")
+    __slots__ = ("_emit", "_has_warned", "_size", "_sizes", "_types", "_values")
 
     def __init__(self, emit: Emit | None = None) -> None:
         self._emit = emit
         self._values: dict[str, Any] = {}
         self._types: dict[str, str] = {}
+        self._sizes: dict[str, int] = {}  # bytes of the values, by name
+        self._size = 0  # their sum
+        self._has_warned = False  # that a value was left out
 
     def record(self, key: str, value: Any, mode: str | None = "replace") -> None:
         """Record a value; raise `ValueError` for a bad name, `TypeError` for a bad value or mode.
 
-        `mode` "replace" overwrites, "incr" adds to a number, "append" makes a list.
+        `mode` "replace" overwrites, "incr" adds to a number, "append" makes a list. A value beyond `MAX_METRICS` names
+        or `MAX_METRICS_SIZE` is left out; the first one is told on stderr, which belongs to the prediction's logs.
         """
         if self._emit is None:
             return
@@ -63,6 +70,8 @@ class Metrics(MutableMapping[str, Any]):
         if not _is_finite(plain):
             warnings.warn(f"metric {key!r} holds NaN or Infinity and is left out", RuntimeWarning, stacklevel=3)
             return
+        if not self._has_room(key, plain, operation):
+            return
         self._types[key] = kind
         self._fold(key, plain, operation)
         self._emit(key, plain, operation)
@@ -72,17 +81,39 @@ class Metrics(MutableMapping[str, Any]):
         if self._types.pop(key, None) is None:
             return
         del self._values[key]
+        self._size -= self._sizes.pop(key)
         if self._emit is not None:
             self._emit(key, None, "delete")
 
+    def _has_room(self, key: str, value: Any, operation: Operation) -> bool:
+        """Count a value, or return False if it is one too many. The first such one is told on stderr."""
+        before = self._sizes.get(key, 0)
+        size = _memory_of(value) + (before if operation == "append" else 0)
+        total = self._size - before + size
+        if (key in self._sizes or len(self._sizes) < MAX_METRICS) and total <= MAX_METRICS_SIZE:
+            self._sizes[key], self._size = size, total
+            return True
+        if not self._has_warned:
+            self._has_warned = True
+            # No `warnings.warn`, which is shown for the first prediction of a worker alone.
+            sys.stderr.write(
+                f"metric {key!r} is left out, and so are further ones: a prediction records at most {MAX_METRICS} "
+                f"names and {MAX_METRICS_SIZE // 1024**2} MiB of values. Record fewer values, or give them as output.\n"
+            )
+        return False
+
     def _fold(self, key: str, value: Any, operation: Operation) -> None:
         if operation == "replace" or (operation == "increment" and key not in self._values):
-            self._values[key] = value
+            self._values[key] = [*value] if isinstance(value, list) else value  # the caller's copy does not grow
         elif operation == "increment":
             self._values[key] += value
         else:
             present = self._values.get(key, [])
-            self._values[key] = [*present, value] if isinstance(present, list) else [present, value]
+            if isinstance(present, list):
+                present.append(value)
+            else:
+                present = [present, value]
+            self._values[key] = present
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
@@ -120,7 +151,7 @@ class RequestIds(Protocol):
 
     @property
     def tracestate(self) -> str:
-        """What others have added to that."""
+        """Additions of other systems to that."""
 
 
 class _NoRequest(NamedTuple):
@@ -183,7 +214,7 @@ class Scope:
 
     @property
     def tracestate(self) -> str:
-        """What others have added to the trace context."""
+        """Additions of other systems to the trace context."""
         return self._request.tracestate
 
     @property
@@ -330,6 +361,16 @@ def _plain_json(value: Any) -> Any:
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {str.__str__(key): _plain_json(item) for key, item in value.items()}
     raise TypeError(f"Cannot convert {type(value).__name__} to JSON metric value")
+
+
+def _memory_of(value: Any) -> int:
+    """Return the bytes of memory of a plain value, with its place in a list."""
+    size = 8 + sys.getsizeof(value)
+    if isinstance(value, list):
+        return size + sum(map(_memory_of, value))
+    if isinstance(value, dict):
+        return size + sum(map(_memory_of, value)) + sum(map(_memory_of, value.values()))
+    return size
 
 
 def _is_finite(value: Any) -> bool:

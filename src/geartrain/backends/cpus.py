@@ -1,4 +1,4 @@
-"""How many threads a library may use: what this process has of the machine, and not what the machine has."""
+"""Number of threads of a library: the processors of this process, and not those of the machine."""
 
 from __future__ import annotations
 

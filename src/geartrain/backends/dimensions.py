@@ -1,4 +1,4 @@
-"""Whether the first dimension of a model is that of a batch, by the names that its file gives to dimensions."""
+"""True if the first dimension of a model is that of a batch, by the names that its file gives to dimensions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_ROWS: Final = re.compile(r"seq|len|time|frame|token|chars|word", re.IGNORECA
 
 
 def are_rows(inputs: Sequence[Sequence[Dimension]], outputs: Sequence[Sequence[Dimension]]) -> bool:
-    """Whether requests may be laid one behind the other along the first dimension of every tensor.
+    """True if requests may be laid one behind the other along the first dimension of every tensor.
 
     It must be variable everywhere, and where it has a name, the same everywhere and in no other place: a model that
     gives [n, n] for n rows compares them with each other. Without inputs, or with doubt, the answer is no.

@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes: for the error about one that is something else than it should be."""
+"""Kind of a file by its first bytes: for the error about a file of another kind."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a backend is: it loads a file of one format, says which tensors it takes and gives, and runs on arrays.
+"""Interface of backends: load a file of one format, describe its tensors, run on arrays.
 
-This is also what the backends of others are written against (docs/backends.md). Importing it loads no library.
+Other packages' backends use it as well (docs/backends.md). Importing it loads no library.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class BackendError(Exception):
 class Backend(abc.ABC):
     """A model in a file, or in a folder, of one format.
 
-    `load()` is called once, in a process that has no other model. From then on `inputs` and `outputs` are what a client
-    sees, and `run()` is called for one request or batch after the other, always in the same thread.
+    `load()` is called once, in a process that has no other model. From then on clients see `inputs` and `outputs`, and
+    `run()` is called for one request or batch after the other, always in the same thread.
 
-    `platform` is what the Open Inference Protocol calls the format, as in `onnx_onnxv1`; `load()` may make it more
-    precise. It may also set `description` to what the file says of itself, and `most_rows` to the rows that one call
-    takes at most, where the file limits them. `options` are the keys that `parameters` of the model's `geartrain.yaml`
-    may have: any other is refused before a backend is made. `declared` is what the configuration of another server says
-    of the tensors, for files that do not say it; whoever makes the backend compares it with `inputs` and `outputs`.
+    `platform` is the format's name in the Open Inference Protocol, as in `onnx_onnxv1`; `load()` may make it more
+    precise. It may also set `description` to that of the file, and `most_rows` to the rows that one call takes at most,
+    where the file limits them. `options` are the keys that `parameters` of the model's `geartrain.yaml` may have: any
+    other is refused before a backend is made. `declared` are the tensors in the configuration of another server, for
+    files that do not describe theirs; the loader compares them with `inputs` and `outputs`.
     """
 
     platform: str = ""
@@ -69,7 +69,7 @@ class Backend(abc.ABC):
 
     @property
     def batches(self) -> bool:
-        """Whether the first dimension is that of a batch: it is variable in every input and output."""
+        """True if the first dimension is that of a batch: it is variable in every input and output."""
         specs = (*self.inputs, *self.outputs)
         return bool(self.inputs) and all(
             spec.shape[:1] == (VARIABLE,) and not spec.variadic and not spec.optional for spec in specs

@@ -1,4 +1,4 @@
-"""What a backend tells the operator of a load that went well: it comes into the log of the model's setup."""
+"""Notes of a backend about a load that went well, for the log of the model's setup."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class OnnxBackend(Backend):
 
     @property
     def batches(self) -> bool:
-        """Whether the first dimension is variable everywhere, and by its name is that of a batch."""
+        """True if the first dimension is variable everywhere, and by its name is that of a batch."""
         return self._rows and super().batches
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -151,7 +151,7 @@ class OnnxBackend(Backend):
 
 
 def _specs(nodes: Iterable[Any], unranked: frozenset[str]) -> tuple[TensorSpec, ...]:
-    """What a client sees of inputs or outputs; onnxruntime tells those of no rank, or no known one, as `[]`."""
+    """Return the inputs or outputs that clients see; onnxruntime has `[]` for those of no rank, or no known one."""
     return tuple(
         TensorSpec(
             node.name,

@@ -1,4 +1,4 @@
-"""What onnxruntime does not tell of an .onnx file: whether it is cut, which shapes are open, where its weights are.
+"""Facts of an .onnx file that onnxruntime does not give: whether it is cut, its open shapes, its files of weights.
 
 An .onnx file is one message of Protocol Buffers. Only the few fields that are asked for are looked at; the weights,
 which are most of it, are stepped over.
@@ -23,16 +23,16 @@ _TENSOR_TYPE: Final = 1  # of TypeProto
 _SHAPE: Final = 2  # of TypeProto.Tensor
 _EXTERNAL_DATA: Final = 13  # of TensorProto
 _KEY, _VALUE = 1, 2  # of StringStringEntryProto
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # how a field is written
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # encodings of a field
 
-Span = tuple[int, int]  # where a field begins and ends
+Span = tuple[int, int]  # begin and end of a field
 _Field = tuple[int, int, Span]  # its number, how it is written, and where
 
 
 class OnnxFile(NamedTuple):
-    """`unranked` are inputs and outputs of which the file does not say how many dimensions they have.
+    """Facts of a file. `unranked` are inputs and outputs without a known number of dimensions.
 
-    `weights` are the files with external data, and how many bytes each must have at least.
+    `weights` are the files with external data, and the least bytes of each.
     """
 
     unranked: frozenset[str]

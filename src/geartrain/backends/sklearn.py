@@ -13,7 +13,7 @@ from geartrain.backends.libraries import require
 from geartrain.backends.tabular import INPUT, Method, TabularBackend, use_folder
 from geartrain.domain.tensors.tensor import VARIABLE
 
-_ARCHIVE: Final = b"PK\x03\x04"  # what begins so is never unpickled: `--no-pickle` relies on it
+_ARCHIVE: Final = b"PK\x03\x04"  # such a file is never unpickled: `--no-pickle` relies on it
 METHODS: Final = ("predict", "transform", "predict_proba", "decision_function")
 
 

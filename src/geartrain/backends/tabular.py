@@ -1,7 +1,7 @@
-"""What the backends of tables have in common: rows of features in, one answer for each row out.
+"""Common part of the backends of tables: rows of features in, one answer for each row out.
 
 Their files say little of the tensors. The features are one tensor of numbers, or, where they are named and of several
-types, one tensor for each column. What comes out is found by a trial run on a made-up row.
+types, one tensor for each column. A trial run on a made-up row shows the output.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class TabularBackend(Backend):
         return tuple(self.likely(name) for name in self._methods)
 
     def likely(self, name: str) -> TensorSpec:
-        """Return what an output most often is."""
+        """Return the usual form of an output."""
         shape = (VARIABLE,) if name == "predict" else (VARIABLE, VARIABLE)
         return TensorSpec(name, "FP64", shape)
 
@@ -137,7 +137,7 @@ class TabularBackend(Backend):
         )
 
     def begins(self, *beginnings: bytes) -> bool:
-        """Whether the file begins with one of these."""
+        """True if the file begins with one of these."""
         try:
             with self.path.open("rb") as file:
                 return file.read(max(map(len, beginnings))).startswith(beginnings)

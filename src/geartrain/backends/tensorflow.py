@@ -37,7 +37,7 @@ class TensorFlowBackend(Backend):
         tensorflow.config.threading.set_intra_op_parallelism_threads(within)
         tensorflow.config.threading.set_inter_op_parallelism_threads(between)
         try:
-            self._model = tensorflow.saved_model.load(str(self.path))  # what it holds lives no longer than itself
+            self._model = tensorflow.saved_model.load(str(self.path))  # the file is freed with it
         except Exception as error:
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise BackendError(f"TensorFlow cannot load it, perhaps because a file in it is cut: {first}") from error

@@ -55,7 +55,7 @@ class TorchBackend(Backend):
 
     @property
     def batches(self) -> bool:
-        """Whether the first dimension is variable everywhere; in a program of torch.export, by the same symbol."""
+        """True if the first dimension is variable everywhere; in a program of torch.export, by the same symbol."""
         return self._program.rows and super().batches
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What a file of PyTorch is: a program in TorchScript, one of torch.export, or no program at all.
+"""Kind of a PyTorch file: a program in TorchScript, one of torch.export, or no program at all.
 
 Both are zip archives, and so are files with nothing but weights. Their lists of contents tell them apart.
 """
@@ -22,7 +22,7 @@ _ADVICE: Final = (
 
 
 def kind_of(path: Path) -> Kind:
-    """Return what kind of program a file is, whatever its name; raise `BackendError` if it is none, or cut."""
+    """Return the kind of program in a file, whatever its name; raise `BackendError` if it is none, or cut."""
     other = what_is(path)
     if other == "is a pickle of Python":
         raise BackendError(f"this is a pickle of torch.save, weights or a Python object, and no program; {_ADVICE}")
@@ -47,7 +47,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def was_traced(path: Path) -> bool:
-    """Whether a program in TorchScript holds the example that it was traced with."""
+    """True if a program in TorchScript holds the example that it was traced with."""
     return any(name.endswith("/traced_inputs.pkl") for name in _names(path))
 
 

@@ -1,4 +1,4 @@
-"""What the figures mean, in sentences."""
+"""Meaning of the figures, in sentences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REACHED: Final = 0.95  # of the rate that was asked for
 
 
 def advise(report: Report) -> tuple[str, ...]:
-    """Return what the figures say, the most important first."""
+    """Return the sentences about the figures, the most important first."""
     if not report.levels:
         return ()
     return tuple(sentence for find in _FINDINGS for sentence in find(report))

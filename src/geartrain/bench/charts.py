@@ -26,7 +26,7 @@ class Series(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """What a chart shows. `below` names the levels, `label` writes a value of the scale."""
+    """A chart. `below` names the levels, `label` writes a value of the scale."""
 
     id: str
     title: str
@@ -143,7 +143,7 @@ def _mark(number: int, x: float, y: float) -> str:
 
 
 def _places(count: int) -> list[float]:
-    """Return where the levels stand: evenly spread."""
+    """Return the places of the levels: evenly spread."""
     width = (_WIDTH - _LEFT - _RIGHT) / count
     return [round(_LEFT + width * (place + 0.5), 1) for place in range(count)]
 

@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def closed(self) -> None:
-        """Wait until it is gone, after `close`: until then the server believes that its client is there."""
+        """Wait until it is gone, after `close`: until then the server counts its client as present."""
         await asyncio.shield(self._lost)
 
     def fail(self, reason: str) -> None:
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         if was_busy:
             self.listener.broken(self, reason)
 
-    # what asyncio calls
+    # calls of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket."""
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
             self._lost.set_result(None)
         self.fail(str(error) if error else "the server has closed the connection before the answer was complete")
 
-    # what the parser calls
+    # calls of the parser
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body."""
@@ -114,7 +114,7 @@ class Target(NamedTuple):
     head: bytes
 
     async def connect(self, listener: Listener, *, timeout: float) -> Connection:  # noqa: ASYNC109 - of the handshake
-        """Return a connection. Raises `OSError`, of which `TimeoutError` is one."""
+        """Return a connection. Raises `OSError`, including `TimeoutError`."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout):
             _, connection = await loop.create_connection(

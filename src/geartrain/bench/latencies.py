@@ -1,4 +1,4 @@
-"""How long requests took: counts by narrow buckets, so that memory does not grow with the number of requests."""
+"""Durations of requests: counts by narrow buckets, so that memory does not grow with the number of requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Latencies:
         return self._total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return what so many percent of the durations do not exceed; 0.0 of none."""
+        """Return the bound that so many percent of the durations do not exceed; 0.0 without any."""
         rank = max(1, math.ceil(self.count * percent / 100))
         seen = 0
         for place, count in enumerate(self._counts):

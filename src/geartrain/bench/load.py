@@ -27,14 +27,14 @@ _now = time.perf_counter
 
 
 class Level(NamedTuple):
-    """What is measured at once: a number of requests in flight, or arrivals in a second, at random moments."""
+    """Load of a measurement: a number of requests in flight, or arrivals in a second, at random moments."""
 
     kind: Literal["concurrency", "rate"]
     value: float
 
 
 class Limits(NamedTuple):
-    """How long a level goes on: `seconds`, or until so many `requests` were sent; 0 for no such limit.
+    """Length of a level: `seconds`, or a number of `requests`; 0 for no such limit.
 
     `timeout`: seconds for an answer. `connections`: the most of them, of an open loop.
     """
@@ -94,7 +94,7 @@ class Load:
         self.finish()
         self._ended.set()
 
-    # what the connections tell
+    # calls of the connections
 
     def answered(self, connection: Connection, status: int, content: bytes) -> None:
         """Count an answer, and go on."""

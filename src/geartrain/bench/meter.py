@@ -1,4 +1,4 @@
-"""What was seen of the requests of a level."""
+"""Observations of the requests of a level."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.latencies = Latencies()
-        self.faults: dict[str, tuple[int, str]] = {}  # how many of a kind, and what the first one was
+        self.faults: dict[str, tuple[int, str]] = {}  # number of faults of a kind, and the first one
         self.sent = self.ended = self.unsent = 0
         self._began = self._last = 0.0
 
@@ -34,7 +34,7 @@ class Meter:
 
     @property
     def failed(self) -> int:
-        """How many came to nothing."""
+        """Number of failed requests."""
         return self.ended - self.latencies.count
 
     @property

@@ -12,7 +12,7 @@ _AFTER_FAILURE: Final = 0.2  # seconds until another is tried
 
 
 class User(Listener, Protocol):
-    """Who sends over the connections."""
+    """User of the connections."""
 
     def connected(self, connection: Connection) -> None:
         """Hear of a connection that was opened."""

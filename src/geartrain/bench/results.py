@@ -1,4 +1,4 @@
-"""What a measurement has found, as it is shown and written to files."""
+"""Results of a measurement, for display and files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """How long good answers took, in seconds. `curve` has percentiles: pairs of a percentage and a time."""
+    """Latency of good answers, in seconds. `curve` has percentiles: pairs of a percentage and a time."""
 
     mean: float
     p50: float
@@ -99,7 +99,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def result_of(
     level: Level, meter: Meter, *, cpu_seconds: float, server: ServerFigures, is_partial: bool
 ) -> LevelResult:
-    """Return what was seen of a level."""
+    """Return the result of a level."""
     seconds, latencies = meter.seconds, meter.latencies
     return LevelResult(
         kind=level.kind,

@@ -1,4 +1,4 @@
-"""What a server says of the time of a level: the difference of its metrics before and after."""
+"""A server's figures for the time of a level: the difference of its metrics before and after."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 class ServerFigures(msgspec.Struct, frozen=True):
-    """What the server counted: seconds in the queue, in the model and until the first output, and rows of its calls.
+    """Counts of the server: seconds in the queue, in the model and until the first output, and rows of its calls.
 
-    None where nothing of the kind was counted.
+    None for values that were not counted.
     """
 
     queue: Distribution | None = None
@@ -87,13 +87,13 @@ class _Asking:
         self.answer.set_result((status, content))
 
     def broken(self, connection: Connection, reason: str) -> None:
-        """Take that there is none."""
+        """Count the connection as lost."""
         del connection
         self.answer.set_exception(OSError(reason))
 
 
 async def take_snapshot(target: Target, model: str) -> Snapshot:
-    """Return what the metrics say of a model, all its versions together. Raises `MetricsError`."""
+    """Return the metrics of a model, all its versions together. Raises `MetricsError`."""
     try:
         async with asyncio.timeout(_WITHIN):
             status, content = await ask(target, target.request("GET", _PATH, headers={}, content=b""))
@@ -128,7 +128,7 @@ def read_snapshot(text: str, model: str) -> Snapshot:
 
 
 def difference(before: Snapshot, after: Snapshot) -> ServerFigures:
-    """Return what has been counted between two moments."""
+    """Return the counts between two moments."""
     found = {}
     for kind, buckets in after.buckets.items():
         earlier = before.buckets.get(kind, {})

@@ -22,9 +22,9 @@ _TOO_MANY_FAILED: Final = 0.1  # of the requests of a level: then a search ends
 
 
 class Plan(NamedTuple):
-    """What is to be measured: the `levels`, or none for as many as it takes until the rate no longer rises.
+    """Plan of measurements: the `levels`, or none for as many as it takes until the rate no longer rises.
 
-    `warmup`: seconds before each level whose requests do not count.
+    `warmup`: seconds of uncounted requests before each level.
     """
 
     levels: tuple[Level, ...]
@@ -50,7 +50,7 @@ class Sweep:
 
     def __init__(self, target: Target, model: str, *, work: Work, plan: Plan) -> None:
         self.results: list[LevelResult] = []
-        self.silence = ""  # why the server tells nothing
+        self.silence = ""  # reason for missing figures of the server
         self.slots = 0
         self._target = target
         self._model = model

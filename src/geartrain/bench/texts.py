@@ -29,12 +29,12 @@ def duration(seconds: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Return how many in a second."""
+    """Format a rate per second."""
     return f"{value:.0f}" if value >= _LARGE else f"{value:.4g}"
 
 
 def level_name(level: LevelResult) -> str:
-    """Return what is measured, such as `8 at once`."""
+    """Return the name of a level, such as `8 at once`."""
     unit = "at once" if level.kind == "concurrency" else "/s"
     return f"{level.value:g} {unit}{', interrupted' if level.is_partial else ''}"
 

@@ -44,7 +44,7 @@ class Work(NamedTuple):
 
 
 class ModelPath(NamedTuple):
-    """Where a model is on its server; `is_only`: it needs not be named in Cog's API."""
+    """Path of a model on its server; `is_only`: it needs no name in Cog's API."""
 
     name: str
     is_only: bool
@@ -53,7 +53,7 @@ class ModelPath(NamedTuple):
 def make_work(
     target: Target, model: ModelPath, inputs: Sequence[dict[str, Any]], *, protocol: ProtocolName, signature: Signature
 ) -> Work:
-    """Return what sends these inputs. Raises `InputsError`."""
+    """Create the sender of these inputs. Raises `InputsError`."""
     name = quote(model.name, safe="")
     requests = []
     size = 0

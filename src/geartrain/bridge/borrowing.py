@@ -21,11 +21,15 @@ class Borrower(Protocol):
 
 
 class Lender(Protocol):
-    """Whoever has a terminal to lend."""
+    """Lender of a terminal."""
 
     @property
     def descriptor(self) -> int | None:
         """The terminal, to be inherited by workers; None where there is none."""
+
+    @property
+    def is_lent(self) -> bool:
+        """True while a worker has the terminal."""
 
     def lend(self, borrower: Borrower) -> None:
         """Answer a borrower, now or when its turn has come."""
@@ -37,7 +41,7 @@ class Lender(Protocol):
         """Pass Ctrl-C on to the worker that has the terminal; return False if none has it."""
 
     def close(self) -> None:
-        """Lend it no more: the command is about to end."""
+        """Refuse it from now on: the command is about to end."""
 
 
 class NoLender:
@@ -48,19 +52,24 @@ class NoLender:
         """There is none."""
         return None
 
+    @property
+    def is_lent(self) -> bool:
+        """False: there is none."""
+        return False
+
     def lend(self, borrower: Borrower) -> None:
         """Refuse it."""
         borrower.on_refused("there is no terminal")
 
     def take_back(self, borrower: Borrower) -> None:
-        """Nobody has it."""
+        """Do nothing: it is not lent."""
 
     def interrupt(self) -> bool:
-        """Nobody has it."""
+        """Return False: it is not lent."""
         return False
 
     def close(self) -> None:
-        """Nobody gets it."""
+        """Do nothing: it is not lent."""
 
 
 NO_LENDER: Final = NoLender()
@@ -72,7 +81,7 @@ class Borrowing:
     def __init__(
         self, lender: Lender, pid: int, send: Callable[[ControlToWorker], None], *, has_editor: bool = False
     ) -> None:
-        """`has_editor`: an editor may stop the worker as well, which nobody is told of."""
+        """Create it; `has_editor`: an editor may stop the worker as well, without a notice."""
         self._has_editor = has_editor
         self._lender = lender
         self._pid = pid
@@ -81,12 +90,12 @@ class Borrowing:
 
     @property
     def is_open(self) -> bool:
-        """Whether a debugger has the terminal, or waits for it."""
+        """True if a debugger has the terminal, or waits for it."""
         return bool(self._open)
 
     @property
     def is_debugged(self) -> bool:
-        """Whether a debugger may have stopped the worker."""
+        """True if a debugger may have stopped the worker."""
         return self._has_editor or self.is_open
 
     def on_message(self, message: TerminalWanted | TerminalReturned) -> None:

@@ -14,7 +14,7 @@ LONG_TEXT: Final = 262_144  # bytes of JSON that are handed over faster in share
 
 
 def wants_memory(call: CallInput) -> bool:
-    """Return whether shared memory is worth having for a call: its input is packed, or one long text."""
+    """Return True if shared memory is worth having for a call: its input is packed, or one long text."""
     items = call.items
     return any(item.tensors is not None for item in items) or (len(items) == 1 and len(items[0].input) > LONG_TEXT)
 

@@ -57,7 +57,7 @@ class SetupError(Exception):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What to run, and where. `slots` None leaves the number to the model; a `backend` runs a file instead of code.
+    """Program of a worker. `slots` None leaves their number to the model; a `backend` runs a file instead of code.
 
     `environment` are variables that the process is started with, `placement` those that it gets before it loads the
     model.
@@ -79,7 +79,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class ChildState(StrEnum):
-    """Where the process of a worker stands."""
+    """State of a worker's process."""
 
     SPAWNED = "spawned"
     STARTING = "starting"  # its start is awaited
@@ -102,12 +102,12 @@ _DEAD = ChildState.DEAD  # to read it from its class takes several times as long
 
 
 class _Setup:
-    """What the load and the setup of a worker come to; the first result counts."""
+    """Result of a worker's load and setup; the first one counts."""
 
     def __init__(self, *, inspects: bool) -> None:
         """`inspects`: the worker only says what it is, and runs no setup."""
         self.inspects = inspects
-        self.infos: list[calls.WorkerInfo] = []  # what the worker has said of itself when it had loaded its model
+        self.infos: list[calls.WorkerInfo] = []  # self-description of the worker after it loaded its model
         self._is_over = asyncio.Event()
         self._faults: list[str] = []
 
@@ -153,7 +153,7 @@ class ChildWorker:
         self._checks = HealthChecks(self._control)
         self._setup = _Setup(inspects=launch.inspect)
         self._has_exited = asyncio.Event()
-        self._reason = ""  # why it is killed; when it is dead, why it died
+        self._reason = ""  # reason of a kill, or of the death
 
     # the port
 
@@ -171,10 +171,10 @@ class ChildWorker:
         await self._slots.open()
         info = await self._setup.result()
         if self._life.state is not ChildState.STARTING:  # it died between its last word of setup and here
-            if self._setup.inspects:  # as it should: it has said what it is
+            if self._setup.inspects:  # expected: the description has come
                 return info
             raise SetupError(self._reason or "the worker has been stopped")
-        self._output.pipes.drain()  # what setup wrote past Python is setup's
+        self._output.pipes.drain()  # output of setup past Python belongs to setup
         self._life.step(ChildState.SERVING)
         self._output.pipes.before_read = None
         self._output.begin_service(self._slots.channels)
@@ -191,12 +191,12 @@ class ChildWorker:
 
     @property
     def may_prefetch(self) -> bool:
-        """Whether a call may be handed to a busy slot; see `RawOutput`."""
+        """True if a call may be handed to a busy slot; see `RawOutput`."""
         return self._output.is_quiet
 
     @property
     def is_debugged(self) -> bool:
-        """Whether a debugger asks a person, or could, in an editor."""
+        """True if a debugger asks a person, or could, in an editor."""
         return self._borrowing.is_debugged
 
     def discard(self, files: Sequence[calls.FileRef]) -> None:
@@ -269,7 +269,7 @@ class ChildWorker:
             case OwnMetrics(reports):
                 self._observer.on_own_metrics(reports)
             case TerminalWanted() | TerminalReturned():
-                self._output.pipes.drain()  # what has been printed is shown before the prompt
+                self._output.pipes.drain()  # earlier output is shown before the prompt
                 self._borrowing.on_message(message)
             case DroppedLogs(count, interval):
                 logger.warning("the worker dropped %d log messages in %d ms", count, interval)

@@ -30,7 +30,7 @@ def folders(controller: str, root: Path = ROOT, membership: Path = MEMBERSHIP) -
 
 
 def read(path: Path) -> str:
-    """Return what a file says, nothing where there is none."""
+    """Return the contents of a file, empty if it is missing."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError):

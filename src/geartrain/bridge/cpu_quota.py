@@ -1,4 +1,4 @@
-"""How much processor time this process may use, as its control groups say (cgroup v1 and v2)."""
+"""Processor time that this process may use, by its control groups (cgroup v1 and v2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from geartrain.bridge.control_groups import MEMBERSHIP, ROOT, folders, read
 
 
 def usable_cores() -> float:
-    """Return how many cores this process may use at the same time: its affinity, or its CPU quota if that is less."""
+    """Return the number of cores for this process: its affinity, or its CPU quota if that is less."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return min(float(cores), quota())
 

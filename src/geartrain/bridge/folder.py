@@ -22,7 +22,7 @@ class WorkerFolder:
         self._path = Path(tempfile.mkdtemp(prefix="geartrain-"))
         self._outputs = self._path / "outputs"
         self._outputs.mkdir()
-        self.outputs = str(self._outputs)  # where the worker puts its output files
+        self.outputs = str(self._outputs)  # the worker's folder of output files
         self._numbers = itertools.count(1)
         self._lent: set[str] = set()
         self._closed = False

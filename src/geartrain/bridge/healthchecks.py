@@ -26,7 +26,7 @@ class HealthChecks:
         return await check
 
     def on_result(self, message: HealthcheckResult) -> None:
-        """Answer whoever has asked."""
+        """Answer the waiting healthchecks."""
         check = self._asked.pop(message.id, None)
         if check is not None and not check.done():
             check.set_result(HealthVerdict(healthy=message.status == "healthy", error=message.error))

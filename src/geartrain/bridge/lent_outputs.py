@@ -27,7 +27,7 @@ class LentOutputs:
         self._regions = regions
         self._is_lent = False  # a region is
         self._watch: weakref.ref[Any]  # of that
-        self._frame = _NOTHING  # what the outputs of the frame at hand are lent from
+        self._frame = _NOTHING  # source of the lent outputs of the current frame
         self._copied: list[MemoryRegion] = []  # the region of the frame, if it is not lent
 
     def read(self, payload: InMemory, *, may_lend: bool) -> Buffer:

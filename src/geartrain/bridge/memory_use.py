@@ -1,4 +1,4 @@
-"""How much memory workers use, with all that they have started (Linux)."""
+"""Memory of workers, with all processes that they have started (Linux)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RESIDENT: Final = 1  # the place of the resident pages in `statm`
 
 
 def is_measurable(proc: Path = PROC) -> bool:
-    """Whether the memory of processes can be told here."""
+    """True if the memory of processes can be told here."""
     return (proc / "self" / "statm").is_file()
 
 

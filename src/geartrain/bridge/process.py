@@ -97,7 +97,7 @@ class WorkerProcess:
                 self._kill_group()
 
     def discard(self) -> None:
-        """End a child that nobody has used or watches."""
+        """End a child that is unused and unwatched."""
         self.kill()
         self.reap()
         for stream in (self.control, self.calls, self.stdout, self.stderr):

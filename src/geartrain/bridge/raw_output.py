@@ -1,19 +1,50 @@
-"""What a worker writes to its descriptors past Python: whether it is of setup, of a call, or of no one call."""
+"""Output of a worker past Python: whether it is of setup, of a call, or of no one call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Final
 
-from geartrain.bridge.model_log import ModelLog
 from geartrain.bridge.slot_state import SlotState
 from geartrain.bridge.slots import NO_CALL, SlotChannel
 from geartrain.bridge.stdio import OutputPipes
 from geartrain.domain.predictions.calls import ALL
 from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.printed.lines import PrintedLines
+
+logger = logging.getLogger("geartrain.model")
 
 _FIRST: Final = 16  # calls without such output, before a call is prefetched behind another one
 _AFTER: Final = 256  # calls without such output, once there has been some
+_PATIENCE: Final = 1.0  # seconds that a line may wait for its end
+
+
+class ModelLog:
+    """Prints outside of predictions as records of the server's log: one a line, of a progress bar its last state."""
+
+    def __init__(self) -> None:
+        self._lines = PrintedLines()
+        self._timers: list[asyncio.TimerHandle] = []  # one while a line has no end
+        self._fields: Mapping[str, object] = {}
+
+    def add(self, text: str, **fields: object) -> None:
+        """Take some text; `fields` are those of its records."""
+        self._fields = fields
+        self._log(self._lines.add(text))
+        if self._lines.holds and not self._timers:
+            self._timers.append(asyncio.get_running_loop().call_later(_PATIENCE, self.end))
+
+    def end(self) -> None:
+        """Log what has no end yet."""
+        while self._timers:
+            self._timers.pop().cancel()
+        self._log(self._lines.end())
+
+    def _log(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            logger.info(line, extra=dict(self._fields))
 
 
 class RawOutput:
@@ -47,7 +78,7 @@ class RawOutput:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether none of the last calls has written anything."""
+        """True if none of the last calls has written anything."""
         return self.calls >= self._quiet_from
 
     def give(self, source: LogSource, data: str) -> None:

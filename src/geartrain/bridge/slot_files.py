@@ -56,7 +56,7 @@ class SlotFiles:
     def read(self, payload: Payload, item: int, files: dict[int, list[calls.FileRef]], *, is_whole: bool) -> Buffer:
         """Return an output; one in a file is empty, and the file is among those of its item.
 
-        `is_whole`: it is no chunk of a stream, so that nobody keeps it for longer than a client takes to read it.
+        `is_whole`: it is no chunk of a stream, and is not kept for longer than a client takes to read it.
         """
         if isinstance(payload, Inline):
             return payload.data
@@ -78,7 +78,7 @@ class SlotFiles:
         return reference
 
     def discard(self, reports: Iterable[Report]) -> None:
-        """Release the files and the memory of outputs that nobody waits for."""
+        """Release the files and the memory of outputs without a reader."""
         for report in reports:
             if isinstance(report, FileOutput):
                 self._folder.discard((calls.FileRef(report.token, report.filename, report.mime_type),))

@@ -17,7 +17,7 @@ class SharedSlotMemory:
     """Regions for inputs and for outputs: made for the first call with tensors, and held as long as the slot."""
 
     def __init__(self, *, is_possible: bool) -> None:
-        self.is_possible = is_possible  # whether the worker can open what is made here
+        self.is_possible = is_possible  # true if the worker can open what is made here
         self._kept = kept_by_each(_FOR_OUTPUTS)
         self._inputs: list[MemoryRegion] = []
         self._outputs: list[MemoryRegion] = []
@@ -47,7 +47,7 @@ class SharedSlotMemory:
         return self._outputs
 
     def message(self) -> SlotMemory | None:
-        """Return what tells the worker of the memory; None if parent and worker cannot share any."""
+        """Return the message about the memory for the worker; None if parent and worker cannot share any."""
         self.inputs()
         return self._message
 

@@ -1,4 +1,4 @@
-"""What a worker reports of a call, told to the listener of the call."""
+"""Reports of a worker on a call, passed to the call's listener."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from geartrain.bridge.slot_files import SlotFiles
+from geartrain.domain.errors import Code
 from geartrain.domain.predictions import calls, events
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.messages import (
@@ -33,21 +34,21 @@ class NoListener:
     """Listens while no call runs."""
 
     def on_begin(self) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: the call has no listener."""
 
     on_unstarted = on_idle = on_begin
 
     def on_output(self, _item: int, _chunk: bytes, _files: tuple[calls.FileRef, ...]) -> None:
-        """Do nothing: nobody reads."""
+        """Do nothing: the call has no listener."""
 
     def on_log(self, _item: int, _source: object, _data: str) -> None:
-        """Do nothing: nobody reads."""
+        """Do nothing: the call has no listener."""
 
     def on_metric(self, _item: int, _metric: object) -> None:
-        """Do nothing: nobody reads."""
+        """Do nothing: the call has no listener."""
 
     def on_end(self, _ends: object, *, idle: bool) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: the call has no listener."""
 
 
 def tell_reports(reports: Iterable[Report], listener: calls.CallListener, outputs: SlotFiles) -> list[calls.ItemEnd]:
@@ -107,8 +108,8 @@ def _tell_other(
             tell(listener.on_metric, item, events.Metric(name, value, mode))
         case FileOutput():
             files.setdefault(report.item, []).append(outputs.take(report))
-        case Failed(item, error):
-            ends.append(calls.ItemEnd(item, calls.Failed(error)))
+        case Failed(item, error, code):
+            ends.append(calls.ItemEnd(item, calls.Failed(error, Code(code) if code else None)))
         case Cancelled(item):
             ends.append(calls.ItemEnd(item, _CANCELED))
 

@@ -124,5 +124,5 @@ class SlotServer:
 
 
 def _are_free(channels: Mapping[int, SlotChannel]) -> bool:
-    """Whether no call runs. With many slots that is not worth a look at each of them, and the answer is no."""
+    """True if no call runs. With many slots that is not worth a look at each of them, and the answer is no."""
     return len(channels) <= _FEW and all(slot.state is SlotState.FREE for slot in channels.values())

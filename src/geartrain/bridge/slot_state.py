@@ -1,4 +1,4 @@
-"""Where a slot stands, as the parent sees it, and the table of its steps."""
+"""State of a slot in the parent, and the table of its steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from geartrain.domain.state_machine import steps_to
 
 
 class SlotState(StrEnum):
-    """Where a slot stands."""
+    """State of a slot."""
 
     FREE = "free"
     LOADING = "loading"  # the input of its call is being written to a file

@@ -32,8 +32,8 @@ class SlotCall(msgspec.Struct, frozen=True, eq=False):
     serial: int
     call_id: str
     listener: calls.CallListener
-    packed: bool = False  # whether shared memory is of use to it
-    source: calls.CallInput | None = None  # what the worker may read in place until it is done with the call
+    packed: bool = False  # true if shared memory is of use to it
+    source: calls.CallInput | None = None  # the worker may read it in place until the call is over
 
 
 NO_CALL: Final = SlotCall(0, "", NoListener())

@@ -14,7 +14,7 @@ from geartrain.bridge.process import WorkerProcess
 
 
 class Spare:
-    """At most one process that nobody uses yet."""
+    """At most one unused process."""
 
     def __init__(self) -> None:
         self._processes: list[WorkerProcess] = []
@@ -27,7 +27,7 @@ class Spare:
             self._processes.append(WorkerProcess(Path.cwd(), {}))
 
     def take(self) -> tuple[WorkerProcess, ...]:
-        """Return the process, for whoever needs one in this environment; none if there is none."""
+        """Return the process, if it fits this environment; none otherwise."""
         if self._environment != os.environ:
             self.discard()
         found = tuple(self._processes)
@@ -35,7 +35,7 @@ class Spare:
         return found
 
     def discard(self) -> None:
-        """End the process, if nobody has taken it."""
+        """End the process, if it was not taken."""
         while self._processes:
             self._processes.pop().discard()
 

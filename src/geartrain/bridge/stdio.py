@@ -1,4 +1,4 @@
-"""What a worker writes to its descriptors 1 and 2 past Python: C libraries, subprocesses, a dying interpreter."""
+"""Output of a worker on its descriptors 1 and 2 past Python: C libraries, subprocesses, a dying interpreter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _MAX_LINE = 4 * 1024 * 1024  # characters kept of a line that does not end
 
 
 class _Pipe:
-    """One pipe: bytes in, whole lines out, and the updates of progress bars at a bounded rate."""
+    """One pipe: bytes in, lines out, and the updates of progress bars at a bounded rate.
+
+    A line without an end is delivered at most `INTERVAL` after it was read.
+    """
 
     def __init__(self, source: LogSource, pipe: IO[bytes], deliver: Callable[[LogSource, str], None]) -> None:
         self.fd = pipe.fileno()
@@ -32,8 +35,8 @@ class _Pipe:
         self._partial = ""
         self._is_in_bar = False  # within a line that has been returned to
         self._updates: Updates[LogSource] = Updates()
-        self._has_bars = False  # whether there have been updates
-        self._timers: list[asyncio.TimerHandle] = []  # one while an update is held
+        self._has_bars = False  # true if there have been updates
+        self._timers: list[asyncio.TimerHandle] = []  # one while an update, or a line without an end, is held
         self.dangles = False  # a line, or a character, that has no end yet; or an update is held
         self.closed = False
 
@@ -52,6 +55,8 @@ class _Pipe:
         self._partial = text[end:]
         if end:
             self._give(text[:end])
+        if self._partial:
+            self._deliver_later()
         return len(data)
 
     def read_present(self) -> None:
@@ -87,11 +92,17 @@ class _Pipe:
         """Deliver later what is held now."""
         if self._updates.holds:
             self.dangles = True
-            if not self._timers:
-                self._timers.append(asyncio.get_running_loop().call_later(INTERVAL, self._on_time))
+            self._deliver_later()
+
+    def _deliver_later(self) -> None:
+        if not self._timers:
+            self._timers.append(asyncio.get_running_loop().call_later(INTERVAL, self._on_time))
 
     def _on_time(self) -> None:
         self._timers.clear()
+        text, self._partial = self._partial, ""
+        if text:
+            self._give(text)
         if self._updates.is_due(time.monotonic()):
             self._release()
         self._wait()

@@ -1,4 +1,4 @@
-"""How the parent waits for a worker: asleep, or awake for moments around the calls.
+"""Waiting of the parent for a worker: asleep, or awake for moments around the calls.
 
 A processor that has slept wakes slowly and finds its caches cold, so the first work after a sleep of milliseconds takes
 several times as long. `Adaptive` therefore waits awake where the next report is likely to come in a moment, and spends
@@ -30,7 +30,7 @@ _LONGEST: Final = 50e-3
 _DENSE: Final = 3e-3
 _PART: Final = 0.1
 _LEAD: Final = 400e-6
-_SLICE: Final = 2e-3  # what others take at once, and more than a turn of a loop takes that has little to do
+_SLICE: Final = 2e-3  # bytes that others take at once, and more than a turn of an idle loop takes
 
 
 class WakeupPolicy(Protocol):
@@ -72,7 +72,7 @@ class Adaptive:
     """Stays awake for a short call of a single client: see the module."""
 
     def __init__(self) -> None:
-        self._sent_at = 0.0  # as all moments here, on the performance counter, in seconds
+        self._sent_at = 0.0  # all moments here are on the performance counter, in seconds
         self._contention = Contention()
         self._was_short = False
         self._awaits = False
@@ -97,18 +97,18 @@ class Adaptive:
         self._was_short = _time_in_model(ends, self._sent_at) < _SHORT
 
     def close(self) -> None:
-        """Do nothing: nobody waits beyond `wait`."""
+        """Do nothing: it only waits inside `wait`."""
 
 
 class AdaptiveOneByOne(Adaptive):
-    """As `Adaptive`, of a worker that runs one call at a time: the end of a call can be foreseen, and is met awake."""
+    """Waiting for a worker that runs one call at a time: the end of a call can be foreseen, and is met awake."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._awake = _AwakeLoop(loop)
         self._ended_at = 0.0
         self._took = 0.0  # the latest call, from its beginning to its end
-        self._is_foreseeable = False  # whether the next one is worth being awake for
+        self._is_foreseeable = False  # true if the next one is worth being awake for
 
     def before_send(self, *, alone: bool) -> None:
         """Note the beginning, and plan to be awake at the expected end."""
@@ -152,7 +152,7 @@ class _AwakeLoop:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.is_planned = False
-        self.has_lost = False  # whether others have taken the processor from it
+        self.has_lost = False  # true if others have taken the processor from it
         self._until = 0.0
         self._ticked_at = 0.0
         self._is_ticking = False

@@ -1,4 +1,4 @@
-"""What the command is busy with, for a person at a terminal: a line with a spinner, the time and what is fetched."""
+"""Activity of a command at a terminal: a line with a spinner, the time and the download."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person gets of a prediction: its output on stdout or in a file, as it comes.
+"""Output of a prediction for a person, on stdout or in a file, as it comes.
 
 Text comes out as it is, objects and lists as indented JSON, files as files. Spec: observed section 25.
 """
@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import pathlib
+import re
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from geartrain.cli.files import OutputFileError, OutputFiles, SavedFile
-from geartrain.domain.signature.types import OutputSpec
+from geartrain.cli.logs import is_terminal
+from geartrain.domain.signature.types import OutputSpec, TypeSpec
+
+_LONGEST_NUMBERS: Final = 24  # numbers of a list that is shown whole on a terminal
+_SHOWN_NUMBERS: Final = 4
+_MARK: Final = "\ue000"  # of private use, beside the number of a folded list
+_FOLDED: Final = re.compile(f'"{_MARK}(\\d+){_MARK}"')
 
 
 class AnswerWriter:
@@ -47,18 +55,18 @@ class AnswerWriter:
         """Write one chunk (JSON text) of a model that streams; the one value of any other waits for `finish`."""
         if self._spec.mode == "value":
             return
-        value = self._files.extract(json.loads(chunk), self._spec.type, (str(self._chunks),))
+        value = self._files.extract(arranged(json.loads(chunk), self._spec.type), self._spec.type, (str(self._chunks),))
         self._chunks += 1
         self._is_empty = False
         if isinstance(value, SavedFile):
             return
-        text = value if isinstance(value, str) else _indented(value)
+        text = value if isinstance(value, str) else self._shown(value)
         self._text.write(text if self._spec.mode == "concatenate" and isinstance(value, str) else f"{text}\n")
 
     def finish(self, output: bytes | None) -> None:
         """Write the whole output (JSON text, None for none) if it was not streamed, and say where it went."""
         if self._spec.mode == "value" and output is not None:
-            self._add_value(json.loads(output))
+            self._add_value(arranged(json.loads(output), self._spec.type))
         self.close()
         if self._is_empty:
             print("No output generated", file=sys.stderr)
@@ -84,11 +92,30 @@ class AnswerWriter:
             if not isinstance(value, SavedFile):
                 self._text.write(value)
         elif not (isinstance(value, list) and value and all(isinstance(item, SavedFile) for item in value)):
-            self._text.write(f"{_indented(value)}\n")
+            self._text.write(f"{self._shown(value)}\n")
+
+    def _shown(self, value: Any) -> str:
+        """Return the text of a value: all of it, unless a person reads it on a terminal."""
+        return folded(value) if self._text.is_terminal else _indented(value)
 
 
-def write_json(answer: dict[str, Any], target: pathlib.Path | None) -> None:
+def arranged(value: Any, spec: TypeSpec | None) -> Any:
+    """Return a value whose members are in the order of its type, which is the author's: a worker sends them sorted."""
+    if spec is None:
+        return value
+    if isinstance(value, list) and spec.kind == "array":
+        return [arranged(each, spec.items) for each in value]
+    if not isinstance(value, dict) or spec.kind not in {"record", "object"}:
+        return value
+    types = {field.name: field.type for field in spec.fields}
+    names = dict.fromkeys((*(name for name in types if name in value), *value))
+    return {name: arranged(value[name], types.get(name, spec.values)) for name in names}
+
+
+def write_json(answer: dict[str, Any], spec: OutputSpec, target: pathlib.Path | None) -> None:
     """Write a whole answer as one indented JSON object; raises as `AnswerWriter` does."""
+    kind = spec.type if spec.mode == "value" else TypeSpec("array", items=spec.type)
+    answer = {**answer, "output": arranged(answer["output"], kind)}
     sink = _TextSink(target, "output.json")
     sink.write(f"{_indented(answer)}\n")
     sink.close()
@@ -105,6 +132,11 @@ class _TextSink:
         self._stream = None if target is not None else sys.stdout
         self._before_text = before_text
         self._is_mid_line = False
+
+    @property
+    def is_terminal(self) -> bool:
+        """True if the text is written to a terminal."""
+        return self._path is None and is_terminal(sys.stdout)
 
     def write(self, text: str) -> None:
         if self._path is None:
@@ -132,3 +164,39 @@ class _TextSink:
 
 def _indented(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def folded(value: Any) -> str:
+    """Return a value as indented JSON in which long lists of numbers are their first values and their shape."""
+    lines: list[str] = []
+
+    def fold(part: Any) -> Any:
+        shape = _shape(part)
+        if shape and math.prod(shape) > _LONGEST_NUMBERS:
+            lines.append(_first_numbers(part, shape))
+            return f"{_MARK}{len(lines) - 1}{_MARK}"
+        if isinstance(part, list):
+            return [fold(each) for each in part]
+        return {name: fold(each) for name, each in part.items()} if isinstance(part, dict) else part
+
+    text = _indented(fold(value))
+    return _FOLDED.sub(lambda found: lines[int(found[1])] if int(found[1]) < len(lines) else found[0], text)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """Return the shape of a list of numbers, or of nested ones of the same length; empty for anything else."""
+    if not isinstance(value, list) or not value:
+        return ()
+    if all(type(each) in {int, float} for each in value):
+        return (len(value),)
+    inner = _shape(value[0])
+    return (len(value), *inner) if inner and all(_shape(each) == inner for each in value[1:]) else ()
+
+
+def _first_numbers(value: Any, shape: tuple[int, ...]) -> str:
+    numbers = value
+    for _ in shape[1:]:
+        numbers = numbers[0]
+    first = ", ".join(json.dumps(each) for each in numbers[:_SHOWN_NUMBERS])
+    size = f"{shape[0]} numbers" if len(shape) == 1 else f"shape {' x '.join(map(str, shape))}"
+    return f"{'[' * len(shape)}{first}{', …]' * len(shape)} ({size})"

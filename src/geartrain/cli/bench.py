@@ -23,8 +23,9 @@ from geartrain.cli.failure import INTERRUPTED, fail
 from geartrain.cli.options import parse_duration
 from geartrain.cli.request import read_request
 from geartrain.cli.server_options import Certificates, Insecure, Key, verification
+from geartrain.cli.typer_app import CommandApp
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(add_completion=False)
 
 _MEASURE: Final = "What is measured"
 _INPUTS: Final = "Inputs"
@@ -35,7 +36,7 @@ _DEFAULT_SECONDS: Final = 5.0
 
 @dataclass(frozen=True)
 class Levels:
-    """What an option says is to be measured, one after the other."""
+    """Levels of load to measure, one after the other."""
 
     all: tuple[Level, ...]
 
@@ -66,7 +67,14 @@ def parse_rates(text: str | Levels) -> Levels:
     return Levels(tuple(Level("rate", rate) for rate in rates))
 
 
-@app.command(context_settings={"allow_extra_args": True})
+@app.command(
+    context_settings={"allow_extra_args": True},
+    examples=(
+        "geartrain bench http://127.0.0.1:5000 -i text=hello",
+        "geartrain bench shout -i text=hello --concurrency 1,8,64",
+    ),
+    daily=("--input", "--inputs", "--model", "--protocol", "--concurrency", "--rate", "--duration", "--html"),
+)
 def bench(
     context: typer.Context,
     target: Annotated[

@@ -42,7 +42,7 @@ _BUSY = frozenset({409, 429})
 
 
 class Asked(NamedTuple):
-    """What the command line says of the requests. `model` None: the server's only one; `verify`: as of `Client`."""
+    """Requests of a benchmark. `model` None: the server's only one; `verify`: see `Client`."""
 
     request: Request
     many: pathlib.Path | None
@@ -69,7 +69,7 @@ class Outputs(NamedTuple):
 
     @property
     def takes_stdout(self) -> bool:
-        """Whether one of them is what stdout is for."""
+        """True if one of them is what stdout is for."""
         return _STDOUT in self
 
     def write(self, report: Report) -> None:
@@ -84,7 +84,7 @@ class Outputs(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What is needed to put a server under load."""
+    """Everything that a server needs to be put under load."""
 
     target: Target
     model: str

@@ -21,7 +21,7 @@ _KEPT: Final = 1000  # lines of its log
 _OPTIONS: Final = {
     "access_log": "off",
     "queue": 4096,  # requests wait, as they do not by default in Cog's API
-    "shutdown_grace": 0,  # whoever has asked for what still runs has given it up
+    "shutdown_grace": 0,  # requests that still run have been given up
 }
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of a measurement: a progress bar for each level, and a table in the end."""
+"""Display of a measurement: a progress bar for each level, and a table in the end."""
 
 from __future__ import annotations
 

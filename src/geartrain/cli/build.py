@@ -11,16 +11,17 @@ from typing import Annotated, Final, Literal
 import typer
 
 from geartrain.cli.failure import FAILURE, fail, warn
+from geartrain.cli.typer_app import CommandApp
 from geartrain.platforms.image import build_command, find_builder, plan, write_context
 from geartrain.project.errors import ProjectError
 from geartrain.project.served import find_here
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(add_completion=False)
 
 _TAG: Final = re.compile(r"[\w.:-]+(/[\w.-]+)*(:[\w.-]{1,128})?", re.ASCII)
 
 
-@app.command()
+@app.command(examples=("geartrain build shout -t registry.example.com/shout:1",))
 def build(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model or a folder of models.")] = ".",
     *,

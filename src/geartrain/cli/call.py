@@ -12,12 +12,18 @@ from geartrain.cli.completion import complete_served_input
 from geartrain.cli.failure import fail
 from geartrain.cli.request import read_request
 from geartrain.cli.server_options import Certificates, Insecure, Key, verification
-from geartrain.cli.typer_app import InputCommand
+from geartrain.cli.typer_app import CommandApp, InputCommand
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(add_completion=False)
 
 
-@app.command(cls=InputCommand)
+@app.command(
+    cls=InputCommand,
+    examples=(
+        "geartrain call http://127.0.0.1:5000 text=hello",
+        "geartrain call http://127.0.0.1:5000 -m classify image=@photo.jpg -o out.png",
+    ),
+)
 def call(
     url: Annotated[str, typer.Argument(metavar="URL", help="The server, such as http://127.0.0.1:5000.")],
     given: Annotated[

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from geartrain.cli import options
+from geartrain.cli.help_text import HelpedGroup
 from geartrain.cli.typer_app import CommandApp
 
 _COMMANDS = (
@@ -16,6 +17,7 @@ _COMMANDS = (
     "dev",
     "run",
     "call",
+    "mcp",
     "bench",
     "train",
     "schema",
@@ -28,8 +30,15 @@ _COMMANDS = (
 )
 
 
-class _LateGroup(TyperGroup):
+class _LateGroup(HelpedGroup):
     """Subcommands by name: each is the `app` of the module of that name, imported when it is asked for."""
+
+    examples = (
+        "geartrain init shout && geartrain run shout",
+        "geartrain dev shout                 while you write it",
+        "geartrain serve models              every model of a folder, over HTTP",
+        "geartrain call http://127.0.0.1:5000 text=hello",
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

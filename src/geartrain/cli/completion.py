@@ -1,4 +1,4 @@
-"""What a shell offers to complete: models, and the inputs of a model, which is read and never run."""
+"""Completion of a shell's words: models, and the inputs of a model, which is read and never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while a model starts: setup with its output and the time, then the URLs."""
+"""Start of a model at a terminal: setup with its output and the time, then the URLs."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class ServeView:
         self._url = ""
         self._others: dict[str, str] = {}  # the addresses besides that of HTTP, by what they are
         self._slots = 0  # of the model, once it is ready
+        self._is_settled = False  # so that all addresses are known
         self._is_ready = False  # and the person has been told of it, with the addresses
         title = Text.assemble(("geartrain ", "bold"), version, "  ", (source.name, "bold cyan"), "  ")
         if not source.is_pending:
@@ -49,25 +50,23 @@ class ServeView:
         match progress.stage:
             case "listening":
                 self._url = reachable(progress.url)
-                self._show_start()
             case "listening-admin" | "listening-grpc":
-                self._add_other(_OTHERS[progress.stage], reachable(progress.url))
+                self._others[_OTHERS[progress.stage]] = reachable(progress.url)
+            case "settled":
+                self._is_settled = True
+                self._show_start()
             case "downloading":
                 self._setup.add_bytes(progress.source, progress.bytes, progress.total_bytes or None)
             case "setup-output":
                 self._setup.add_text(progress.text)
-            case "ready" if self._is_ready:
-                self._console.print(Text.assemble(("Reloaded", "bold green"), f", {_count(progress.slots, 'slot')}"))
             case "ready":
-                self._setup.end()
-                self._slots = progress.slots
-                self._show_start()
+                self._on_ready(progress.slots)
             case "reload-failed":
                 text = Text.assemble(("Not reloaded: ", "bold red"), progress.text)
                 self._console.print(text, soft_wrap=True)
             case "setup-failed":
                 self._setup.end()
-                self._console.print(Text.assemble(("Setup failed: ", "bold red"), progress.text), soft_wrap=True)
+                self._console.print(Text.assemble(("Setup failed: ", "bold red"), _reason(progress)), soft_wrap=True)
                 self._hint(f"{self._url}/health-check keeps the details. Ctrl-C stops.")
             case "stopping":
                 self._setup.end()
@@ -77,14 +76,17 @@ class ServeView:
         """Leave nothing that moves: a debugger has the terminal."""
         self._setup.withdraw()
 
-    def _add_other(self, name: str, address: str) -> None:
-        self._others[name] = address
+    def _on_ready(self, slots: int) -> None:
         if self._is_ready:
-            self._show(name, address)
+            self._console.print(Text.assemble(("Reloaded", "bold green"), f", {_count(slots, 'slot')}"))
+            return
+        self._setup.end()
+        self._slots = slots
+        self._show_start()
 
     def _show_start(self) -> None:
-        """Show that the model is ready, and where, as soon as both are known: either may come first."""
-        if not (self._slots and self._url):
+        """Show that the model is ready, and where. A training is ready after the server has settled."""
+        if not (self._slots and self._is_settled):
             return
         after = f" after {time.monotonic() - self._began:.1f} s, {_count(self._slots, 'slot')}"
         self._console.print(Text.assemble(("Ready", "bold green"), after))
@@ -112,7 +114,9 @@ class ServeView:
 class RepositoryView:
     """The life of the models of `geartrain serve` with a folder of them: a line for each step of each."""
 
-    def __init__(self, repository: Repository, version: str) -> None:
+    def __init__(self, repository: Repository, version: str, *, began: float) -> None:
+        self._began = began
+        self._are_ready: dict[tuple[str, str], bool] = {}  # by model and version; False: its setup has failed
         self._lines = ProgressLines()
         self._downloads = DownloadLines()
         self._console = Console(stderr=True, highlight=False)
@@ -133,11 +137,10 @@ class RepositoryView:
         match progress.stage:
             case "listening":
                 url = reachable(progress.url)
-                for label, address in (("Models", f"{url}/models"), ("Health", f"{url}/health-check")):
-                    self._print(Text.assemble((f"  {label:8}", "dim"), address))
-                self._print(Text("Ctrl-C stops.", style="dim"))
+                for label, path in (("Models", "models"), ("Page", ""), ("Docs", "docs"), ("Health", "health-check")):
+                    self._show_address(label, f"{url}/{path}")
             case "listening-admin" | "listening-grpc":
-                self._print(Text.assemble((f"  {_OTHERS[progress.stage]:8}", "dim"), reachable(progress.url)))
+                self._show_address(_OTHERS[progress.stage], reachable(progress.url))
             case "downloading":
                 self._tell(progress, ("  ", "dim"), progress.text)
             case "setup-output":
@@ -145,14 +148,29 @@ class RepositoryView:
                     self._tell(progress, ("  | ", "dim"), line)
             case "stopping":
                 self._print(Text("Stopping.", style="dim"))
+            case "settled":
+                self._show_count()
+                self._print(Text("Ctrl-C stops.", style="dim"))
             case stage if stage in _STEPS:
-                word, style = _STEPS[stage]
-                rest = (
-                    f", {_count(progress.slots, 'slot')}"
-                    if stage == "ready"
-                    else progress.text and f": {progress.text}"
-                )
-                self._tell(progress, (f"  {word}", style), rest)
+                self._show_model(progress)
+
+    def _show_address(self, label: str, address: str) -> None:
+        self._print(Text.assemble((f"  {label:8}", "dim"), address))
+
+    def _show_model(self, progress: Progress) -> None:
+        is_ready = progress.stage == "ready"
+        if is_ready or progress.stage == "setup-failed":
+            self._are_ready[progress.model, progress.version] = is_ready
+        word, style = _STEPS[progress.stage]
+        slots, reason = f", {_count(progress.slots, 'slot')}", progress.text and f": {_reason(progress)}"
+        self._tell(progress, (f"  {word}", style), slots if is_ready else reason)
+
+    def _show_count(self) -> None:
+        ready, count = sum(self._are_ready.values()), len(self._are_ready)
+        if count:
+            style = "bold green" if ready == count else "bold red"
+            after = f" after {time.monotonic() - self._began:.1f} s"
+            self._print(Text.assemble((f"{ready} of {count} ready", style), after))
 
     def _tell(self, progress: Progress, what: tuple[str, str], rest: str) -> None:
         name = (progress.model, "cyan")
@@ -161,6 +179,11 @@ class RepositoryView:
 
     def _print(self, line: Text) -> None:
         self._console.print(line, soft_wrap=True)
+
+
+def _reason(progress: Progress) -> str:
+    """Return the reason of a failure behind words that name the step already."""
+    return progress.text.removeprefix("setup() failed: ")
 
 
 def _count(number: int, what: str) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HOST: Final = "127.0.0.1"
 _PANEL: Final = "Debugging"
 _EXTRA: Final = 'pip install "geartrain[debug]"'
-_NEEDS: Final = 'Needs pip install "geartrain\\[debug]".'  # as rich's markup has it
+_NEEDS: Final = 'Needs pip install "geartrain[debug]".'
 _FOLDER: Final = "profiles"
 
 DebugpyPort = Annotated[
@@ -62,7 +62,7 @@ Format = Annotated[
 
 
 class Aids(NamedTuple):
-    """What the options ask for."""
+    """Debugging aids in the options."""
 
     debugpy: int = 0  # the port
     debugpy_wait: bool = False
@@ -97,7 +97,7 @@ class BareProfileCommand(TyperCommand):
 
 
 def options_of(aids: Aids, screen: Screen) -> DebugOptions:
-    """Return how workers are debugged; `screen` is what the command shows at the terminal."""
+    """Return the options of debugging; `screen` is the command's display at the terminal."""
     from geartrain.bridge.borrowing import NO_LENDER
     from geartrain.server import DebugOptions
     from geartrain.server.lending import lender_of_terminal

@@ -1,4 +1,4 @@
-"""How options and arguments of commands are declared: without Typer, which takes as long to import as all of a server.
+"""Declarations of commands' options and arguments, without Typer, whose import takes as long as all of a server.
 
 They stand in annotations, as Typer's own do: `Annotated[int, Option(min=0, help="…")]`. `CommandApp` hands them to
 Typer; `quick` reads a plain command line by them.
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Declared:
-    """What Typer is told of a parameter."""
+    """Declaration of a parameter for Typer."""
 
     def __init__(self, *names: str, **how: Any) -> None:
         """`names` and `how` are what the function of the same name in Typer takes."""

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from geartrain.cli.failure import fail
+from geartrain.cli.typer_app import CommandApp
 from geartrain.platforms.kserve import DEFAULT_RUNTIME, kserve_objects
 from geartrain.platforms.kubernetes import kubernetes_objects
 from geartrain.platforms.manifest import Noted, plain, write_yaml
@@ -18,7 +19,7 @@ from geartrain.platforms.wanted import Wanted, read_wanted
 from geartrain.project.errors import ProjectError
 from geartrain.project.served import find_here
 
-app = typer.Typer(
+app = CommandApp(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -54,7 +55,12 @@ Storage = Annotated[
 ]
 
 
-@app.command()
+@app.command(
+    examples=(
+        "geartrain deploy kubernetes shout --image shout:1 | kubectl apply -f -",
+        "geartrain deploy kubernetes shout --image shout:1 --autoscaler queue --gpus 1",
+    )
+)
 def kubernetes(
     models: Models,
     *,
@@ -82,7 +88,12 @@ def kubernetes(
     _write(lambda: kubernetes_objects(wanted, autoscaler, prometheus))
 
 
-@app.command()
+@app.command(
+    examples=(
+        "geartrain deploy kserve shout --image shout:1 | kubectl apply -f -",
+        "geartrain deploy kserve shout --image geartrain:1 --storage-uri gs://own/shout",
+    )
+)
 def kserve(
     models: Models,
     *,
@@ -106,7 +117,7 @@ def kserve(
     _write(lambda: kserve_objects(wanted, runtime=runtime, is_cluster=cluster, is_knative=knative, is_grpc=grpc))
 
 
-@app.command()
+@app.command(examples=("geartrain deploy seldon models --image models:1 | kubectl apply -f -",))
 def seldon(
     models: Models,
     *,
@@ -124,7 +135,12 @@ def seldon(
     _write(lambda: seldon_objects(wanted, server))
 
 
-@app.command()
+@app.command(
+    examples=(
+        "geartrain deploy ray /srv/models --replicas 1:4",
+        "geartrain deploy ray /srv/models --dry-run",
+    )
+)
 def ray(
     models: Annotated[
         str,
@@ -237,7 +253,7 @@ def _given(**values: str) -> dict[str, str]:
 
 
 def _read_options(texts: list[str]) -> dict[str, object]:
-    """Return what several NAME=VALUE say. Ends the command for one without a value."""
+    """Parse several NAME=VALUE. Ends the command for one without a value."""
     return dict(map(_read_option, texts))
 
 
@@ -253,7 +269,7 @@ def _read_option(text: str) -> tuple[str, object]:
 
 
 def _read(models: str, image: str, name: str, *, namespace: str, scale: tuple[int, int, int], storage: str) -> Wanted:
-    """Return what is wanted, or end the command; `scale`: replicas, the most of them, and the GPUs of each."""
+    """Return the deployment to write, or end the command; `scale`: replicas, the most of them, and the GPUs of each."""
     replicas, most, gpus = scale
     try:
         return read_wanted(

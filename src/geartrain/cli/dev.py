@@ -10,7 +10,6 @@ from geartrain.cli import debugging, fetching, grpc, models, options, serving, w
 from geartrain.cli.access_lines import written_as
 from geartrain.cli.browser import open_page
 from geartrain.cli.console import reachable
-from geartrain.cli.dev_lines import DevFormatter, requests_written
 from geartrain.cli.typer_app import CommandApp
 from geartrain.project.variables import DEFAULT_PORT
 from geartrain.transport.access_options import AccessLogOptions
@@ -19,7 +18,11 @@ from geartrain.transport.listeners import is_loopback
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(cls=debugging.BareProfileCommand)
+@app.command(
+    cls=debugging.BareProfileCommand,
+    examples=("geartrain dev shout", "geartrain dev shout --port 0 --no-open"),
+    daily=("--host", "--port", "--no-open", "--debugpy", "--profile", "--log-level"),
+)
 def dev(
     model: models.Target = None,
     *,
@@ -58,21 +61,19 @@ def dev(
         found,
         log_level,
         log_format,
-        for_person=DevFormatter,
         on_listening=lambda url: None if no_open else open_page(reachable(url)),
     )
     from geartrain.server import CacheOptions, ServeOptions  # after the checks: they take no time
 
-    requests = AccessLogOptions()
     serve_options = ServeOptions(
         source=found.source,
         host=host,
         port=port,
         restarts=serving.restarts("on-crash", 5),
-        allow_private_urls=is_loopback(host),  # who can ask for them is on this machine
+        allow_private_urls=is_loopback(host),  # clients are on this machine
         mirror_prints="on",
         grpc=grpc.no_port(),
-        access_log=requests_written(requests) if form == "console" else written_as(requests, form),
+        access_log=written_as(AccessLogOptions(), form),
         load=found.to_load,
         reload=True,
         debugging=debugging.options_of(aids, observer),

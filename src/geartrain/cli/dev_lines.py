@@ -1,4 +1,4 @@
-"""The log of `geartrain dev` for a person: prints with their prediction, tracebacks with code, one line per request."""
+"""The log for a person: prints with their prediction, tracebacks with code, one line per request."""
 
 from __future__ import annotations
 
@@ -9,31 +9,38 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
-import msgspec
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from geartrain.cli import logs, tracebacks
-from geartrain.cli.access_lines import printable
+from geartrain.cli import background_logs, logs, tracebacks
+from geartrain.cli.background_logs import Lines
+from geartrain.cli.logs import printable
+from geartrain.service.scheduling.failures import ENDED
 from geartrain.transport import access_lines
-from geartrain.transport.access_lines import SlowWriter, fields_of
-from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.access_lines import RequestWriter, fields_of
 from geartrain.transport.records import RequestRecord
 
+_OWN: Final = "geartrain."
 _PRINTED: Final = "geartrain.model"
 _FAILED: Final = "geartrain.runs"
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what is left of it after the colours are read
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # leftovers when the colours have been read
 _STYLES: Final = {2: "green", 3: "cyan", 4: "yellow", 5: "bold red"}  # of statuses, by their first digit
+_OUTCOME_STYLES: Final = {"failed": "bold red", "canceled": "yellow"}  # whatever the status
 _ID: Final = "magenta"
 _SHOWN: Final = ("key", "grpc_status", "requests", "failures")  # fields of a request that are worth a place
+_LEVEL_STYLES: Final = {"ERROR": "bold red", "WARNING": "yellow"}
+_REASONS: Final = ("reason", "error", "hint")  # fields that have lines of their own
+# Fields that other lines have, or that are of use to a machine alone.
+_UNSHOWN: Final = frozenset((*_REASONS, "model", "prediction_id", "version", "request_id", "trace_id", "protocol"))
 _MIN_WIDTH: Final = 40
 
 
 class DevFormatter(logs.ConsoleFormatter):
-    """Records as a person reads them; those that are neither printed nor of a failed run look as usual."""
+    """Log records for a person. Those of other libraries, and those with a traceback of geartrain, look as usual."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,48 +53,58 @@ class DevFormatter(logs.ConsoleFormatter):
         if record.name == _PRINTED and fields.get("prediction_id"):
             return self._paper.print(_beginning(moment, fields), _plain(record.getMessage()))
         if record.name == _FAILED:
+            if record.msg == ENDED:
+                return self._paper.print(_end_of(_beginning(moment, fields), fields))
             return self._format_failure(_beginning(moment, fields), fields)
+        if record.name.startswith(_OWN) and not record.exc_info:
+            return self._paper.print(_lines_of(moment, record))
         return super().format(record)
 
     def _format_failure(self, beginning: Text, fields: Mapping[str, Any]) -> str:
-        error = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(fields.get("error", "")))
+        error = _harmless(str(fields.get("error", "")))
         line = self._paper.print(beginning, Text.assemble(("failed: ", "bold red"), error))
         traceback = fields.get("exception")
         if not traceback:
             return line
-        clean = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(traceback))
+        clean = _harmless(str(traceback))
         return f"{line}\n{self._paper.print(tracebacks.pretty(clean, width=self._paper.width))}"
 
 
-def requests_written(options: AccessLogOptions) -> AccessLogOptions:
-    """Return the options with one short line per request, on stderr."""
-    return msgspec.structs.replace(options, new_writer=new_writer)
+class PersonWriter(RequestWriter[Sequence[RequestRecord]]):
+    """Writes one short line per request, all of it in the thread."""
 
+    def __init__(self) -> None:
+        self._paper = _Paper()
 
-def new_writer() -> SlowWriter:
-    """Return what writes the lines of requests."""
-    paper = _Paper()
+    def prepare(self, requests: Sequence[RequestRecord]) -> Sequence[RequestRecord]:
+        """Return the requests themselves."""
+        return requests
 
-    def write(request: RequestRecord) -> None:
-        logs.write_lines(f"{paper.print(line_of(fields_of(access_lines.line_of(request)), request.ended))}\n")
+    def write(self, prepared: Sequence[Sequence[RequestRecord]]) -> None:
+        """Make the lines and write them."""
+        background_logs.write([self._line(request) for requests in prepared for request in requests])
 
-    return SlowWriter(write)
+    def _line(self, request: RequestRecord) -> Lines:
+        line = line_of(fields_of(access_lines.line_of(request)), request.ended)
+        return Lines((request.ended,), f"{self._paper.print(line)}\n")
 
 
 def line_of(fields: Mapping[str, Any], moment: float) -> Text:
     """Return the line of a request that ended at a moment, in seconds since the epoch."""
-    status = int(fields["status"])
+    status, outcome, path = int(fields["status"]), str(fields["outcome"]), str(fields["path"])
+    style = _OUTCOME_STYLES.get(outcome, _STYLES.get(status // 100, ""))
     line = Text.assemble(
         (time.strftime("%H:%M:%S", time.localtime(moment)), "dim"),
         " ",
-        (f"{fields['method']} {printable(str(fields['path']))}", "bold"),
+        (f"{fields['method']} {printable(path)}", "bold"),
         " ",
-        (str(status), _STYLES.get(status // 100, "")),
-        f" {fields['outcome']}",
+        (f"{status} {outcome}", style),
         f" in {_duration(float(fields['total_ms']))}",
     )
-    if "prediction_id" in fields:
+    if "prediction_id" in fields and quote(str(fields["prediction_id"]), safe="") not in path.split("/"):
         line.append(f" {printable(str(fields['prediction_id']))}", _ID)
+    if "error" in fields:
+        line.append(": " + _harmless(" ".join(str(fields["error"]).split())), "yellow")
     for name in _SHOWN:
         if name in fields:
             line.append(f" {name}={printable(str(fields[name]))}", "dim")
@@ -106,7 +123,7 @@ class _Paper:
         return max(_MIN_WIDTH, shutil.get_terminal_size().columns)
 
     def print(self, *parts: RenderableType) -> str:
-        """Return what is shown, without the end of the last line."""
+        """Return the displayed text, without the end of the last line."""
         console = Console(
             file=io.StringIO(),
             force_terminal=self._has_colors,
@@ -123,11 +140,44 @@ def _beginning(moment: str, fields: Mapping[str, Any]) -> Text:
     return Text.assemble((moment, "dim"), " ", (printable(str(fields.get("prediction_id", ""))), _ID))
 
 
+def _lines_of(moment: str, record: logging.LogRecord) -> Text:
+    """Return a record of the server: its message, the reason and the hint below, and other fields at the end."""
+    fields = record.__dict__
+    lines = Text.assemble((moment, "dim"), " ")
+    if "prediction_id" in fields:
+        lines.append(f"{printable(str(fields['prediction_id']))} ", _ID)
+    if record.levelname in _LEVEL_STYLES:
+        lines.append(f"{record.levelname.lower()}: ", _LEVEL_STYLES[record.levelname])
+    if fields.get("model"):
+        lines.append(f"{printable(str(fields['model']))}: ", "bold")
+    lines.append(_harmless(record.getMessage()))
+    for name, value in logs.extra_of(record).items():
+        if name not in _UNSHOWN:
+            lines.append(f" {name}={printable(str(value))}", "dim")
+    margin = "\n" + " " * (len(moment) + 1)
+    for name in _REASONS:
+        if fields.get(name):
+            lines.append(margin + _harmless(str(fields[name])).rstrip().replace("\n", margin))
+    return lines
+
+
+def _end_of(beginning: Text, fields: Mapping[str, Any]) -> Text:
+    """Return the line of the end of a prediction whose client did not wait for it."""
+    outcome = str(fields["outcome"])
+    words = (outcome, _OUTCOME_STYLES.get(outcome, "green"))
+    return Text.assemble(beginning, " ", words, f" after {_duration(float(fields['total_ms']))}")
+
+
 def _plain(printed: str) -> Text:
-    """Return what a model has printed, with its colours and without other commands to a terminal."""
+    """Return a model's printed text, with its colours and without other commands to a terminal."""
     text = Text.from_ansi(printed)
-    text.plain = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.plain)
+    text.plain = _harmless(text.plain)
     return text
+
+
+def _harmless(text: str) -> str:
+    """Replace what is a command to a terminal."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _duration(milliseconds: float) -> str:

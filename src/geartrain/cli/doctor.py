@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 
-from geartrain.cli import fetching, logs, machine, options
+from geartrain.cli import fetching, hardware, logs, machine, options
 from geartrain.cli.failure import FAILURE, INTERRUPTED
 from geartrain.cli.typer_app import CommandApp
 from geartrain.cli.wire import DEFAULT_HOST
@@ -21,8 +25,9 @@ from geartrain.project.config_check import check_config
 from geartrain.project.findings import Finding, Level, error, ok, warning
 from geartrain.project.packages_check import check_packages, check_python, install
 from geartrain.project.precheck import precheck
+from geartrain.project.repository import Repository, find_repository
 from geartrain.project.source import ModelSource, ProjectError, model_folder
-from geartrain.project.variables import resolve
+from geartrain.project.variables import PREDICT_STUB, resolve
 
 if TYPE_CHECKING:
     from geartrain.domain.signature.types import Signature
@@ -36,7 +41,9 @@ _MARKS: Final[dict[Level, tuple[str, str, str]]] = {  # the mark, in ASCII, and 
 }
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _NO_LIBRARY: Final = re.compile(r"(.* is not installed); install it with: (.*)", re.DOTALL)  # of a model file
-_HINT: Final = re.compile(r" \(is it installed in .*\)$")
+_NOT_INSTALLED: Final = re.compile(r" \(it is not installed in .*\)$")
+_CUDA: Final = re.compile(r"CUDA|NVIDIA driver")
+_CHOOSE_DEVICE: Final = 'let the model take what is there: device = "cuda" if torch.cuda.is_available() else "cpu"'
 _PACKAGES: Final = {  # of modules that are called otherwise
     "PIL": "pillow",
     "bs4": "beautifulsoup4",
@@ -48,7 +55,7 @@ _PACKAGES: Final = {  # of modules that are called otherwise
 }
 
 
-@app.command()
+@app.command(examples=("geartrain doctor shout", "geartrain doctor shout --setup"))
 def doctor(
     model: options.Model = None,
     *,
@@ -61,19 +68,21 @@ def doctor(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show the variables that have their defaults too.")
     ] = False,
+    setup: Annotated[bool, typer.Option("--setup", help="Run the model's setup as well, as `serve` does.")] = False,
     cache_dir: fetching.CacheDir = None,
     verify_cache: fetching.VerifyCache = False,
 ) -> None:
-    """Check MODEL and this machine, and say what to do about what is wrong.
+    """Check MODEL and this machine, and say what to do about what is wrong. Of a folder of models each is checked.
 
-    The model is imported; its setup does not run.
+    The model is imported; its setup runs with --setup alone.
 
     Exit code: 1 when something is wrong that the model cannot run with.
     """
     logs.configure(default="warning")
     counts: dict[Level, int] = {"ok": 0, "warning": 0, "error": 0}
     try:
-        for finding in _findings(model, port, fetching.LocalModels(cache_dir, verify=verify_cache), verbose=verbose):
+        local = fetching.LocalModels(cache_dir, verify=verify_cache)
+        for finding in _findings(model, port, local, verbose=verbose, setup=setup):
             counts[finding.level] += 1
             _show(finding)
     except KeyboardInterrupt:
@@ -83,51 +92,90 @@ def doctor(
 
 
 def _findings(
-    named: str | None, port: int | None, local: fetching.LocalModels, *, verbose: bool = False
+    named: str | None, port: int | None, local: fetching.LocalModels, *, verbose: bool, setup: bool
 ) -> Iterator[Finding]:
-    source: ModelSource | ProjectError
+    source: ModelSource | None = None
     try:
         target = local.target(named)
+        by_variable = target is None and os.environ.get(PREDICT_STUB)
+        repository = None if by_variable else find_repository(target)
         root, _ = model_folder(target)
     except ProjectError as fault:
         yield error(fault.message)
-        source = fault
+        yield from machine.check_variables(os.environ, {})
     else:
-        config = check_config(root)
-        yield from config
-        try:
-            source = local.find(target)
-        except ProjectError as fault:
-            if all(finding.level != "error" for finding in config):
-                yield error(fault.message.replace(f"{root}/", ""))
-            source = fault
-        yield from _about_model(source)
-        yield check_python(root)
-        yield from check_packages(root)
+        if repository is not None:
+            yield from machine.check_variables(os.environ, {})
+            yield from _about_models(repository, setup=setup)
+        else:
+            source = yield from _about_one(target, root, local, setup=setup)
     variables = resolve(os.environ)[0]
-    if isinstance(source, ModelSource):
+    if source is not None:
         variables = source.variables
         yield from map(ok, variables.describe(defaults=verbose))
     yield from machine.check_interpreter(machine.build_variables())
+    yield hardware.check_memory()
+    yield from hardware.check_gpus()
     yield machine.check_temporary_folder(os.environ)
     yield machine.check_port(port, variables.port, os.environ.get("HOST") or DEFAULT_HOST)
 
 
-def _about_model(source: ModelSource | ProjectError) -> Iterator[Finding]:
-    if isinstance(source, ProjectError):
+def _about_one(
+    target: str | None, root: Path, local: fetching.LocalModels, *, setup: bool
+) -> Generator[Finding, None, ModelSource | None]:
+    """Yield what is found of a single model, and return it if it can be found."""
+    source: ModelSource | None = None
+    config = check_config(root)
+    yield from config
+    try:
+        source = found = local.find(target)
+    except ProjectError as fault:
+        if all(finding.level != "error" for finding in config):
+            yield error(fault.message.replace(f"{root}/", ""))
         yield from machine.check_variables(os.environ, {})
+    else:
+        yield from map(warning, (*found.warnings, *found.remarks))
+        yield from machine.check_variables(os.environ, found.environment)
+        yield from _about_model(found, setup=setup)
+    yield check_python(root)
+    yield from check_packages(root)
+    return source
+
+
+def _about_models(repository: Repository, *, setup: bool) -> Iterator[Finding]:
+    """Yield what is found of each version of the models in a folder, with its name."""
+    for name in repository.names():
+        try:
+            versions = repository.read(name).versions
+        except ProjectError as fault:
+            yield error(f"{name}: {fault.message}")
+            continue
+        for number, version in versions.items():
+            place = name if len(versions) == 1 else f"{name}, version {number}"
+            for finding in _about_version(version, setup=setup):
+                yield dataclasses.replace(finding, text=f"{place}: {finding.text}")
+
+
+def _about_version(version: ModelSource | ProjectError, *, setup: bool) -> Iterator[Finding]:
+    if isinstance(version, ProjectError):
+        yield error(version.message)
         return
-    yield from map(warning, (*source.warnings, *source.remarks))
-    yield from machine.check_variables(os.environ, source.environment)
+    yield from (finding for finding in check_config(version.root) if finding.level != "ok")
+    yield from map(warning, (*version.warnings, *version.remarks))
+    yield from _about_model(version, setup=setup)
+    yield from check_packages(version.root)
+
+
+def _about_model(source: ModelSource, *, setup: bool) -> Iterator[Finding]:
     yield from check_code(source)
-    yield _load(source)
+    yield _load(source, setup=setup)
     training = source.training()
     if training is not None:
         yield _load(training)
 
 
-def _load(source: ModelSource) -> Finding:
-    """Import the model in a worker, as `geartrain serve` would."""
+def _load(source: ModelSource, *, setup: bool = False) -> Finding:
+    """Import the model in a worker, as `geartrain serve` would, and set it up if that is wanted."""
     try:
         precheck(source)
     except ProjectError as fault:
@@ -135,12 +183,31 @@ def _load(source: ModelSource) -> Finding:
     from geartrain.server import ServeOptions, build  # late: it imports the worker's side
     from geartrain.service.models.replicas import ModelSetupError
 
-    with _busy(f"Loading {source.runner}"):
+    began = time.monotonic()
+    with _busy(f"{'Setting up' if setup else 'Loading'} {source.runner}"):
         try:
-            signature = asyncio.run(build(ServeOptions(source=source)).inspect())
+            app = build(ServeOptions(source=source))
+            signature = asyncio.run(_set_up(source) if setup else app.inspect())
+            if source.mode == "predict":
+                app.check_examples(signature)
         except ModelSetupError as fault:
             return _not_loaded(fault.reason, fault.logs)
-    return ok(f"{source.runner}: loads; {_summary(signature)}")
+    done = f"loads, and is set up after {time.monotonic() - began:.1f} s" if setup else "loads"
+    return ok(f"{source.runner}: {done}; {_summary(signature)}")
+
+
+async def _set_up(source: ModelSource) -> Signature:
+    """Set the model up in one worker; raises `ModelSetupError`."""
+    from geartrain.server import ServeOptions, build
+
+    alone = msgspec.structs.replace(source, replicas=1, warmup=())
+    app = build(ServeOptions(source=alone, on_progress=lambda _: None))
+    try:
+        app.spawn()
+        await app.start()
+        return (await app.ready()).interface.signature
+    finally:
+        await app.stop()
 
 
 def _not_loaded(reason: str, printed: str) -> Finding:
@@ -149,11 +216,13 @@ def _not_loaded(reason: str, printed: str) -> Finding:
     library = _NO_LIBRARY.fullmatch(reason)
     if library is not None:
         return error(library[1], library[2])
+    if _CUDA.search(reason) and (torch := hardware.find_torch()) is not None and not hardware.has_gpu():
+        return error(f"{reason} ({torch}; no GPU here)", _CHOOSE_DEVICE)
     module = _NO_MODULE.search(reason)
-    if module is None:
+    if module is None or _NOT_INSTALLED.search(reason) is None:
         return error(reason)
     name = module[1].partition(".")[0]
-    return error(_HINT.sub("", reason), f"if it is a package: {install(_PACKAGES.get(name, name))}")
+    return error(_NOT_INSTALLED.sub("", reason), f"if it is a package: {install(_PACKAGES.get(name, name))}")
 
 
 def _summary(signature: Signature) -> str:

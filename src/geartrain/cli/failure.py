@@ -1,4 +1,4 @@
-"""How a command ends when it cannot do what it was asked: one sentence on stderr and an exit code."""
+"""End of a command that failed: one sentence on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from typing import Final, NoReturn
 
 FAILURE: Final = 1
-INTERRUPTED: Final = 130  # as a shell reports a program that SIGINT ended
-NO_READER: Final = 141  # as a shell reports a program that SIGPIPE ended
+INTERRUPTED: Final = 130  # a shell's code for a program that SIGINT ended
+NO_READER: Final = 141  # a shell's code for a program that SIGPIPE ended
 
 
 def fail(message: str, code: int = FAILURE) -> NoReturn:

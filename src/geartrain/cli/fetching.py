@@ -57,7 +57,7 @@ class LocalModels:
         self._fetchers: list[Fetcher] = []
 
     def target(self, target: str | None) -> str | None:
-        """Return what a target is on this machine: itself, or where it has been fetched to; raises ProjectError."""
+        """Return a target's place on this machine: itself, or its fetched copy; raise ProjectError."""
         return local_target(target, self)
 
     def find(self, target: str | None, mode: Mode = "predict", *, no_pickle: bool = False) -> ModelSource:
@@ -67,7 +67,7 @@ class LocalModels:
         return source
 
     def model(self, reference: RemoteReference) -> Path:
-        """Return where a model lies now; raises ProjectError."""
+        """Return the fetched folder of a model."""
         return self._fetch(lambda fetcher, download: fetcher.fetch(reference, download))
 
     def weights(self, weights: Sequence[Weights], folder: Path) -> Sequence[Path]:

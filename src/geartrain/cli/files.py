@@ -19,7 +19,7 @@ _FILE_KINDS: Final = frozenset({"path", "file"})
 _LOOSE_KINDS: Final = frozenset({"object", "opaque", "union"})
 _LOOSE: Final = TypeSpec("opaque")
 _PLAIN: Final = TypeSpec("string")
-_EXTENSIONS: Final = {  # where `mimetypes` has none, or an odd one
+_EXTENSIONS: Final = {  # `mimetypes` has none for these, or an odd one
     "application/gzip": ".gz",
     "application/octet-stream": ".bin",
     "audio/wav": ".wav",

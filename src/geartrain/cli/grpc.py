@@ -85,7 +85,7 @@ def tls_files(cert: Path | None, key: Path | None, ca: Path | None) -> TlsFiles 
 def grpc_options(
     port: int | None, max_message_size: int | None, tls: TlsFiles | None, *, has_administration: bool = True
 ) -> GrpcOptions:
-    """Put the options together; the default port is one that nobody insists on."""
+    """Combine the options; the default port may be busy."""
     chosen = DEFAULT_PORT if port is None else port
     return GrpcOptions(
         port=None if chosen == _NO_PORT else chosen,

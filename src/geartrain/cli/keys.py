@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from geartrain.cli.failure import fail
+from geartrain.cli.typer_app import CommandApp
 from geartrain.transport.access.errors import AccessError
 from geartrain.transport.access.grants import ANY_MODEL
 from geartrain.transport.access.key_file import add_key, list_keys, revoke_key
@@ -25,7 +26,7 @@ from geartrain.transport.access.keys import (
     write_time,
 )
 
-app = typer.Typer(
+app = CommandApp(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -39,7 +40,7 @@ _HEADER: Final = ("NAME", "SCOPES", "MODELS", "EXPIRES")
 File = Annotated[Path, typer.Option("--keys", metavar="FILE", help="The file of keys, as of `geartrain serve --keys`.")]
 
 
-@app.command("new")
+@app.command("new", examples=("geartrain keys new ada --keys keys --scope predict",))
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is; it is in errors and in the list.")],
     *,
@@ -82,9 +83,9 @@ def new(
     typer.echo(secret)
 
 
-@app.command("list")
+@app.command("list", examples=("geartrain keys list --keys keys",))
 def list_(*, keys: File) -> None:
-    """List the keys of FILE, without the keys themselves, which nobody has but their clients."""
+    """List the keys of FILE, without the keys themselves, which only their clients have."""
     try:
         found = list_keys(keys)
     except AccessError as error:
@@ -95,7 +96,7 @@ def list_(*, keys: File) -> None:
         typer.echo("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
 
 
-@app.command("revoke")
+@app.command("revoke", examples=("geartrain keys revoke ada --keys keys",))
 def revoke(name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")], *, keys: File) -> None:
     """Remove a key from FILE. A running server refuses it within about a second."""
     try:

@@ -1,4 +1,4 @@
-"""How log records look on stderr: JSON lines for a machine, coloured lines for a person.
+"""Formats of log records on stderr: JSON lines for a machine, coloured lines for a person.
 
 The library logs through `logging.getLogger("geartrain...")` with fields in `extra`. JSON lines need nothing but
 msgspec, which the server has loaded anyway; structlog is loaded when a first line is to be shown to a person.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Format = Literal["json", "console"]
 
-# What every record has; all else on a record came from `extra`.
+# Attributes of every record; all others came from `extra`.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 _LOGGER = logging.getLogger("geartrain")
 
@@ -66,7 +66,7 @@ def write_as(form: logging.Formatter) -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person is looking at `stream`."""
+    """True if a person is looking at `stream`."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
@@ -108,7 +108,7 @@ _stderr: Final = _Stderr()
 
 
 def write_lines(text: str) -> None:
-    """Write whole lines to stderr between the records, from any thread. What nobody can read is dropped."""
+    """Write whole lines to stderr between the records, from any thread. Unreadable lines are dropped."""
     _stderr.write(text)
 
 
@@ -120,6 +120,11 @@ def hold() -> None:
 def release() -> None:
     """Write what was kept, and go on."""
     _stderr.release()
+
+
+def printable(text: str) -> str:
+    """Return a text without anything that a terminal takes for a command; in quotes if it has spaces."""
+    return text if text.isascii() and text.isprintable() and " " not in text else ascii(text)
 
 
 class _StderrHandler(logging.Handler):
@@ -147,10 +152,11 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for name, value in record.__dict__.items():
-            if name not in _STANDARD:
-                line.setdefault(name, value)
-        if record.exc_info:
+        for name, value in extra_of(record).items():
+            line.setdefault(name, value)
+        if record.exc_text:
+            line["exception"] = record.exc_text
+        elif record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
@@ -158,6 +164,11 @@ class JsonFormatter(logging.Formatter):
             return msgspec.json.encode(line, enc_hook=str).decode()
         except (TypeError, ValueError, RecursionError, UnicodeEncodeError):
             return msgspec.json.encode({name: _printable(value) for name, value in line.items()}).decode()
+
+
+def extra_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields that a record was given as `extra`."""
+    return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
 def _printable(value: object) -> str:
@@ -181,9 +192,11 @@ def _structlog_formatter() -> logging.Formatter:
 
     def add_fields(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         record: logging.LogRecord = event["_record"]
-        for name, value in record.__dict__.items():
-            if name not in _STANDARD:
-                event.setdefault(name, value)
+        for name, value in extra_of(record).items():
+            event.setdefault(name, value)
+        if record.exc_text:
+            event.setdefault("exception", record.exc_text)
+            event.pop("exc_info", None)
         return event
 
     return structlog.stdlib.ProcessorFormatter(

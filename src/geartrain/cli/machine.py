@@ -1,4 +1,4 @@
-"""What geartrain needs of the machine: a fast interpreter, a folder for temporary files, and a port."""
+"""Requirements of geartrain on the machine: a fast interpreter, a folder for temporary files, and a port."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from geartrain.project.variables import DEFAULT_PORT, NAMES, PORT, check
 _LITTLE: Final = 1 << 30  # bytes
 _PROFILED: Final = ("enable-optimizations", "enable-bolt", "PROFILE_TASK")  # to `configure`, by who wants a profile
 _PROFILE_USED: Final = ("-fprofile-use", "-fprofile-instr-use", "-fauto-profile", "-prof-use")  # to the compiler
-_USE_FLAG: Final = "PGO_PROF_USE_FLAG"  # what `make profile-opt` would add; says nothing about whether it ran
+_USE_FLAG: Final = "PGO_PROF_USE_FLAG"  # added by `make profile-opt`; it does not show that it ran
 
 
 def build_variables() -> Mapping[str, object]:
-    """Return what is known of how the interpreter was built; some images leave it out."""
+    """Return the build variables of the interpreter; some images leave them out."""
     try:
         return sysconfig.get_config_vars()
     except ImportError:
@@ -89,7 +89,7 @@ def check_variables(environ: Mapping[str, str], model: Mapping[str, str]) -> lis
 
 
 def _without_profile(build: Mapping[str, object]) -> bool:
-    """Whether nothing at all hints at profile-guided optimization; a wrong accusation is worse than none."""
+    """True if nothing at all hints at profile-guided optimization; a wrong accusation is worse than none."""
     arguments = build.get("CONFIG_ARGS")  # none on Windows and of other interpreters; empty after a plain ./configure
     if not isinstance(arguments, str) or any(word in arguments for word in _PROFILED):
         return False
@@ -101,7 +101,7 @@ def _without_profile(build: Mapping[str, object]) -> bool:
 
 
 def _packaged(prefix: str) -> bool:
-    """Whether an interpreter lies where a distribution's does."""
+    """True if an interpreter lies where a distribution's does."""
     path = Path(prefix)
     return path.is_relative_to("/usr") and not path.is_relative_to("/usr/local")
 

@@ -52,6 +52,6 @@ class _End:
 
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            with contextlib.suppress(OSError, ValueError):  # its reader is gone
                 stream.flush()
         os._exit(self._code)

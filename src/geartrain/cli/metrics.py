@@ -13,7 +13,7 @@ METRICS: Final = "Metrics"
 
 
 def _parser(read: Callable[[str], float]) -> Callable[[Any], tuple[float, ...]]:
-    """Return what reads bounds of buckets with commas between them."""
+    """Create the parser of buckets' bounds with commas between them."""
 
     def parse(text: Any) -> tuple[float, ...]:
         if isinstance(text, tuple):
@@ -53,5 +53,5 @@ SizeBuckets = Annotated[
 
 
 def buckets(seconds: tuple[float, ...] | None, sizes: tuple[float, ...] | None) -> Buckets:
-    """Return what the options say; an option that is not given leaves the default."""
+    """Return the buckets in the options; an absent option leaves the default."""
     return Buckets(seconds or DEFAULT_BUCKETS.seconds, sizes or DEFAULT_BUCKETS.bytes)

@@ -143,7 +143,7 @@ def find_source(
     load: str = "all",
     environ: Mapping[str, str] = os.environ,
 ) -> ModelSource | Repository:
-    """Return what is to be served, a model or a folder of models; raises ProjectError.
+    """Return the model or the folder of models to serve; raise ProjectError.
 
     `name` is that of a single model. The folder may be empty if `load` says that models are loaded later.
     """
@@ -177,7 +177,7 @@ def check_name(option: str, name: str | None, source: ModelSource | Repository) 
 
 
 def variables_of(source: ModelSource | Repository) -> tuple[Variables, tuple[str, ...]]:
-    """Return what the variables say to the server as a whole, and the warnings about those that were passed over.
+    """Return the variables of the server as a whole, and the warnings about ignored ones.
 
     With several models only the environment counts: the files of one model decide nothing for the others.
     """

@@ -1,8 +1,9 @@
-"""What `geartrain run` and `geartrain train` have in common: one call of a model, from the command line."""
+"""Common part of `geartrain run` and `geartrain train`: one call of a model, from the command line."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import pathlib
 import re
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
@@ -75,6 +76,7 @@ def run_once(
     except values.InputError as error:
         fail(str(error))
     logs.configure(log_level or source.variables.log_level, source.variables.log_format, default="warning")
+    logging.getLogger("geartrain.service.models.replicas").setLevel(logging.CRITICAL)  # the error says why it died
     for sentence in (*source.warnings, *source.remarks):
         warn(sentence)
     from geartrain.cli.predict import Plan, predict  # asyncio and the worker's side: after the checks

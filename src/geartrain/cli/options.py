@@ -105,8 +105,8 @@ Model = Annotated[
         autocompletion=_complete_model,
         metavar="MODEL",
         help="A model's folder, path/to/run.py, run.py:Runner, package.module:name, or a model file such as "
-        "model.onnx; or a model elsewhere, such as s3://bucket/model, hf://org/name or an https:// URL. The current "
-        "folder by default.",
+        "model.onnx or the folder of a language model; or a model elsewhere, such as s3://bucket/model, hf://org/name "
+        "or an https:// URL. The current folder by default.",
     ),
 ]
 NoPickle = Annotated[
@@ -194,8 +194,8 @@ Wakeup = Annotated[
 MirrorPrints = Annotated[
     Literal["auto", "on", "off"],
     Option(
-        help="Whether what runs print is in the server's log too, with the id of the prediction: auto where the answer "
-        "has no place for it, which is the Open Inference Protocol and generate; on always; off never.",
+        help="Whether what runs print is in the server's log too, with the id of the prediction: auto on a terminal, "
+        "and where the answer has no place for it (Open Inference Protocol, generate); on always; off never.",
         rich_help_panel=PREDICTIONS,
     ),
 ]

@@ -36,7 +36,7 @@ _EXIT_CODES: Final = {Status.SUCCEEDED: 0, Status.FAILED: FAILURE, Status.CANCEL
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What the command line asked for."""
+    """Plan of a command."""
 
     source: ModelSource
     request: Request
@@ -47,7 +47,7 @@ class Plan:
 async def predict(plan: Plan, observer: RunObserver) -> int:
     """Run the plan and return the exit code; what is wrong has been said on stderr."""
     options = ServeOptions(
-        source=msgspec.structs.replace(plan.source, replicas=1, warmup=()),  # for one prediction
+        source=msgspec.structs.replace(plan.source, replicas=1, warmup=(), examples=()),  # for one prediction
         setup_timeout=plan.setup_timeout,
         max_download_bytes=NO_LIMIT,  # a person's own files need no guard
         allow_private_urls=True,  # the person at the terminal can reach them anyway
@@ -76,7 +76,11 @@ async def predict(plan: Plan, observer: RunObserver) -> int:
             observer.end()
             for sentence in values.describe(error.fields) or [error.message]:
                 complain(sentence)
-        except (values.InputError, OutputFileError) as error:
+        except values.InputError as error:
+            observer.end()
+            for sentence in error.sentences:
+                complain(sentence)
+        except OutputFileError as error:
             observer.end()
             complain(str(error))
         except BrokenPipeError:
@@ -96,10 +100,22 @@ def _ask(deployment: Deployment, plan: Plan) -> NewPrediction:
     """Make the prediction's request; raise `InputError` or `GeartrainError` if it does not fit the signature."""
     document = plan.request.document
     if document is None:
-        document = values.build_input(deployment.interface.signature, plan.request.texts)
+        try:
+            document = values.build_input(deployment.interface.signature, plan.request.texts)
+        except values.WrongInputsError as error:
+            raise values.InputError(*error.sentences, *_further(deployment, error)) from error
     new = NewPrediction(input=values.encode_input(document))
     deployment.admission.check(new)
     return new
+
+
+def _further(deployment: Deployment, error: values.WrongInputsError) -> list[str]:
+    """Check the values of the other inputs; return their faults."""
+    try:
+        deployment.admission.check(NewPrediction(input=values.encode_input(error.values)))
+    except GeartrainError as fault:
+        return values.describe(each for each in fault.fields if error.names.isdisjoint(each.loc))
+    return []
 
 
 async def _answer(
@@ -122,7 +138,7 @@ async def _answer(
     if plan.request.document is not None:
         await _follow(prediction, observer, lambda _chunk: None)
         observer.end()
-        write_json(_summary(prediction), plan.request.output)
+        write_json(_summary(prediction), deployment.interface.signature.output, plan.request.output)
     else:
         writer = AnswerWriter(
             deployment.interface.signature.output,

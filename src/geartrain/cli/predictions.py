@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
 from geartrain.cli.failure import fail
+from geartrain.cli.typer_app import CommandApp
 
-app = typer.Typer(
+app = CommandApp(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -30,6 +32,10 @@ Url = Annotated[
     ),
 ]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the prediction.")]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", "-m", metavar="NAME", help="Which model, of a server that has several; all by default."),
+]
 Key = Annotated[
     str | None,
     typer.Option(
@@ -40,7 +46,13 @@ Key = Annotated[
 ]
 
 
-@app.command("list")
+@app.command(
+    "list",
+    examples=(
+        "geartrain predictions list http://127.0.0.1:5000 --status failed",
+        "geartrain predictions list http://127.0.0.1:5000 --model classify",
+    ),
+)
 def list_(
     url: Url,
     *,
@@ -53,33 +65,46 @@ def list_(
         str | None, typer.Option(metavar="CURSOR", help="Go on behind the page that has named it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the server's JSON.")] = False,
+    model: Model = None,
     key: Key = None,
 ) -> None:
     """List the predictions of URL, the newest first."""
+    bases = _bases(url, model, key)
+    if cursor is not None and len(bases) > 1:
+        fail(f"--cursor goes with --model NAME; there are {', '.join(bases)}")
     query = urlencode([("limit", limit), *(("status", each) for each in status or ()), *_given("cursor", cursor)])
-    page = _ask("GET", f"{_base(url)}/predictions?{query}", key)
+    pages = {name: _ask("GET", f"{base}/predictions?{query}", key) for name, base in bases.items()}
     if as_json:
-        typer.echo(json.dumps(page))
+        whole: Any = pages if len(bases) > 1 else next(iter(pages.values()))
+        typer.echo(json.dumps(whole, ensure_ascii=False))
         return
-    rows = [_HEADER, *(_row(entry) for entry in page["results"])]
+    found = [(name, entry) for name, page in pages.items() for entry in page["results"]]
+    found.sort(key=lambda each: str(each[1]["created_at"]), reverse=True)
+    rows = [_HEADER, *(_row(entry) for _, entry in found[:limit])]
+    if len(bases) > 1:
+        names = ["MODEL", *(name for name, _ in found[:limit])]
+        rows = [(name, *row) for name, row in zip(names, rows, strict=True)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         typer.echo("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
-    if page["next"]:
-        typer.echo(f"There are more: --cursor {page['next']}", err=True)
+    if len(bases) > 1 and (len(found) > limit or any(page["next"] for page in pages.values())):
+        typer.echo("There are more: --limit N, or --model NAME", err=True)
+    elif len(bases) == 1 and pages[next(iter(bases))]["next"]:
+        typer.echo(f"There are more: --cursor {pages[next(iter(bases))]['next']}", err=True)
 
 
-@app.command("show")
-def show(url: Url, prediction_id: Id, *, key: Key = None) -> None:
+@app.command("show", examples=("geartrain predictions show http://127.0.0.1:5000 job1",))
+def show(url: Url, prediction_id: Id, *, model: Model = None, key: Key = None) -> None:
     """Print how a prediction stands, as JSON."""
-    typer.echo(json.dumps(_ask("GET", _path(url, prediction_id), key), indent=2))
+    found = _ask_each("GET", url, _path(prediction_id), model=model, key=key)
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
 
 
-@app.command("cancel")
-def cancel(url: Url, prediction_id: Id, *, key: Key = None) -> None:
-    """Ask for the end of a prediction that has not ended."""
-    _ask("POST", f"{_path(url, prediction_id)}/cancel", key)
-    typer.echo(f"Asked for the end of '{prediction_id}'.", err=True)
+@app.command("cancel", examples=("geartrain predictions cancel http://127.0.0.1:5000 job1",))
+def cancel(url: Url, prediction_id: Id, *, model: Model = None, key: Key = None) -> None:
+    """Cancel a prediction that has not ended."""
+    _ask_each("POST", url, f"{_path(prediction_id)}/cancel", model=model, key=key)
+    typer.echo(f"Canceling '{prediction_id}'.", err=True)
 
 
 def _given(name: str, value: str | None) -> list[tuple[str, str]]:
@@ -92,12 +117,54 @@ def _base(url: str) -> str:
     return url.rstrip("/")
 
 
-def _path(url: str, prediction_id: str) -> str:
-    return f"{_base(url)}/predictions/{quote(prediction_id, safe='')}"
+def _bases(url: str, model: str | None, key: str | None) -> dict[str, str]:
+    """Return the addresses of a server's predictions by model: all of them, or the named one."""
+    base = _base(url)
+    if model is not None:
+        return {model: f"{base}/models/{quote(model, safe='')}"}
+    if "/models/" in urlsplit(base).path:
+        return {"": base}
+    try:
+        names = [str(each["name"]) for each in _answer_of("GET", f"{base}/models", key)["models"]]
+    except (_RefusedError, KeyError, TypeError):  # a server without a list, or a key that may not read it
+        names = []
+    return {name: f"{base}/models/{quote(name, safe='')}" for name in names} if len(names) > 1 else {"": base}
+
+
+def _path(prediction_id: str) -> str:
+    return f"predictions/{quote(prediction_id, safe='')}"
+
+
+def _ask_each(method: str, url: str, path: str, *, model: str | None, key: str | None) -> Any:
+    """Ask each of the models for a prediction until one has it; end the command if none does."""
+    *others, last = _bases(url, model, key).values()
+    for base in others:
+        try:
+            return _answer_of(method, f"{base}/{path}", key)
+        except _RefusedError as refused:
+            if refused.status != HTTPStatus.NOT_FOUND:
+                fail(str(refused))
+    return _ask(method, f"{last}/{path}", key)
+
+
+class _RefusedError(Exception):
+    """The answer of a server that refuses a request, with its status."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 def _ask(method: str, url: str, key: str | None) -> Any:
     """Return the JSON that a server answers with, or end the command with what it says is wrong."""
+    try:
+        return _answer_of(method, url, key)
+    except _RefusedError as refused:
+        fail(str(refused))
+
+
+def _answer_of(method: str, url: str, key: str | None) -> Any:
+    """Return the JSON that a server answers with. Raises `_RefusedError`; ends the command if there is no answer."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     request = urllib.request.Request(url, method=method, headers=headers)  # noqa: S310 - `_base` has looked at it
     try:
@@ -105,7 +172,7 @@ def _ask(method: str, url: str, key: str | None) -> Any:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
-            fail(_reason(error.code, error.read()))
+            raise _RefusedError(error.code, _reason(error.code, error.read())) from error
     except (OSError, ValueError) as error:
         fail(f"{url}: {getattr(error, 'reason', error)}")
 

@@ -19,8 +19,8 @@ from geartrain.cli.failure import INTERRUPTED
 
 _COMPLETION: Final = "_GEARTRAIN_COMPLETE"  # set where a shell asks what a word may go on to
 _SUPERVISED: Final = frozenset(("LISTEN_PID", "NOTIFY_SOCKET"))  # are the server's own, and not for a worker
-_UNSERVED: Final = frozenset(("--help", "--version", "-v"))
-# What changes nothing about a value, or is heeded here; an option with anything else is Typer's.
+_UNSERVED: Final = frozenset(("--help", "--help-all", "--version", "-v"))
+# Settings that do not change a value, or are read here; an option with any other is Typer's.
 _UNDERSTOOD: Final = frozenset(
     ("autocompletion", "envvar", "help", "hidden", "max", "metavar", "min", "parser", "rich_help_panel", "show_default")
 )
@@ -39,7 +39,7 @@ class _Parameter(NamedTuple):
     declared: Declared
 
     def names(self) -> tuple[str, ...]:
-        """Return what it is called on the command line."""
+        """Return the parameter's names on the command line."""
         return self.declared.names or (f"--{self.name.replace('_', '-')}",)
 
     def read(self, text: str) -> Any:
@@ -77,7 +77,7 @@ def run_server(words: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def read(function: Callable[..., Any], words: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a command is called with, by the names of its parameters. Raises `UnclearError`."""
+    """Read the arguments of a command, by the names of its parameters. Raises `UnclearError`."""
     options, arguments = _parameters(function)
     given: dict[str, Any] = {}
     left = iter(words)
@@ -145,7 +145,7 @@ def _call(function: Callable[..., Any], values: Mapping[str, Any]) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
-        if "typer" not in sys.modules:  # whose errors these are
+        if "typer" not in sys.modules:  # these errors are Typer's
             raise
         import typer
 

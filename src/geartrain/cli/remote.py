@@ -21,7 +21,7 @@ _EXIT_CODES = {"succeeded": 0, "failed": FAILURE, "canceled": INTERRUPTED}
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What the command line asked for. `verify`: as of `Client`; `model` None: the server's only one."""
+    """Plan of a command. `verify`: see `Client`; `model` None: the server's only one."""
 
     url: str
     request: Request
@@ -40,7 +40,7 @@ def predict(plan: Plan) -> int:
             try:
                 return _answer(client.model(plan.model), plan.request, observer)
             except NotFoundError as error:
-                raise ClientError(f"{error}{offer(client, plan.model)}") from error
+                raise ClientError(f"{str(error).rstrip('.')}{offer(client, plan.model)}") from error
     except InvalidInputError as error:
         observer.end()
         for sentence in values.describe(map(_fault, error.detail)):
@@ -50,7 +50,8 @@ def predict(plan: Plan) -> int:
         if isinstance(error, BrokenPipeError):
             silence_stdout()
             return NO_READER
-        complain(str(error))
+        for sentence in error.sentences if isinstance(error, values.InputError) else (str(error),):
+            complain(sentence)
     except KeyboardInterrupt:  # the prediction ends with the connection
         observer.end()
         complain("the prediction was canceled")
@@ -77,7 +78,7 @@ def _answer(model: Model[Any], request: Request, observer: RunObserver) -> int:
                 _add_all(writer, prediction.output)
         observer.end()
         if document is not None:
-            write_json(_summary(prediction), request.output)
+            write_json(_summary(prediction), signature.output, request.output)
         elif prediction.status == "succeeded":
             writer.finish(json.dumps(prediction.output).encode())
     finally:

@@ -1,4 +1,4 @@
-"""What the command line says of one prediction, before there is a model."""
+"""One prediction on the command line, before there is a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from geartrain.cli.failure import fail
 
 
 class Request(NamedTuple):
-    """What the command line says of one prediction: inputs as `texts` by name, or as one JSON `document`."""
+    """One prediction on the command line: inputs as `texts` by name, or as one JSON `document`."""
 
     texts: dict[str, list[str]]
     document: dict[str, Any] | None

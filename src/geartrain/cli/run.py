@@ -17,7 +17,15 @@ class _RunCommand(debugging.BareProfileCommand, InputCommand):
     """The parser of `geartrain run`."""
 
 
-@app.command(cls=_RunCommand)
+@app.command(
+    cls=_RunCommand,
+    examples=(
+        "geartrain run shout text=hello",
+        "geartrain run classify image=@photo.jpg -o out.png",
+        'geartrain run shout --json \'{"text": "hello"}\'',
+    ),
+    daily=("--input", "--json", "--output", "--setup-timeout", "--debugpy", "--profile", "--log-level"),
+)
 def run(
     model: options.Model = None,
     given: once.GivenInputs = None,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command()
+@app.command(examples=("geartrain schema shout > openapi.json",))
 def schema(
     model: options.Model = None,
     *,

@@ -31,4 +31,14 @@ class BareSwitchCommand(TyperCommand):
 
 
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
-app.command(cls=BareSwitchCommand)(serve)
+_EXAMPLES = (
+    "geartrain serve shout",
+    "geartrain serve models --keys keys  a folder of them; clients need a key",
+    "geartrain serve shout --queue 100 --restart on-crash",
+    "geartrain serve shout --store sqlite:///jobs.db",
+)
+_DAILY = (
+    *("--host", "--port", "--keys", "--tls-cert", "--load", "--reload"),
+    *("--queue", "--run-timeout", "--store", "--restart", "--log-level"),
+)
+app.command(cls=BareSwitchCommand, examples=_EXAMPLES, daily=_DAILY)(serve)

@@ -1,4 +1,4 @@
-"""What `geartrain serve` does: a model over HTTP."""
+"""The command `geartrain serve`: a model over HTTP."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def serve(
         shared_memory=shared_memory,
         health_body=health_body,
         wakeup=wakeup,
-        mirror_prints=mirror_prints,
+        mirror_prints="on" if mirror_prints == "auto" and form == "console" else mirror_prints,
         grpc=grpc.grpc_options(grpc_port, grpc_max_message_size, grpc_tls, has_administration=admin_port is None),
         access_log=written_as(access_log, form),
         access=access.access_options(keys, jwt, cors_origins=cors_origin, allowed_hosts=allowed_host),

@@ -37,7 +37,7 @@ Insecure = Annotated[
 
 
 def verification(cacert: pathlib.Path | None, *, insecure: bool) -> bool | str:
-    """Return what is to be trusted, as `verify` of `geartrain.Client`; end the command if there is no such file."""
+    """Return the trusted certificates, for `verify` of `geartrain.Client`; end the command if the file is missing."""
     if cacert is not None and not cacert.is_file():
         fail(f"there is no file {cacert}")
     if insecure:

@@ -1,4 +1,4 @@
-"""What `geartrain serve` and `geartrain dev` have in common: what is served, who is told, and how it ends."""
+"""Common part of `geartrain serve` and `geartrain dev`: the models, the reports, and the end."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ logger = logging.getLogger(__name__)
 
 
 class Names(NamedTuple):
-    """What the options call models: `own` is the name of a single one, empty for the usual one."""
+    """Names of models in the options: `own` is that of a single one, empty for the usual one."""
 
     own: str = ""
     default: str | None = None
 
 
 class Found(NamedTuple):
-    """What is to be served, what its variables say, and which of it is loaded at the start."""
+    """Models to serve, their variables, and those to load at the start."""
 
     source: ModelSource | Repository
     variables: Variables
@@ -61,16 +61,17 @@ def observe(
     level: str | None,
     form: str | None,
     *,
-    for_person: Callable[[], logging.Formatter] = logs.ConsoleFormatter,
     on_listening: Callable[[str], object] = lambda _url: None,
 ) -> tuple[ServeObserver, logs.Format]:
     """Set up the logs and say what was passed over; return what shows the start, and the form of the logs.
 
-    `for_person` makes the form of records for a person. `on_listening` is called with the URL of the server.
+    `on_listening` is called with the URL of the server.
     """
     configured = logs.configure(level or found.variables.log_level, form or found.variables.log_format)
     if configured == "console":
-        logs.write_as(for_person())
+        from geartrain.cli.dev_lines import DevFormatter  # late: rich takes 40 ms
+
+        logs.write_as(DevFormatter())
     for sentence in found.warnings:
         logger.warning(sentence)
     is_for_person = configured == "console" and logs.is_terminal(sys.stderr)
@@ -94,7 +95,7 @@ def limits(
 
 
 def restarts(restart: str, limit: int) -> RestartPolicy | None:
-    """Return what becomes of a crashed worker."""
+    """Return the policy for a crashed worker."""
     from geartrain.service.models.restarts import RestartPolicy
 
     return RestartPolicy(limit=limit) if restart == "on-crash" else None

@@ -1,4 +1,4 @@
-"""Who hears of the steps of a start, and shows them to a person."""
+"""Start-up progress reporters for a terminal."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ServeObserver:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the latest setup of any model has failed."""
+        """True if the latest setup of any model has failed."""
         return bool(self._failed)
 
     def __call__(self, progress: Progress) -> None:
@@ -100,7 +100,7 @@ class ServeObserver:
         from geartrain.cli.console import RepositoryView, ServeView
 
         if isinstance(self._source, Repository):
-            return RepositoryView(self._source, __version__)
+            return RepositoryView(self._source, __version__, began=self._began)
         return ServeView(self._source, __version__, began=self._began)
 
 
@@ -180,7 +180,7 @@ class RunObserver:
 
 
 class _FileText:
-    """What is written to stderr where that is no terminal: of a progress bar only the last state, in a line."""
+    """Stderr that is no terminal: of a progress bar it has only the last state, in a line."""
 
     def __init__(self) -> None:
         self._lines = PrintedLines()

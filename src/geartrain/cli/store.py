@@ -113,7 +113,7 @@ Bounds = tuple[float, int, float, int]
 
 
 def read(url: str | None, key_file: Path | None, variables: Variables, *, bounds: Bounds) -> StoreOptions:
-    """Return where predictions are kept: an option comes before its variable. Raises BadParameter."""
+    """Return the place of stored predictions: an option comes before its variable. Raises BadParameter."""
     from geartrain.server import StoreOptions
 
     keep, max_bytes, lease, attempts = bounds
@@ -131,7 +131,7 @@ def read(url: str | None, key_file: Path | None, variables: Variables, *, bounds
 
 
 def cluster(advertise: str, token_file: Path | None, ca: Path | None) -> ClusterOptions:
-    """Return how servers that share the store reach each other."""
+    """Return the connections of servers that share the store."""
     from geartrain.server import ClusterOptions
 
     return ClusterOptions(advertise=advertise, token_file=token_file, ca=ca)

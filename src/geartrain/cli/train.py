@@ -15,7 +15,10 @@ app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 _WEIGHTS: Final = pathlib.Path("weights")  # observed Cog, section 25
 
 
-@app.command(cls=InputCommand)
+@app.command(
+    cls=InputCommand,
+    examples=("geartrain train digits -i epochs=3 -o weights",),
+)
 def train(
     model: options.Model = None,
     given: once.GivenInputs = None,

@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -14,16 +14,28 @@ from typer.core import TyperCommand
 
 from geartrain.cli.declared import Argument, Declared
 from geartrain.cli.failure import fail
+from geartrain.cli.help_text import HelpedGroup, helped
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class CommandApp(typer.Typer):
-    """A `typer.Typer` that also takes options and arguments as `declared` has them."""
+    """A `typer.Typer` that also takes options and arguments as `declared` has them, with help in one screen."""
 
-    def command(self, *args: Any, **how: Any) -> Callable[[_Function], _Function]:
-        """See `typer.Typer.command`."""
-        return _registers(super().command(*args, **how))
+    def __init__(self, **how: Any) -> None:
+        """See `typer.Typer`."""
+        super().__init__(**{"cls": HelpedGroup, "pretty_exceptions_enable": False, **how})
+
+    def command(  # type: ignore[override]  # narrower in `cls`
+        self,
+        *args: Any,
+        cls: type[TyperCommand] = TyperCommand,
+        examples: Sequence[str] = (),
+        daily: Iterable[str] = (),
+        **how: Any,
+    ) -> Callable[[_Function], _Function]:
+        """See `typer.Typer.command`. `examples` and `daily`: see `Helped`."""
+        return _registers(super().command(*args, cls=helped(cls, examples, daily), **how))
 
     def callback(self, *args: Any, **how: Any) -> Callable[[_Function], _Function]:
         """See `typer.Typer.callback`."""

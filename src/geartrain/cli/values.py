@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, Final
 
 from geartrain.domain.data_urls import data_url_of, media_type_of
-from geartrain.domain.errors import FieldError
+from geartrain.domain.errors import MISSING, FieldError
 from geartrain.domain.signature.text_values import MismatchError, TextReader, encode_values, json_kind, parse_json
 from geartrain.domain.signature.types import InputField, Signature
 
@@ -22,7 +22,20 @@ _URL_SCHEMES = ("http://", "https://", "data:")
 
 
 class InputError(Exception):
-    """An input that cannot be given to the model; the message is one sentence for the person who typed it."""
+    """Inputs that cannot be given to the model. Each of `sentences` is for the person who typed them."""
+
+    def __init__(self, *sentences: str) -> None:
+        super().__init__("\n".join(sentences))
+        self.sentences = sentences
+
+
+class WrongInputsError(InputError):
+    """Inputs with some wrong ones; `names` are those, and `values` the others as JSON values."""
+
+    def __init__(self, sentences: Iterable[str], names: frozenset[str], values: dict[str, Any]) -> None:
+        super().__init__(*sentences)
+        self.names = names
+        self.values = values
 
 
 def split_pairs(pairs: Iterable[str]) -> dict[str, list[str]]:
@@ -59,14 +72,23 @@ def build_input(signature: Signature, texts: dict[str, list[str]]) -> dict[str, 
     `@file` stands for the file's content, `@-` for what comes on stdin: a `data:` URL for a Path or File, the text or
     JSON in it for any other type. Several texts for a list are its elements; one text may also be the list as JSON.
 
-    Raises InputError for an unknown, missing, repeated or mistyped input.
+    Raises `WrongInputsError` for unknown, missing, repeated and mistyped inputs, all of them at once.
     """
     fields = {field.name: field for field in signature.inputs}
-    for name in texts:
-        if name not in fields:
-            raise InputError(_unknown(name, fields))
-    values = {name: _field_value(fields[name], given) for name, given in texts.items()}
-    _require(signature, values)
+    wrong: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for name, given in texts.items():
+        try:
+            values[name] = _field_value(fields[name], given)
+        except KeyError:
+            wrong[name] = _unknown(name, fields)
+        except InputError as error:
+            wrong[name] = str(error)
+    for field in signature.inputs:
+        if field.required and field.name not in texts:
+            wrong[field.name] = f'missing required input "{field.name}"'
+    if wrong:
+        raise WrongInputsError(wrong.values(), frozenset(wrong), values)
     return values
 
 
@@ -88,10 +110,10 @@ def describe(errors: Iterable[FieldError]) -> list[str]:
 
 def _describe(error: FieldError) -> str:
     name = "/".join(error.loc[2:]) or "/".join(error.loc)
-    if error.type == "value_error.missing":
+    if error.type == MISSING:
         return f'missing required input "{name}"'
     if error.type == "value_error.extra":
-        return f'unknown input "{name}"; {error.msg}'
+        return f'unknown input "{name}"; {error.msg.removeprefix("unexpected; ")}'
     if error.msg.startswith("null is not of type"):
         return f'invalid input "{name}": must not be null; leave it out instead'
     return f'invalid input "{name}": {error.msg}'
@@ -118,12 +140,6 @@ def read_argument(text: str) -> str:
 def _unknown(name: str, fields: dict[str, InputField]) -> str:
     takes = f"this model takes {', '.join(fields)}" if fields else "this model takes no inputs"
     return f'unknown input "{name}"; {takes}'
-
-
-def _require(signature: Signature, values: dict[str, Any]) -> None:
-    for field in signature.inputs:
-        if field.required and field.name not in values:
-            raise InputError(f'missing required input "{field.name}"')
 
 
 def _field_value(field: InputField, texts: list[str]) -> Any:

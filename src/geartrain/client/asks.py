@@ -1,4 +1,4 @@
-"""What a client asks a server, and what it makes of the answers, without a socket.
+"""Requests of a client and their results, without a socket.
 
 A question is a generator. It yields what has to be sent, or how long to wait, gets the answer, and returns the result;
 `Client` and `AsyncClient` only carry that out.
@@ -184,7 +184,7 @@ class Asks(Generic[T]):
         return msgspec.json.decode(reply.content, type=dict[str, Any])
 
     def signature(self) -> Steps[Signature]:
-        """Return what the model takes and gives; it is asked for once."""
+        """Return the signature of the model; it is fetched once."""
         if self._signature is None:
             self._signature = signature_of((yield from self.document()))
         if self._signature is None:
@@ -236,7 +236,7 @@ def _sent(send: Send, policy: Policy, *, is_repeatable: bool = True) -> Steps[An
 
 
 def _found(path: str) -> Steps[Reply | None]:
-    """Return how a prediction stands, if the server can be asked, and knows it, and has not canceled it.
+    """Return the state of a prediction, if the server answers, knows it, and has not canceled it.
 
     That is what a broken connection does to a prediction whose client was waiting.
     """
@@ -276,7 +276,7 @@ def is_ready() -> Steps[bool]:
 
 
 def new_id() -> str:
-    """Return an id for a prediction, which nobody else has."""
+    """Return a unique id for a prediction."""
     return f"c{uuid.uuid4().hex}"
 
 

@@ -40,7 +40,7 @@ class AsyncClient:
         retries: int = 2,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """As of `Client`. `key`: of `serve --keys`, or a token of an issuer.
+        """Create a client like `Client`. `key`: of `serve --keys`, or a token of an issuer.
 
         `verify`: the file of the certificates to trust, False for none at all; by default those of the system.
         `timeout`: seconds that a prediction may take, waiting included; None for any. `retries`: how often a request is
@@ -180,7 +180,7 @@ class AsyncModel(Generic[T]):
         return await self._wire.run(self._asks.infer(inputs, outputs=outputs, parameters=parameters or {}))
 
     async def signature(self) -> Signature:
-        """Return what the model takes and gives."""
+        """Return the inputs and the output of the model."""
         return await self._wire.run(self._asks.signature())
 
     async def openapi(self) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class Model(Generic[T]):
         return self._wire.run(self._asks.infer(inputs, outputs=outputs, parameters=parameters or {}))
 
     def signature(self) -> Signature:
-        """Return what the model takes and gives."""
+        """Return the inputs and the output of the model."""
         return self._wire.run(self._asks.signature())
 
     def openapi(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What clients raise; each of them is a `ClientError`. What a prediction raises is in `predictions`."""
+"""Exceptions of clients; each of them is a `ClientError`. Those of predictions are in `predictions`."""
 
 from __future__ import annotations
 

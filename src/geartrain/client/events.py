@@ -43,7 +43,7 @@ class EventQueue:
 
     @property
     def needs_more(self) -> bool:
-        """Whether there is nothing to read, and something still to come."""
+        """True if there is nothing to read, and something still to come."""
         return not self._ready and self.completed is None
 
     def pop(self) -> Event | None:

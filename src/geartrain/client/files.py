@@ -60,7 +60,7 @@ class Upload(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether it had better not be sent as base64."""
+        """True if it had better not be sent as base64."""
         return self.size >= _LARGE
 
     def data_url(self) -> str:
@@ -70,7 +70,7 @@ class Upload(NamedTuple):
         )
 
     def opened(self) -> BinaryIO | bytes:
-        """Return what a form sends."""
+        """Return the contents for a form."""
         return self.content.open("rb") if isinstance(self.content, Path) else self.content
 
 

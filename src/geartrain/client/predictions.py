@@ -16,7 +16,7 @@ Status = Literal["starting", "processing", "succeeded", "failed", "canceled"]
 
 
 class Prediction(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """How a prediction stands, or how it has ended.
+    """State of a prediction, final or not.
 
     Of a model that streams, `output` is the list of what it has yielded so far. `metrics` has `predict_time`, in
     seconds.
@@ -35,7 +35,7 @@ class Prediction(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """True if it has ended, in whatever way."""
         return self.status in {"succeeded", "failed", "canceled"}
 
     def result(self) -> T:
@@ -79,14 +79,14 @@ class Reader(Generic[T]):
         return self._whole(prediction) if self._output is not Any or b'"data:' in content else prediction
 
     def convert(self, plain: Any) -> Prediction[T]:
-        """As `read`, of JSON that is decoded."""
+        """Read a prediction from decoded JSON."""
         try:
             return self._whole(msgspec.convert(plain, Prediction[Any]))
         except msgspec.ValidationError as error:
             raise ClientError(f"the stream ends with no prediction: {error}") from error
 
     def _whole(self, prediction: Prediction[Any]) -> Prediction[T]:
-        if prediction.output is None or not prediction.is_over:  # what there is of a stream
+        if prediction.output is None or not prediction.is_over:  # a stream so far
             return prediction
         return msgspec.structs.replace(prediction, output=self._value(prediction.output))
 

@@ -41,7 +41,8 @@ def signature_of(document: Mapping[str, Any]) -> Signature | None:
 
 
 def _field(name: str, schema: Mapping[str, Any], schemas: Mapping[str, Any], *, required: bool) -> InputField:
-    known = {ours: schema[theirs] for theirs, ours in _KEYWORDS.items() if theirs in schema}
+    limits = {**(schema.get("items") or {}), **schema}  # a list has them for its elements
+    known = {ours: limits[theirs] for theirs, ours in _KEYWORDS.items() if theirs in limits}
     if "default" in schema:
         known |= {"has_default": True, "default": schema["default"]}
     choices = _choices(schema, schemas)
@@ -86,10 +87,10 @@ def _type(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> TypeSpec:
     if kind == "array":
         return TypeSpec("array", nullable, items=_type(schema.get("items", {}), schemas))
     if kind == "object" and "properties" in schema:
-        required = schema.get("required", ())
-        fields = [
-            RecordField(name, _type(part, schemas), name in required) for name, part in schema["properties"].items()
-        ]
+        required, properties = schema.get("required", ()), schema["properties"]
+        # A server sorts the members of its document. The list of the required ones is in the author's order.
+        names = dict.fromkeys((*(name for name in required if name in properties), *properties))
+        fields = [RecordField(name, _type(properties[name], schemas), name in required) for name in names]
         return TypeSpec("record", nullable, fields=tuple(fields), title=schema.get("title", ""))
     if kind == "string" and schema.get("format") == "uri":
         return TypeSpec("path", nullable)

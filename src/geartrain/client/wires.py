@@ -30,7 +30,7 @@ _CUT: Final = "the stream has broken off before its end"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a server is reached; see `Client`."""
+    """Address and settings of a server; see `Client`."""
 
     url: str
     key: str | None
@@ -194,14 +194,14 @@ class AsyncWire:
 
 
 def error_of(error: httpx.HTTPError, url: str) -> ClientError:
-    """Return what an error of httpx means to the caller."""
+    """Return the client's exception for an error of httpx."""
     if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
         return TimedOutError(f"{url} has not answered in time")
     return UnreachableError(f"{url} cannot be reached: {str(error) or type(error).__name__}")
 
 
 def _body(send: Send, files: ExitStack) -> dict[str, Any]:
-    """Return what a request says of its body; files are open until it is sent."""
+    """Return the arguments for a request's body; files are open until it is sent."""
     if send.form is None:
         return {"content": send.content, "headers": send.headers}
     opened = []

@@ -12,7 +12,7 @@ import msgspec
 
 
 class Code(StrEnum):
-    """Why a request was refused. A prediction that ran and failed is no error: it has the status `failed`."""
+    """Codes of refused requests. A prediction that ran and failed is no error: it has the status `failed`."""
 
     UNPARSABLE = "unparsable"  # the body is not the text it claims to be
     INVALID_INPUT = "invalid_input"  # the body is well-formed, its fields are not
@@ -39,10 +39,13 @@ class Code(StrEnum):
     LOAD_FAILED = "load_failed"  # a model that was to be loaded could not be made ready
     UNSUPPORTED = "unsupported"  # a well-formed request for what this server or model does not do
     RUN_FAILED = "run_failed"  # the model raised, or its worker died; only where an answer has no place for a status
-    RUN_CANCELED = "run_canceled"  # as RUN_FAILED, for a run that was canceled
+    RUN_CANCELED = "run_canceled"  # like RUN_FAILED, for a run that was canceled
     INTERNAL = "internal"
 
 
+_MOST_FIELDS: Final = 11  # that one error lists: ten of a kind, and the number of all of that kind
+MISSING: Final = "value_error.missing"
+FIELD_REQUIRED: Final = "Field required"  # in Cog's prediction API, whose clients may parse it
 RETRY_SOON: Final = 1  # seconds, where nothing is known of how long it will take
 
 
@@ -53,11 +56,19 @@ class FieldError(msgspec.Struct, frozen=True):
     msg: str
     type: str
 
+    @property
+    def sentence(self) -> str:
+        """The fault with the name of its field, for a person."""
+        name = ".".join(self.loc[1:]).removeprefix("input.")
+        if self.type == MISSING:
+            return f'missing required input "{name}"{self.msg.removeprefix(FIELD_REQUIRED)}'
+        return f"{name}: {self.msg}"
+
 
 class GeartrainError(Exception):
     """A refused request: a code of the closed set, a sentence for the client, and the wrong fields if any.
 
-    `retry_after`: in how many seconds the same request may be taken, for codes of which time is the cure.
+    `retry_after`: seconds until the same request may be accepted, for codes that pass with time.
     """
 
     def __init__(
@@ -67,4 +78,15 @@ class GeartrainError(Exception):
         self.retry_after = retry_after
         self.code = code
         self.message = message
-        self.fields = fields
+        self.fields = fields if len(fields) <= _MOST_FIELDS else _first_of(fields)
+
+    @property
+    def reason(self) -> str:
+        """The fault of each wrong field with its name, or else the sentence."""
+        return "; ".join(each.sentence for each in self.fields) or self.message
+
+
+def _first_of(fields: tuple[FieldError, ...]) -> tuple[FieldError, ...]:
+    place = fields[0].loc[:2] if len(fields[0].loc) > 1 else fields[0].loc
+    text = f"{len(fields)} faults were found, of which the first {_MOST_FIELDS} are listed"
+    return (*fields[:_MOST_FIELDS], FieldError(place, text, "value_error"))

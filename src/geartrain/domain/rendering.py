@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 MAX_SHOWN_CHARACTERS: Final = 200  # of what a client sent
+LONGEST_ERROR: Final = 4096  # bytes of the body of an error
 _TRUNCATED: Final = "Input data was truncated"
 _LONGEST_END: Final = 32  # bytes; what comes after the first half of a pair is looked for at the end alone
 _LONE_SURROGATE: Final = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?:[^\\]|\\[^u])")
@@ -31,7 +32,7 @@ def clip(text: str, most: int = MAX_SHOWN_CHARACTERS) -> str:
 
 
 def json_fault(text: bytes | bytearray, error: Exception) -> str:
-    """What is wrong with a text that msgspec does not take for JSON.
+    """Describe the fault of a text that msgspec does not accept as JSON.
 
     Of the first half of a surrogate pair at the end of the text msgspec says that the text is truncated.
     """

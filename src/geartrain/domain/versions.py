@@ -1,4 +1,4 @@
-"""What versions of models may be called, and which of two is the later one."""
+"""Names of model versions, and their order."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _PARTS: Final = re.compile(r"\d+|[^\d]+", re.ASCII)
 
 
 def is_version(text: str) -> bool:
-    """Whether a text can be a version: a number, or what begins with one, as `v0.1.0` does behind its letter."""
+    """True if a text can be a version: a number, or what begins with one, as `v0.1.0` does behind its letter."""
     return _NAME.fullmatch(text) is not None
 
 
 def order_of(version: str) -> tuple[tuple[int, str], ...]:
-    """Return what versions are sorted by: numbers as such, the parts of a longer name one after the other."""
+    """Return the sort key of a version: numbers as such, the parts of a longer name one after the other."""
     parts = _PARTS.findall(version.removeprefix("v"))
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)

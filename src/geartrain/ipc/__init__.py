@@ -1,1 +1,1 @@
-"""What parent and worker share: messages, frames, and the ways in which payloads travel."""
+"""Shared by parent and worker: messages, frames, and the transports of payloads."""

@@ -16,7 +16,7 @@ from geartrain.ipc.messages import Received
 from geartrain.ipc.shared_memory import HEADER, LARGEST, MemoryRegion, watchable
 
 LIMIT: Final = 64 * 1024**2  # bytes of all regions together
-_MOST: Final = 32  # regions, each of which workers keep open
+_MOST: Final = 32  # regions, which all workers keep open
 _ALIGNMENT: Final = 64  # bytes, as of packed inputs
 _ROOM: Final = 1024  # bytes in front of a body, for what a packed input has there
 
@@ -47,7 +47,7 @@ class _Region:
 
 
 class _Body:
-    """Where a body lies."""
+    """Place of a body."""
 
     __slots__ = ("contents_at", "memory")
 
@@ -134,7 +134,7 @@ class BodyMemory:
 
 
 def is_received(contents: Buffer) -> bool:
-    """Whether contents lie in memory for bodies."""
+    """True if contents lie in memory for bodies."""
     return type(contents) is memoryview and type(getattr(contents.obj, "body", None)) is _Body
 
 

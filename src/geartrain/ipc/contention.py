@@ -1,4 +1,4 @@
-"""Whether other processes want the processor that this one would wait awake on.
+"""True if other processes want the processor that this one would wait awake on.
 
 Who waits awake there loses the processor to them, for longer than the wait could save. Moments and times are in
 seconds, on any one clock.
@@ -24,7 +24,7 @@ class Contention:
         self._rests_until = 0.0
 
     def is_felt(self, now: float) -> bool:
-        """Whether it is better to sleep."""
+        """True if it is better to sleep."""
         return now <= self._rests_until
 
     def note(self, now: float, *, is_loss: bool) -> None:

@@ -69,5 +69,5 @@ class FrameReader:
 
     @property
     def pending(self) -> int:
-        """How many bytes of an unfinished frame are held."""
+        """Bytes of an unfinished frame that are held."""
         return len(self._buffer)

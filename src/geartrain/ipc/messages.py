@@ -20,7 +20,7 @@ from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.domain.signature.types import Signature
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -43,7 +43,7 @@ class BackendChoice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Debugging(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker does for the person who writes its model; by default nothing.
+    """Debugging aids of a worker; none by default.
 
     `terminal` is the descriptor of the person's terminal, which is the worker's after `TerminalLent` only. `port` is
     the one on 127.0.0.1 where debugpy listens, 0 for none, and with `waits` setup begins when an editor has attached.
@@ -73,7 +73,7 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
     probe: str | None = None  # the path of a piece of the parent's memory, to try whether memory can be shared
     backend: BackendChoice | None = None  # instead of the class that `predictor_ref` names
     batching: dict[str, Any] | None = None
-    wakeup: Literal["adaptive", "blocking"] = "adaptive"  # how a slot without a call waits for the next one
+    wakeup: Literal["adaptive", "blocking"] = "adaptive"  # waiting of a slot for its next call
     debugging: Debugging = Debugging()
     environment: dict[str, str] = {}  # variables that it sets before it loads the model
 
@@ -119,8 +119,8 @@ class Loaded(_Message, frozen=True, tag="Loaded", gc=True):
     is_async: bool
     has_healthcheck: bool
     batching: Batching | None = None  # of a model that takes several predictions in one call
-    platform: str = ""  # what runs the model, as the Open Inference Protocol calls it, where that is no Python class
-    shares_memory: bool = False  # whether the worker can open the parent's memory, as it tried with `Init.probe`
+    platform: str = ""  # runtime of the model in the Open Inference Protocol, if it is no Python class
+    shares_memory: bool = False  # true if the worker can open the parent's memory, as it tried with `Init.probe`
 
 
 class Ready(_Message, frozen=True, tag="Ready"):
@@ -176,7 +176,7 @@ class DroppedLogs(_Message, frozen=True, tag="DroppedLogs"):
 
 
 class HealthcheckResult(_Message, frozen=True, tag="HealthcheckResult"):
-    """What the author's healthcheck said."""
+    """Result of the author's healthcheck."""
 
     id: int
     status: Literal["healthy", "unhealthy"]
@@ -184,7 +184,7 @@ class HealthcheckResult(_Message, frozen=True, tag="HealthcheckResult"):
 
 
 class OwnMetrics(_Message, frozen=True, tag="OwnMetrics", gc=True):
-    """What has changed of the metrics that the author defines since the last such message."""
+    """Changes of the author's metrics since the last such message."""
 
     reports: tuple[OwnReport, ...]
 
@@ -205,7 +205,7 @@ class ShuttingDown(_Message, frozen=True, tag="ShuttingDown"):
     """The worker has understood `Shutdown`."""
 
 
-# How bytes travel
+# Transport of bytes.
 
 
 class Inline(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
@@ -259,7 +259,7 @@ class SlotMemory(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CallItem(msgspec.Struct, frozen=True, array_like=True):
-    """What one prediction of a call has of its own, besides its input.
+    """Own data of one prediction in a call, besides its input.
 
     `rows`: its size in a batch (`domain.predictions.batching`). `packed`: it has tensors, which are packed with the
     JSON (`domain.tensors.tensor.pack`), and its outputs that hold tensors shall be packed too. The last three are the
@@ -359,10 +359,11 @@ class Done(_Message, frozen=True, tag="Done"):
 
 
 class Failed(_Message, frozen=True, tag="Failed"):
-    """The run of an item raised."""
+    """The run of an item raised. `code` is one of `domain.errors.Code` where the client is at fault."""
 
     item: int
     error: str
+    code: str = ""
 
 
 class Cancelled(_Message, frozen=True, tag="Cancelled"):
@@ -375,7 +376,7 @@ Report = Log | Output | FileOutput | Metric | Done | Failed | Cancelled
 
 
 class Reports(_Message, frozen=True, tag="Reports", gc=True):
-    """What is reported of call `serial` of `slot`: one frame. With `idle` it is over, and the slot takes the next."""
+    """Reports on call `serial` of `slot`: one frame. With `idle` it is over, and the slot takes the next."""
 
     slot: int
     serial: int

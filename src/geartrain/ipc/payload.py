@@ -1,4 +1,4 @@
-"""How the bytes of a payload get from one side to the other: in the message, in a file, or in shared memory.
+"""Transport of a payload's bytes: in the message, in a file, or in shared memory.
 
 Parent and worker write and read payloads with the same two classes, so the thresholds are known here only. Small pieces
 and plain JSON travel in the message. Packed pieces and long texts of inputs, between `shared_memory.WORTHWHILE` and

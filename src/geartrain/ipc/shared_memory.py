@@ -17,7 +17,7 @@ from typing import Any, Final
 
 WORTHWHILE: Final = 16 * 1024  # bytes; what is smaller goes through the socket faster
 LARGEST: Final = 32 * 1024**2  # bytes of one piece; to copy more would hold up the parent's loop for too long
-_WARM: Final = 64 * 1024**2  # bytes that the slots of a worker keep between two calls, of inputs and of outputs each
+MAX_KEPT: Final = 64 * 1024**2  # bytes that the slots of a worker keep between two calls, of inputs and of outputs each
 _LEAST_WARM: Final = 1024**2  # bytes of one slot
 HEADER: Final = 64  # bytes in front of the contents; the first one says what becomes of them
 _FREE: Final = 0
@@ -28,8 +28,8 @@ Buffer = bytes | bytearray | memoryview
 
 
 def kept_by_each(slots: int) -> int:
-    """Return how many bytes of memory a slot keeps between two calls, where a worker has so many slots."""
-    return max(_LEAST_WARM, _WARM // max(slots, 1) // mmap.PAGESIZE * mmap.PAGESIZE)
+    """Return the bytes of memory that a slot keeps between two calls, for a worker with so many slots."""
+    return max(_LEAST_WARM, MAX_KEPT // max(slots, 1) // mmap.PAGESIZE * mmap.PAGESIZE)
 
 
 class MemoryRegion:
@@ -44,7 +44,7 @@ class MemoryRegion:
         self._map: mmap.mmap | None = None
         self.allocated = 0  # bytes, by this side as the writer
         self._seen = 0  # bytes, by this side as the reader, since it has given memory back
-        self.kept = _WARM  # bytes that stay when the reader is done
+        self.kept = MAX_KEPT  # bytes that stay when the reader is done
 
     @classmethod
     def create(cls) -> MemoryRegion:
@@ -63,7 +63,7 @@ class MemoryRegion:
 
     @property
     def path(self) -> str:
-        """What another process of the same user opens it by, as long as this one has it open."""
+        """Path for other processes of the same user, as long as this one has it open."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def write(self, parts: Sequence[Buffer]) -> int:
@@ -79,15 +79,15 @@ class MemoryRegion:
         return size
 
     def is_free(self) -> bool:
-        """Whether the other side has read what was written last. It may have been told nothing yet."""
+        """True if the other side has read what was written last. It may have been told nothing yet."""
         return self._map is None or self._map[0] != _FULL
 
     def view(self, size: int) -> memoryview:
-        """What is there, `size` bytes, in place. The view has to be released before the other side writes again."""
+        """Return `size` bytes in place. The view has to be released before the other side writes again."""
         return memoryview(self.memory(size))[HEADER : HEADER + size]
 
     def memory(self, size: int) -> mmap.mmap:
-        """As `view`, all of the memory, with the header in front of what is there."""
+        """Return all of the memory, with the header in front of the contents."""
         end = HEADER + size
         self._seen = max(self._seen, end)
         return self._mapped(end)
@@ -115,13 +115,13 @@ class MemoryRegion:
             os.close(fd)
 
     def trim(self) -> None:
-        """Give all of the memory back to the system; this side is the writer, and nobody reads."""
+        """Give all of the memory back to the system; this side is the writer, and there is no reader."""
         if self._map is not None:
             self._map.madvise(mmap.MADV_REMOVE)
             self.allocated = 0
 
     def reserve(self, size: int) -> mmap.mmap:
-        """Return the memory, of which at least so many bytes are allocated; raise `OSError` if there is not so much."""
+        """Return the memory with at least so many bytes allocated; raise `OSError` if there are not enough."""
         if self._map is not None and self._map[0] == _TRIMMED:
             self.allocated = 0
         if self.allocated < size:

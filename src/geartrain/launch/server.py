@@ -60,19 +60,19 @@ class Server:
         self._lines: deque[str] = deque(maxlen=kept_lines)
         self._addresses: dict[str, str] = {}
         self._changed = threading.Condition()
-        self._failed = ""  # why it will not become ready
-        # A server whose log nobody reads stands still when the pipe is full.
+        self._failed = ""  # reason for which it will not become ready
+        # A server stands still when the pipe of its log is full.
         self._reader = threading.Thread(target=self._read, name="geartrain-server-log", daemon=True)
         self._reader.start()
 
     @property
     def url(self) -> str:
-        """Where it listens, such as `http://127.0.0.1:41523`."""
+        """Address, such as `http://127.0.0.1:41523`."""
         return self._addresses["listening"]
 
     @property
     def grpc_target(self) -> str:
-        """Where its port for gRPC is, such as `127.0.0.1:41524`, if `grpc_port` asks for one."""
+        """Address for gRPC, such as `127.0.0.1:41524`, if `grpc_port` asks for one."""
         return self._addresses["listening-grpc"]
 
     @property
@@ -82,7 +82,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What the server has logged so far, one line of JSON for each record; also what its models print."""
+        """Log of the server so far, one line of JSON for each record; also the printed text of its models."""
         with self._changed:
             return "".join(self._lines)
 

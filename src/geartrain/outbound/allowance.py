@@ -1,4 +1,4 @@
-"""How many bytes the files of one prediction may take."""
+"""Byte limits for the files of one prediction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ class Allowance:
         Raises DownloadError: it is too large.
         """
         if size > self.each:
-            raise DownloadError(f"the file is larger than the limit of {size_text(self.each)}")
+            raise self.too_large()
+
+    def too_large(self) -> DownloadError:
+        """The error of a file that is larger than `each`."""
+        return DownloadError(f"the file is larger than the limit of {size_text(self.each)}")
 
     def take(self, size: int, more: int) -> int:
         """Add `more` bytes to a file that has `size`; returns its new size.

@@ -72,7 +72,7 @@ class AttachedFile:
         """Close the file."""
         try:
             self._file.close()
-        except OSError as error:  # where a disk says so late
+        except OSError as error:  # some disks report it late
             raise _unstorable(error) from error
 
 

@@ -18,7 +18,7 @@ import httpx
 from geartrain.outbound.concurrency import off_loop
 from geartrain.outbound.errors import DownloadError, innermost
 from geartrain.outbound.inflate import Plain, decoder_for
-from geartrain.outbound.network import CONNECT_SECONDS
+from geartrain.outbound.network import CONNECT_SECONDS, close
 from geartrain.outbound.policy import AddressRefusedError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _MOST_REDIRECTS = 10
 _WRITE = 1 << 20  # bytes written at a time
 _SLOWEST = 1 << 16  # bytes/s: slower than this, a file of the largest size is given up
 
-# What the network can do to a download, and the end of the sentence that tells it; the first that fits is taken.
+# Failures of the network in a download, and the end of the sentence about each; the first that fits is taken.
 _SENTENCES: tuple[tuple[type[Exception], str], ...] = (
     (httpcore.ConnectTimeout, "no connection could be made within {connect:g} s"),
     (httpcore.TimeoutException, "the server was silent for {silence:g} s"),
@@ -76,7 +76,7 @@ async def _opened(client: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Re
                 return
             request = response.next_request
         finally:
-            await response.aclose()
+            await close(response)
     raise DownloadError(f"there are more than {_MOST_REDIRECTS} redirects")
 
 

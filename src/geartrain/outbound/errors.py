@@ -1,4 +1,4 @@
-"""What can go wrong with the files of a prediction; each text is a sentence for the client."""
+"""Failures of a prediction's files; each text is a sentence for the client."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.outbound.allowance import Allowance
 from geartrain.outbound.concurrency import for_each, off_loop
-from geartrain.outbound.data_urls import DataUrl, DataUrlError, parse_data_url
+from geartrain.outbound.data_urls import DataUrlError, split_data_url
 from geartrain.outbound.errors import DownloadError
 from geartrain.outbound.names import clip_text, name_from_url, shown_url
 from geartrain.outbound.references import FilePlace, FileReferences
@@ -69,18 +69,19 @@ class InputFiles:
         self._tls: ssl.SSLContext | None = None
 
     def needed(self, values: dict[str, Any]) -> bool:
-        """Whether an input may hold files; a look-up or two."""
+        """True if an input may hold files; a look-up or two."""
         return self._references.any_in(values)
 
     def check(self, values: dict[str, Any]) -> tuple[FieldError, ...]:
         """Everything that is wrong with the URLs of an input and can be told without fetching them.
 
         A path or file value must be an http:, https: or data: URL: a bare path would let a client read the server's
-        files. Takes 0.15 ms for each MiB of base64.
+        files. Takes 0.15 ms for each MiB of base64; that of a file which is too large is left to `fetch`, which refuses
+        it by its length.
         """
         local, places = self._split(self._references.find(values)[1])
         missing = [_field_error(place, f"there is no file {path}") for place, path in local if not path.is_file()]
-        return (*missing, *field_errors(places))
+        return (*missing, *field_errors(places, largest=self._max_bytes))
 
     async def fetch(self, values: dict[str, Any], folder: Callable[[], Path]) -> dict[str, Any]:
         """The input with every file decoded or downloaded, and its value replaced by the file's absolute path.
@@ -95,7 +96,7 @@ class InputFiles:
         local, places = self._split(found)
         for place, own in local:
             place.put(str(own))
-        errors = field_errors(places, payloads=False)
+        errors = field_errors(places)
         if errors:
             raise _invalid(errors)
         job = _Fetch(folder, Allowance(self._max_bytes), self._on_bytes)
@@ -172,11 +173,13 @@ class _Fetch:
                 Path(path).unlink()
 
     def _decode(self, place: FilePlace) -> None:
-        parsed: DataUrl = parse_data_url(place.url)
-        self._allowance.foresee(parsed.least_size())
+        url = split_data_url(place.url)
+        if url.exceeds(self._allowance.each):
+            raise self._allowance.too_large()
+        url = url.checked()
         size = 0
-        with self._new_file(place, parsed.name) as file:
-            for piece in parsed.pieces():
+        with self._new_file(place, url.name) as file:
+            for piece in url.pieces():
                 size = self._allowance.take(size, len(piece))
                 file.write(piece)
 
@@ -189,16 +192,19 @@ class _Fetch:
 
 
 def _tls_context() -> ssl.SSLContext:
-    from geartrain.outbound.network import tls_context
+    from geartrain.outbound.connection import tls_context
 
     return tls_context()
 
 
-def field_errors(places: list[FilePlace], *, payloads: bool = True) -> tuple[FieldError, ...]:
-    """What is wrong with the URLs of files, and can be told without fetching them; see `InputFiles.check`."""
+def field_errors(places: list[FilePlace], *, largest: int = 0) -> tuple[FieldError, ...]:
+    """Faults in the URLs of files that can be told without fetching them; see `InputFiles.check`.
+
+    The payloads of `data:` URLs are looked at up to `largest` bytes.
+    """
     if len(places) > _MOST_FILES:
         return (_field_error(places[_MOST_FILES], f"a prediction takes at most {_MOST_FILES} files"),)
-    found = ((place, _fault(place.url, payloads=payloads)) for place in places)
+    found = ((place, _fault(place.url, largest=largest)) for place in places)
     return tuple(_field_error(place, fault) for place, fault in found if fault is not None)
 
 
@@ -211,13 +217,14 @@ def _invalid(errors: tuple[FieldError, ...]) -> GeartrainError:
     return GeartrainError(Code.INVALID_INPUT, sentences, fields=errors)
 
 
-def _fault(url: str, *, payloads: bool) -> str | None:
-    """What is wrong with the text of a URL."""
+def _fault(url: str, *, largest: int) -> str | None:
+    """Return the fault of a URL's text, None if it is good."""
     scheme = _scheme(url)
     if scheme == "data":
         try:
-            if payloads:
-                parse_data_url(url)
+            data_url = split_data_url(url)
+            if largest and not data_url.exceeds(largest):
+                data_url.checked()
         except DataUrlError as error:
             return f"the data: URL {error}"
         return None

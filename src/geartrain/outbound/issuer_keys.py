@@ -38,7 +38,8 @@ async def fetch_issuer_keys(issuer: str, source: str) -> bytes:
         return await asyncio.to_thread(_read, Path(source))
     import httpx
 
-    from geartrain.outbound.network import open_upload_client, tls_context
+    from geartrain.outbound.connection import tls_context
+    from geartrain.outbound.network import open_upload_client
 
     tls = await asyncio.to_thread(tls_context)
     try:

@@ -17,7 +17,7 @@ _LONGEST_SHOWN = 200  # characters of a URL in a sentence
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f/]")
 
-# What Python's own table lacks, or does not know by this name in every version.
+# Types that Python's own table lacks, or does not know by this name in every version.
 _EXTENSIONS = {
     "application/x-npy": ".npy",
     "application/yaml": ".yaml",

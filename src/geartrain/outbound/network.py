@@ -86,7 +86,10 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
                 return await self._inner.connect_tcp(address, port, share, *options, **named_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # it refers to this frame: a cycle
 
 
 class _Body(httpx.AsyncByteStream):
@@ -134,11 +137,6 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close every connection."""
         await self._pool.aclose()
-
-
-def tls_context() -> ssl.SSLContext:
-    """The certificates to trust: certifi's, or those that SSL_CERT_FILE and SSL_CERT_DIR name. Costs 20 ms."""
-    return httpx.create_ssl_context()
 
 
 def open_download_client(
@@ -189,3 +187,9 @@ async def read_rest(response: httpx.Response) -> None:
                     size += len(piece)
                     if size > _READ:
                         break
+
+
+async def close(response: httpx.Response) -> None:
+    """Close an answer, and open the circle that it is in: its stream refers to it, and both to the request's body."""
+    await response.aclose()
+    del response.stream

@@ -28,7 +28,7 @@ _UNKNOWN = "application/octet-stream"
 
 
 class OutputSink(Protocol):
-    """Where the files of one prediction's outputs go."""
+    """Destination of the files of one prediction's outputs."""
 
     at_once: int
     """How many files it takes in parallel."""
@@ -87,7 +87,7 @@ class OutputFiles:
 
 
 class UniqueNames:
-    """Names of files of which no two are the same: `a.png`, `a-1.png`, `a-2.png`."""
+    """Names of files, all different: `a.png`, `a-1.png`, `a-2.png`."""
 
     def __init__(self) -> None:
         self._latest: dict[str, int] = {}  # the number that each name was given last

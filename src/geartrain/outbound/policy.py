@@ -16,7 +16,7 @@ _V4_COMPATIBLE = IPv6Network("::/96")
 _RELAYS = IPv4Network("192.88.99.0/24")  # of 6to4, given up by RFC 7526; Python still calls them global
 _V6_GLOBAL_UNICAST = IPv6Network("2000::/3")
 
-# Where clouds give credentials to any process of the machine. Most use the local link, which is refused as
+# Addresses at which clouds give credentials to any process of the machine. Most use the local link, which is refused as
 # a whole; these stand outside it.
 _METADATA: tuple[IPv4Network | IPv6Network, ...] = (
     IPv4Network("168.63.129.16/32"),  # Azure
@@ -47,7 +47,7 @@ class UrlPolicy(msgspec.Struct, frozen=True):
     allow_private: bool = False
 
     def refusal(self, address: str) -> str | None:
-        """Why nothing may connect to `address` (a numeric one), as the end of a sentence; None when it may.
+        """Return the reason against connections to a numeric `address`, as the end of a sentence; None if allowed.
 
         An IPv6 address that carries an IPv4 one (mapped, compatible, 6to4, NAT64) must pass as both.
         """

@@ -1,4 +1,4 @@
-"""Where an input holds files: the values of path and file parameters, at any depth of the signature's types."""
+"""Places of files in an input: the values of path and file parameters, at any depth of the signature's types."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FileReferences:
         }
 
     def any_in(self, values: dict[str, Any]) -> bool:
-        """Whether `values` may hold a file value; costs a look-up per path or file parameter."""
+        """True if `values` may hold a file value; costs a look-up per path or file parameter."""
         if not self._types:
             return False
         return bool(self._defaults) or any(values.get(name) is not None for name in self._types)
@@ -79,7 +79,7 @@ class FileReferences:
 
 
 def holds_files(spec: TypeSpec) -> bool:
-    """Whether a value of this type can be or contain a file."""
+    """True if a value of this type can be or contain a file."""
     return (
         spec.kind in _FILE_KINDS
         or (spec.items is not None and holds_files(spec.items))
@@ -89,7 +89,7 @@ def holds_files(spec: TypeSpec) -> bool:
 
 
 def is_url(text: str) -> bool:
-    """Whether `text` begins with a scheme that is fetched or decoded, in any case."""
+    """True if `text` begins with a scheme that is fetched or decoded, in any case."""
     return text[:6].lower().startswith(_URL_SCHEMES)
 
 
@@ -140,7 +140,7 @@ def _members(spec: TypeSpec) -> Iterator[TypeSpec]:
 
 
 def _fits(spec: TypeSpec, value: object) -> bool:
-    """Whether a JSON value has the shape of a type; a fit of shapes, not a validation."""
+    """True if a JSON value has the shape of a type; a fit of shapes, not a validation."""
     if value is None:
         return spec.nullable or spec.kind == "opaque"
     if spec.choices is not None and value not in spec.choices:

@@ -1,20 +1,17 @@
-"""Client spans: one for each request that is sent for a prediction, whether for its input, its output or its webhook.
+"""A client of httpx whose requests have spans, for the inputs and outputs of predictions.
 
 Imports httpx, so it is itself imported only when the first of them is sent.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import httpx
 
-from geartrain.domain.predictions.tracing import NO_TRACER, Outgoing, Span, TraceContext, Value, current_outgoing
-
-_FIRST_ERROR: Final = 400
+from geartrain.domain.predictions.tracing import NO_TRACER, current_outgoing
+from geartrain.outbound.client_span import TRACE_FIELDS, ClientSpan
 
 
 class TracedClient(httpx.AsyncClient):
@@ -29,7 +26,17 @@ class TracedClient(httpx.AsyncClient):
         outgoing = current_outgoing()
         if outgoing.tracer is NO_TRACER:
             return await super().send(request, stream=stream, **options)
-        span = _ClientSpan(outgoing, request)
+        url = request.url
+        span = ClientSpan(
+            outgoing,
+            request.method,
+            url=str(url.copy_with(username=None, password=None, query=None, fragment=None)),
+            host=url.host,
+            port=url.port or (443 if url.scheme == "https" else 80),
+        )
+        for name in TRACE_FIELDS:
+            request.headers.pop(name, None)
+        request.headers.update(span.headers)
         try:
             response = await super().send(request, stream=stream, **options)
         except BaseException as error:
@@ -42,61 +49,10 @@ class TracedClient(httpx.AsyncClient):
         return response
 
 
-class _ClientSpan:
-    """The span of one request, whose ids go with it."""
-
-    def __init__(self, outgoing: Outgoing, request: httpx.Request) -> None:
-        self._outgoing = outgoing
-        self._context: TraceContext = outgoing.tracer.child(outgoing.parent)
-        self._method = request.method
-        self._started = time.time()
-        self._is_over = False
-        url = request.url
-        self._attributes: dict[str, Value] = {
-            "http.request.method": request.method,
-            "url.full": str(url.copy_with(username=None, password=None, query=None, fragment=None)),
-            "server.address": url.host,
-            "server.port": url.port or (443 if url.scheme == "https" else 80),
-        }
-        for name in ("traceparent", "tracestate"):
-            if name in request.headers:
-                del request.headers[name]
-        request.headers.update(self._context.headers)
-
-    def end(self, status: int) -> None:
-        """Record it with the status of the answer."""
-        is_failed = status >= _FIRST_ERROR
-        more: dict[str, Value] = {"error.type": str(status)} if is_failed else {}
-        self._record({"http.response.status_code": status, **more}, is_failed=is_failed)
-
-    def fail(self, error: BaseException) -> None:
-        """Record it without a whole answer. That its prediction was canceled is no error."""
-        is_failed = not isinstance(error, asyncio.CancelledError)
-        self._record({"error.type": type(error).__name__}, is_failed=is_failed, error=str(error) if is_failed else "")
-
-    def _record(self, attributes: dict[str, Value], *, is_failed: bool, error: str = "") -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        self._outgoing.tracer.record(
-            Span(
-                name=self._method,
-                context=self._context,
-                parent=self._outgoing.parent,
-                kind="client",
-                start=self._started,
-                end=time.time(),
-                attributes={**self._attributes, **attributes},
-                is_failed=is_failed,
-                error=error,
-            )
-        )
-
-
 class _Body(httpx.AsyncByteStream):
     """The body of an answer, whose end is that of the span."""
 
-    def __init__(self, inner: httpx.AsyncByteStream, span: _ClientSpan, status: int) -> None:
+    def __init__(self, inner: httpx.AsyncByteStream, span: ClientSpan, status: int) -> None:
         self._inner = inner
         self._span = span
         self._status = status

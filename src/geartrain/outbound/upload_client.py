@@ -1,11 +1,12 @@
 """One output file by HTTP PUT: redirects, retries, and the URL that the receiver gives it.
 
-Imports httpx and stamina, so it is itself imported only when the first file is uploaded.
+Imports httpx, so it is itself imported only when the first file is uploaded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -19,10 +20,10 @@ import msgspec
 
 from geartrain.outbound.concurrency import off_loop
 from geartrain.outbound.errors import OutputFileError, innermost
-from geartrain.outbound.network import open_guarded_client, open_upload_client, read_rest
+from geartrain.outbound.network import close, open_guarded_client, open_upload_client, read_rest
 from geartrain.outbound.outputs import open_output
 from geartrain.outbound.policy import AddressRefusedError
-from geartrain.outbound.retrying import retry_context
+from geartrain.outbound.retries import Retries, retry
 
 if TYPE_CHECKING:
     from geartrain.domain.predictions.calls import FileRef
@@ -34,8 +35,7 @@ _SLOWEST: Final = 1 << 16  # bytes/s: a receiver that takes them slower than thi
 _MOST_REDIRECTS: Final = 10
 _REDIRECTS: Final = frozenset({301, 302, 307, 308})  # all repeat the PUT; a 303 asks for a GET, which uploads nothing
 _TRY_AGAIN: Final = frozenset({429, 500, 502, 503, 504})
-_TRIES: Final = 4
-_LONGEST_TRYING: Final = 60.0  # seconds, for the slot waits
+_RETRIES: Final = Retries(tries=4, longest_pause=5.0, jitter=1.0, seconds=60.0)  # the slot waits meanwhile
 
 _SLOW = (TimeoutError, httpx.TimeoutException, httpcore.TimeoutException)
 _PASSING = (
@@ -92,15 +92,12 @@ class UploadClient:
 
         Raises OutputFileError: the file is unreadable, or the receiver did not take it.
         """
-        retries = retry_context(_passes, attempts=_TRIES, timeout=_LONGEST_TRYING, wait_initial=0.2)
         try:
             async with self._connections() as client:
-                async for attempt in retries:
-                    with attempt:
-                        return await _put(client, file, url, headers={**self._headers, **headers}, around=around)
+                put = functools.partial(_put, client, file, url, headers={**self._headers, **headers}, around=around)
+                return await retry(put, _passes, _RETRIES)
         except _FAILURES as error:
             raise OutputFileError(f"Failed to upload output: {_reason(error)}") from error
-        raise AssertionError("stamina ends with a result or an error")
 
     async def close(self) -> None:
         """Close every connection."""
@@ -137,7 +134,7 @@ async def _put(
                 try:
                     await read_rest(response)
                 finally:
-                    await response.aclose()
+                    await close(response)
         location = response.headers.get("location")
         if response.is_success:
             return Taken(str(request.url), location)
@@ -149,7 +146,7 @@ async def _put(
 
 
 def _passes(error: Exception) -> bool:
-    """Whether a failure may pass if the upload is tried again."""
+    """True if a failure may pass if the upload is tried again."""
     return error.status in _TRY_AGAIN if isinstance(error, _RefusedError) else isinstance(error, _PASSING)
 
 

@@ -16,13 +16,13 @@ import string
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, quote_from_bytes, urlsplit
 
+from geartrain.domain.predictions.calls import INLINE, FileRef
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.outbound.concurrency import off_loop
 from geartrain.outbound.outputs import OutputFiles, media_type
 from geartrain.outbound.urls import target_fault
 
 if TYPE_CHECKING:
-    from geartrain.domain.predictions.calls import FileRef
     from geartrain.outbound.policy import UrlPolicy
     from geartrain.outbound.upload_client import UploadClient
 
@@ -34,7 +34,7 @@ _BREAKS_QUOTES = re.compile(r'[\x00-\x1f"\x7f]')
 
 
 class OutputDestinations:
-    """Where the output files of a server's predictions go: to their clients' prefixes, to `upload_url`, or inline.
+    """Destinations of a server's output files: the prefixes of clients, `upload_url`, or inline.
 
     A client's prefix is a hostile URL: every connection goes to an address that `policy` has passed. `upload_url` is
     the operator's; the policy does not apply to it, and proxies of the environment do.
@@ -47,17 +47,19 @@ class OutputDestinations:
         self._guarded = _Opener(user_agent, policy)
 
     def fault(self, prefix: str, *, background: bool) -> str | None:
-        """Why a client cannot have its files at `prefix`, as a sentence; None if it can.
+        """Return the reason against a client's files at `prefix`, as a sentence; None if it is good.
 
-        `background`: nobody waits for the prediction's answer. Such a one uploads to `upload_url` whatever its client
-        says, or not at all.
+        `background`: no client waits for the answer. Such a one uploads to `upload_url` whatever its client says, or
+        not at all.
         """
         if background and self._upload_url is None:
             return _SYNCHRONOUS
         return target_fault(prefix, self._policy)
 
     def of(self, prediction_id: str, prefix: str | None, request: RequestContext = NO_REQUEST) -> OutputFiles:
-        """What takes the files of one prediction; `prefix` has been found without a fault."""
+        """Create the store of one prediction's files; `prefix` has been found without a fault, or is `INLINE`."""
+        if prefix == INLINE:
+            return OutputFiles()
         if prefix is not None:
             return OutputFiles(PrefixSink(self._guarded, prefix, request))
         if self._upload_url is not None:
@@ -179,7 +181,7 @@ def _as_text(url: str) -> bytes:
 
 
 def _load() -> tuple[type[UploadClient], ssl.SSLContext]:
-    from geartrain.outbound.network import tls_context
-    from geartrain.outbound.upload_client import UploadClient  # late: it imports httpx and stamina, which cost 200 ms
+    from geartrain.outbound.connection import tls_context
+    from geartrain.outbound.upload_client import UploadClient  # late: it imports httpx, which costs 200 ms
 
     return UploadClient, tls_context()

@@ -1,4 +1,4 @@
-"""Whether a URL that a client gave can be one at all, told from its text."""
+"""True if a URL that a client gave can be one at all, told from its text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_NAME = re.compile(r'[\x00-\x20"%<>\\^`{|}\x7f]')  # characters that no host 
 
 
 def target_fault(url: str, policy: UrlPolicy) -> str | None:
-    """What is wrong with a URL to send to, and can be told without a connection, as a sentence; None if nothing is."""
+    """Return the fault of a target URL that shows without a connection, as a sentence; None if it is good."""
     if len(url) > _LONGEST_URL:
         return f"the URL is {len(url)} characters long; at most {_LONGEST_URL} are accepted"
     scheme, colon, _ = url.partition(":")
@@ -35,7 +35,7 @@ def target_fault(url: str, policy: UrlPolicy) -> str | None:
 
 
 def http_fault(url: str) -> str | None:
-    """What is wrong with the text of an http(s) URL, as a sentence; None if nothing is."""
+    """Return the fault of an http(s) URL's text, as a sentence; None if it is good."""
     try:
         parts = urlsplit(url)
         well_formed = bool(parts.hostname) and (parts.port or 1) > 0 and url.isprintable()
@@ -45,7 +45,7 @@ def http_fault(url: str) -> str | None:
 
 
 def host_fault(host: str) -> str | None:
-    """Why `host` can be neither a name nor an address, as a sentence; None if it can."""
+    """Return the reason for which `host` is neither a name nor an address, as a sentence; None if it is one."""
     try:
         if ":" not in host:  # otherwise it is an IPv6 address, which has been in brackets
             host.encode("idna")

@@ -21,7 +21,7 @@ _PIP_SECRET: Final = "--mount=type=secret,id=pip,target=/etc/pip.conf"  # noqa: 
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be in an image. `copies` are pairs of paths, for the stage that installs and for the image itself.
+    """Contents of an image. `copies` are pairs of paths, for the stage that installs and for the image itself.
 
     `python`: the version; `install`: the arguments of pip; `run`: commands for a shell, before the models are copied.
     `build_arguments` are those of the stage that installs, beside BUILD_PACKAGES.

@@ -36,7 +36,7 @@ _REQUIREMENTS: Final = "requirements"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be built: the folder with the models, what each of them needs, and how they are served."""
+    """An image to build: the folder with the models, their requirements, and their options."""
 
     root: pathlib.Path
     builds: Sequence[tuple[pathlib.Path, BuildSettings]]
@@ -144,7 +144,7 @@ def _one_python(builds: Sequence[BuildSettings]) -> str:
 
 
 def _copy_requirements(root: pathlib.Path, place: pathlib.Path) -> None:
-    """Copy the texts of a folder, of which one may include another."""
+    """Copy the texts of a folder, which may include each other."""
     for path in sorted(root.rglob("*.txt")):
         inner = path.relative_to(root)
         if path.is_file() and not any(map(is_passed_over, inner.parts)):
@@ -200,7 +200,7 @@ def _deeper(lines: Sequence[str]) -> Iterator[str]:
 
 
 def find_builder(wanted: Builder | None = None) -> Builder:
-    """Return what builds images on this machine; raises ProjectError where nothing does."""
+    """Return the image builder of this machine; raise ProjectError without one."""
     if wanted is not None:
         if shutil.which(wanted) is None:
             raise ProjectError(f"--builder: there is no program {wanted} here")
@@ -215,7 +215,7 @@ def find_builder(wanted: Builder | None = None) -> Builder:
 
 
 def _answers(program: str) -> bool:
-    """Whether the daemon behind docker can be had."""
+    """True if the daemon behind docker can be had."""
     try:
         return subprocess.run([program, "version"], check=False, capture_output=True, timeout=20).returncode == 0  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):

@@ -74,7 +74,7 @@ def _list(items: Iterable[Any], indent: str) -> Iterator[str]:
 
 
 def _fits(value: Any, head: str) -> bool:
-    """Whether a value stands in one line: a scalar always, and what holds nothing but scalars if it is short."""
+    """True if a value stands in one line: a scalar always, and what holds nothing but scalars if it is short."""
     if not isinstance(value, Mapping | list):
         return True
     inner = value.values() if isinstance(value, Mapping) else value

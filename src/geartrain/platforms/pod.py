@@ -1,4 +1,4 @@
-"""What the container of a server needs on every platform: its probes, its rights, its places to write, its end."""
+"""Common part of a server's container on every platform: its probes, its rights, its places to write, its end."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def environment() -> list[dict[str, str]]:
 
 
 def mounts(*others: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return where `volumes` are mounted, and others."""
+    """Return the mounts of `volumes`, and others."""
     return [*others, {"name": "tmp", "mountPath": "/tmp"}, {"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - as above
 
 

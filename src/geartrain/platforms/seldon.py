@@ -12,7 +12,7 @@ from geartrain.project.errors import ProjectError
 
 DEFAULT_SERVER: Final = "geartrain"
 _CONFIG: Final = "mlserver"  # Seldon's own, whose agent goes with any server of the Open Inference Protocol
-_MODELS: Final = "/mnt/agent/models"  # where the agent puts them
+_MODELS: Final = "/mnt/agent/models"  # the agent's folder of models
 _PORT: Final = 9000
 _GRPC_PORT: Final = 9500
 _CAPABILITIES: Final = ("geartrain", "sklearn", "xgboost", "lightgbm", "onnx", "python")

@@ -1,4 +1,4 @@
-"""What an operator wants to have deployed."""
+"""A deployment as the operator describes it."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def name_of(source: ModelSource | Repository, models: tuple[str, ...], name: str
 
 
 def is_name(text: str) -> bool:
-    """Whether Kubernetes takes a text as the name of an object of any kind, with room for what platforms append."""
+    """True if Kubernetes takes a text as the name of an object of any kind, with room for what platforms append."""
     return _LABEL.fullmatch(text) is not None
 
 
 def read_wanted(source: ModelSource | Repository, name: str, **others: object) -> Wanted:
-    """Put together what is wanted, of which `others` are fields; raises ProjectError for what no platform takes."""
+    """Combine the description of a deployment with the fields `others`; raise ProjectError for an impossible one."""
     if isinstance(source, Repository):
         models = tuple(source.names())
         is_folder = source.folder(models[0]) != source.root

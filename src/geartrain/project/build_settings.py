@@ -19,7 +19,7 @@ _USUAL_REQUIREMENTS: Final = "requirements.txt"
 
 
 class BuildSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model needs. `python` is a version such as 3.12, "" where nothing is said.
+    """Build settings of a model. `python` is a version such as 3.12, "" if unset.
 
     `requirements` is a file in the model's folder, "" for none; `run` are commands for a shell. `passed_over` are keys
     that have no effect on an image of ours.

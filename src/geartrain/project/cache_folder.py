@@ -1,4 +1,4 @@
-"""Where what is fetched from elsewhere is kept."""
+"""Folder of models and weights that were fetched from elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to be loaded or unloaded so that the models of a server are those on disk.
+"""Loads and unloads that bring the models of a server to the state on disk.
 
 `Survey` looks at the disk, `Attempts` remembers what has been loaded, and `differences` compares the two.
 """
@@ -20,7 +20,7 @@ class ModelsOnDisk(Protocol):
         """The digest of a model's files; "" where there is nothing."""
 
     def holds_model(self, name: str) -> bool:
-        """Whether what lies there is a model."""
+        """True if what lies there is a model."""
 
 
 class Attempt(NamedTuple):
@@ -73,7 +73,7 @@ class Differences(NamedTuple):
 
 
 def differences(disk: Mapping[str, Sight], attempts: Mapping[str, Attempt]) -> Differences:
-    """Return what has to be done. Nothing is done about a model that still changes, or was loaded after it was seen."""
+    """Return the needed loads and unloads. Models that still change, or were loaded after they were seen, stay."""
     load, remove = [], []
     for name, sight in sorted(disk.items()):
         attempt = attempts.get(name)

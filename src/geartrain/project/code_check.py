@@ -20,7 +20,7 @@ _BASES: Final = frozenset({"BasePredictor", "BaseRunner"})
 
 
 def check_code(source: ModelSource) -> list[Finding]:
-    """Return what is older than it could be in the file of a model; nothing for a file that cannot be parsed."""
+    """Find outdated constructs in the file of a model; a file that cannot be parsed has none."""
     location, _, name = source.runner.partition(":")
     if not location.endswith(".py"):
         return []

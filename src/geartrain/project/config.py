@@ -42,7 +42,7 @@ def code_file(folder: pathlib.Path) -> str | None:
 
 
 def faults(path: pathlib.Path, document: Mapping[object, object]) -> list[ProjectError]:
-    """Return what `read_config` would raise, for each of the keys that it reads."""
+    """Return the errors of `read_config` for all keys that it reads."""
     return list(_Reader(path, document).faults())
 
 
@@ -70,7 +70,7 @@ def parse(path: pathlib.Path, text: str, *, example: str = "run: run.py:Runner")
     try:
         document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
     except yaml.MarkedYAMLError as error:
-        last = text.rstrip().count("\n")  # what is left open is noticed after it
+        last = text.rstrip().count("\n")  # an unclosed part is noticed behind it
         line = f":{min(error.problem_mark.line, last) + 1}" if error.problem_mark else ""
         raise ProjectError(f"{path}{line}: not valid YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a timestamp or number that YAML admits, Python not

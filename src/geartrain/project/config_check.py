@@ -43,7 +43,7 @@ Place = tuple[str, ...]
 
 
 def check_config(root: Path) -> list[Finding]:
-    """Return what is to be said of the `cog.yaml` in a folder; one finding that it is fine if there is nothing."""
+    """Check the `cog.yaml` in a folder; a single good finding if it has no faults."""
     path = root / CONFIG_NAME
     try:
         text = read_text(path)
@@ -58,7 +58,7 @@ def check_config(root: Path) -> list[Finding]:
 
 
 def build_section(root: Path) -> Mapping[Any, Any]:
-    """Return what stands below `build`, empty where that cannot be said."""
+    """Return the section `build`, empty if it cannot be read."""
     path = root / CONFIG_NAME
     try:
         section = parse(path, read_text(path) or "").get("build")

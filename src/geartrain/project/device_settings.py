@@ -24,7 +24,7 @@ AUTO: Final = Devices()
 
 
 def read_devices(value: object) -> Devices:
-    """Return what a YAML value, or the text of an option, says; raises ValueError."""
+    """Parse a YAML value, or the text of an option; raise ValueError."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not items:
         raise ValueError

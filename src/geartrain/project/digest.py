@@ -25,7 +25,7 @@ _SCRATCH: Final = frozenset({".lock", ".log", ".part", ".pyc", ".pyo", ".tmp"})
 _NO_WEIGHTS: Final = _SCRATCH | {".md", ".rst"}
 _MOST_FILES: Final = 20_000
 
-Rule = Callable[[str], bool]  # whether a file counts, by its name
+Rule = Callable[[str], bool]  # true if a file counts, by its name
 
 
 class Digests:
@@ -59,7 +59,7 @@ class Digests:
         return _hash([*_head(folder), *self._tree(folder, _rule(folder, settings=folder))])
 
     def of_code(self, folder: pathlib.Path) -> str:
-        """Return the digest of a folder with code, of which a file or a module has been named as the model."""
+        """Return the digest of a folder with code, if one of its files or modules was named as the model."""
         return _hash([*_head(folder), *self._tree(folder, is_source)])
 
     def of_content(self, folder: pathlib.Path) -> str:
@@ -107,12 +107,12 @@ class Digests:
 
 
 def is_source(name: str) -> bool:
-    """Whether a file is code or settings, by its name."""
+    """True if a file is code or settings, by its name."""
     return name.endswith((".py", ".yaml", ".yml")) and not name.startswith("flycheck_")
 
 
 def counts_as_code(folder: pathlib.Path) -> bool:
-    """Whether the files of a folder say that it is a model that is code, or leave that open."""
+    """True if the files of a folder say that it is a model that is code, or leave that open."""
     try:
         config = read_config(folder)
     except ProjectError:
@@ -121,7 +121,7 @@ def counts_as_code(folder: pathlib.Path) -> bool:
 
 
 def may_count(path: pathlib.Path, root: pathlib.Path) -> bool:
-    """Whether a change of what lies, or lay, at a path below `root` may change a digest; False only if it hardly can.
+    """True if a change of what lies, or lay, at a path below `root` may change a digest; False only if it hardly can.
 
     It is a guess from the name, which saves looking at a model again for each file that it writes.
     """

@@ -1,4 +1,4 @@
-"""What can be wrong with a model on disk."""
+"""Faults of a model on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds a model of which something lies elsewhere: that is fetched first."""
+"""Search for a model with remote parts, which are fetched first."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from geartrain.project.weight_settings import Weights
 
 
 class Fetch(Protocol):
-    """What fetches; either method raises ProjectError."""
+    """Fetcher of models and files; either method raises ProjectError."""
 
     def model(self, reference: RemoteReference) -> Path:
-        """Return where a model lies now."""
+        """Return the fetched folder of a model."""
 
     def weights(self, weights: Sequence[Weights], folder: Path) -> Sequence[Path]:
         """Put weights into the folder of their model; return where that one lies which has no place there."""
 
 
 def local_target(target: str | None, fetch: Fetch) -> str | None:
-    """Return what a target is on this machine: itself, or where it has been fetched to; raises ProjectError."""
+    """Return a target's place on this machine: itself, or its fetched copy; raise ProjectError."""
     return str(fetch.model(remote_model(target))) if target is not None and is_remote(target) else target
 
 

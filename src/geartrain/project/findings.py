@@ -1,4 +1,4 @@
-"""What `geartrain doctor` finds out about a model."""
+"""Findings of `geartrain doctor` about a model."""
 
 from __future__ import annotations
 

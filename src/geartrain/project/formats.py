@@ -32,14 +32,14 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     runs_code: Callable[[Path], bool] = lambda _path: False
 
     def fits(self, path: Path) -> bool:
-        """Whether what lies at a path looks like this format, from its name and as far as is cheap to see."""
+        """True if what lies at a path looks like this format, from its name and as far as is cheap to see."""
         if self.is_folder:
             return path.is_dir() and self.is_one is not None and self.is_one(path)
         return path.suffix.lower() in self.suffixes and (self.is_one is None or self.is_one(path))
 
 
 def _is_no_archive(path: Path) -> bool:
-    """Whether a scikit-learn file is none of skops: whatever else it is called, only an archive is never unpickled."""
+    """True if a scikit-learn file is none of skops: whatever else it is called, only an archive is never unpickled."""
     return not sniffing.head(path, 4).startswith(b"PK\x03\x04")
 
 
@@ -76,6 +76,8 @@ FORMATS: Final = (
         is_one=sniffing.is_saved_model,
         is_folder=True,
     ),
+    Format(backend="transformers", platforms=("transformers",), is_one=sniffing.is_language_model, is_folder=True),
+    Format(backend="cross_encoder", platforms=("cross_encoder",), is_one=sniffing.is_cross_encoder, is_folder=True),
     Format(
         backend="sentence_transformers",
         platforms=("sentence_transformers",),
@@ -131,7 +133,7 @@ def backend_of_platform(platform: str) -> str:
 
 
 def refusal(path: Path) -> ProjectError | None:
-    """Return why a file cannot be served, by the ending of its name; None if nothing is known against it."""
+    """Return the reason for which a file cannot be served, by the ending of its name; None if it may be served."""
     name = path.name.lower()
     for platform, (endings, advice) in REFUSED.items():
         if name.endswith(endings):
@@ -140,7 +142,7 @@ def refusal(path: Path) -> ProjectError | None:
 
 
 def can_run_code(path: Path, backend: str) -> bool:
-    """Whether loading a file can run code that is in it."""
+    """True if loading a file can run code that is in it."""
     own = [each for each in FORMATS if each.backend == backend]
     if not own:
         return path.is_file() and sniffing.is_pickle(path)  # of a backend of another package

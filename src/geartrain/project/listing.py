@@ -1,4 +1,4 @@
-"""What is in a folder. That of a large one is remembered, because a model may keep 100,000 files beside its code."""
+"""Contents of folders. Those of a large one are remembered, because a model may keep 100,000 files beside its code."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Listings:
         self._remembered: dict[tuple[str, object], _Remembered] = {}
 
     def list(self, folder: str, counts: Callable[[str], bool]) -> Listing:
-        """Return what is in a folder, without what is hidden, an editor's or a cache; empty if it cannot be read.
+        """Return the contents of a folder, without hidden files, an editor's or a cache; empty if it cannot be read.
 
-        `counts` says of the name of a file whether it counts. It has to be the same object each time.
+        `counts` returns True for the name of a file that counts. It has to be the same object each time.
         """
         key = (folder, counts)
         known = self._remembered.get(key)
@@ -57,12 +57,12 @@ class Listings:
 
 
 def is_passed_over(name: str) -> bool:
-    """Whether a file or folder of this name never belongs to a model: it is hidden, an editor's or a cache."""
+    """True if a file or folder of this name never belongs to a model: it is hidden, an editor's or a cache."""
     return name[0] in ".#" or name[-1] == "~" or name in _IGNORED_FOLDERS
 
 
 def _read(folder: str, counts: Callable[[str], bool]) -> tuple[Listing, int]:
-    """Return what is in a folder, and the number of all its entries."""
+    """Return the contents of a folder, and the number of all its entries."""
     folders: list[str] = []
     files: list[str] = []
     links: list[str] = []

@@ -35,7 +35,7 @@ class MlserverRepository(Repository):
     """
 
     def __init__(self, root: pathlib.Path, *, environ: Mapping[str, str] = os.environ, no_pickle: bool = False) -> None:
-        """As those of `Repository`."""
+        """Create it with the arguments of `Repository`."""
         super().__init__(root, environ=environ, no_pickle=no_pickle)
         self._digests = Digests()
 
@@ -48,7 +48,7 @@ class MlserverRepository(Repository):
         return self.names()
 
     def folder(self, name: str) -> pathlib.Path:
-        """Return where the first version of a model lies, or would."""
+        """Return the place of a model's first version, existing or not."""
         return next(iter(self._found().get(name, {}).values()), self.root / name)
 
     def name_of(self, path: pathlib.Path) -> str | None:
@@ -75,7 +75,7 @@ class MlserverRepository(Repository):
         return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
 
     def holds_model(self, name: str) -> bool:
-        """Whether there are settings of a model of this name."""
+        """True if there are settings of a model of this name."""
         return name in self._found()
 
     def read(self, name: str) -> ModelFolder:

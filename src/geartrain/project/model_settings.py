@@ -16,7 +16,7 @@ from geartrain.project.settings import (
 
 
 def has_settings(folder: pathlib.Path) -> bool:
-    """Whether a folder has settings of a model, which say that it is meant as one."""
+    """True if a folder has settings of a model, which say that it is meant as one."""
     return any((folder / name).is_file() for name in SETTINGS_NAMES)
 
 
@@ -29,7 +29,7 @@ def settings_of(folder: pathlib.Path) -> Settings:
 
 
 def _has_code(folder: pathlib.Path) -> bool:
-    """Whether a folder, or one of its version folders, holds a model that is code."""
+    """True if a folder, or one of its version folders, holds a model that is code."""
     try:
         versions = [each for each in folder.iterdir() if each.name.isdecimal()]
     except OSError:

@@ -13,7 +13,7 @@ from geartrain.project.settings import SETTINGS_NAME, SETTINGS_NAMES, Settings
 
 _OWN = frozenset({CONFIG_NAME, *SETTINGS_NAMES})
 _USUAL_NAME = "model"
-_BESIDE = frozenset({".md", ".py", ".rst", ".yaml", ".yml", ".pbtxt"})  # what may lie beside a model's one file
+_BESIDE = frozenset({".md", ".py", ".rst", ".yaml", ".yml", ".pbtxt"})  # allowed beside a model's one file
 
 
 class ModelFile(NamedTuple):
@@ -83,7 +83,7 @@ def _format_of(path: Path) -> str | None:
 
 
 def _files(folder: Path) -> list[ModelFile]:
-    """Return what in a folder is a model; a folder in it is one only if it is called so, as in `model.savedmodel`."""
+    """Return the model files of a folder; a folder in it is one only by its name, such as `model.savedmodel`."""
     found = []
     for path in _entries(folder):
         if path.suffix and (backend := formats.backend_of(path)) is not None:

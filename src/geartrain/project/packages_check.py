@@ -1,4 +1,4 @@
-"""What a model says it needs, compared with the environment that its worker will run in: that of the server."""
+"""Requirements of a model, compared with the environment of its worker: that of the server."""
 
 from __future__ import annotations
 

@@ -41,7 +41,10 @@ def precheck(source: ModelSource) -> None:
     if bound.isdisjoint(wanted) and bound.isdisjoint(_BACK_DOORS):
         missing = repr(name) if name else f"class {wanted[0]}"
         offer = f"it defines {', '.join(defined)}" if defined else "it defines no class and no function"
-        raise ProjectError(f"{location} has no {missing}; {offer}")
+        method = "train" if source.mode == "train" else "run"
+        meant = f", or name what is meant, as {location}:{defined[-1]}" if defined else ""
+        fix = "" if name else f". Write a class {wanted[0]} with {method}(), or a function {method}(){meant}"
+        raise ProjectError(f"{location} has no {missing}; {offer}{fix}")
 
 
 def _parse(text: bytes, location: str) -> ast.Module:

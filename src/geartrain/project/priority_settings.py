@@ -26,7 +26,7 @@ def read_levels(value: object) -> tuple[Level, ...]:
 
 
 def make_priorities(levels: tuple[Level, ...] | None, default: int | None) -> Priorities:
-    """Return what the keys `priority_levels` and `default_priority` say together; raise ProjectError.
+    """Combine the keys `priority_levels` and `default_priority`; raise ProjectError.
 
     The default of `default_priority` is the lowest level.
     """

@@ -57,7 +57,7 @@ class Repository:
         return [folder.name for folder in _folders(self.root) if _may_be_model(folder)]
 
     def folder(self, name: str) -> pathlib.Path:
-        """Return where a model lies, or would."""
+        """Return the place of a model, existing or not."""
         return self.root if self._is_model else self.root / name
 
     def name_of(self, path: pathlib.Path) -> str | None:
@@ -83,7 +83,7 @@ class Repository:
         return self._digests.of_content(self.folder(name))
 
     def holds_model(self, name: str) -> bool:
-        """Whether a folder is meant as a model. May block: it opens files whose names do not say it."""
+        """True if a folder is meant as a model. May block: it opens files whose names do not say it."""
         return self._is_model or _may_be_model(self.folder(name))
 
     def read(self, name: str) -> ModelFolder:
@@ -117,7 +117,7 @@ class Repository:
         self, name: str, folders: Mapping[int, pathlib.Path], number: int, *, settings: Settings
     ) -> ModelSource | ProjectError:
         try:
-            if number in folders and (folders[number] / MLSERVER_NAME).is_file():  # as Seldon Core lays them out
+            if number in folders and (folders[number] / MLSERVER_NAME).is_file():  # Seldon Core's layout
                 settings = settings_of(folders[number])
             if number not in folders:
                 there = ", ".join(map(str, sorted(folders)))
@@ -165,7 +165,7 @@ def _model_in(folder: pathlib.Path) -> str | None:
 
 
 def _may_be_model(folder: pathlib.Path) -> bool:
-    """Whether a folder is meant as a model: it holds one, or versions of one, or settings."""
+    """True if a folder is meant as a model: it holds one, or versions of one, or settings."""
     if _model_in(folder) is not None or has_settings(folder):
         return True
     try:
@@ -175,7 +175,7 @@ def _may_be_model(folder: pathlib.Path) -> bool:
 
 
 def _is_versioned_model(root: pathlib.Path) -> bool:
-    """Whether a folder holds the versions of one model, and no other models."""
+    """True if a folder holds the versions of one model, and no other models."""
     models = [folder.name for folder in _folders(root) if _may_be_model(folder)]
     if not models and has_settings(root):  # which may say what the files in version folders are
         models = [folder.name for folder in _folders(root)]

@@ -1,4 +1,4 @@
-"""What a target means to a server: a folder of models, or one model, here or elsewhere."""
+"""Meaning of a target to a server: a folder of models, or one model, here or elsewhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def find_served(
     is_fetched: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> ModelSource | Repository:
-    """Return what is to be served, a model or a folder of models; raises ProjectError.
+    """Return the model or the folder of models to serve; raise ProjectError.
 
     `name` is that of a single model, "" for the usual one. A folder of models `may_be_empty`: they come later.
 
@@ -43,7 +43,7 @@ def find_served(
         raise ProjectError(f"{name!r} is no name for a model; write letters, digits, `.`, `_` and `-`, such as digits")
     if target is not None and is_remote(target):
         return _pending(name or remote_name(remote_model(target)), pathlib.Path.cwd(), mode, environ=environ)
-    by_variable = target is None and environ.get(PREDICT_STUB)  # as Cog's containers name their model
+    by_variable = target is None and environ.get(PREDICT_STUB)  # Cog's containers name their model so
     if mode != "train" and not by_variable:
         mlserver = find_mlserver(target, environ=environ, no_pickle=no_pickle)
         if mlserver is not None:
@@ -67,14 +67,14 @@ def find_served(
 
 
 def find_here(target: str) -> ModelSource | Repository:
-    """Return what is to be served, all of which is on this machine already; raises ProjectError."""
+    """Return the model or the folder of models to serve, all on this machine already; raise ProjectError."""
     if is_remote(target):
         raise ProjectError(f"{remote_model(target).shown} is not on this machine; fetch it, and name its folder")
     return find_served(target, is_fetched=True)
 
 
 def check_watchable(target: str | None) -> None:
-    """Raise ProjectError for a model whose files nobody can follow, because they lie elsewhere."""
+    """Raise ProjectError for a model elsewhere, whose files cannot be watched."""
     if target is not None and is_remote(target):
         raise ProjectError(
             "a model elsewhere cannot be reloaded when its files change; name a folder on this machine, or leave "
@@ -83,7 +83,7 @@ def check_watchable(target: str | None) -> None:
 
 
 def remote_model(target: str) -> RemoteReference:
-    """Return what a target that lies elsewhere means; raises ProjectError."""
+    """Return the reference of a target elsewhere; raise ProjectError."""
     try:
         return read_reference(target)
     except ValueError as error:
@@ -97,7 +97,7 @@ def remote_name(reference: RemoteReference) -> str:
 
 
 def _has_weights(target: str | None) -> bool:
-    """Whether the settings of the folder that is meant name weights."""
+    """True if the settings of the folder that is meant name weights."""
     return bool(read_settings(model_folder(target)[0]).weights)
 
 

@@ -45,33 +45,35 @@ _FIXES: Final = {
     "gpus_per_replica": "write a whole number of at least 1",
     "cpus_per_replica": "write a whole number of at least 1",
     "warmup": "write a list of inputs, such as `- text: hello`",
+    "examples": "write a list of inputs, such as `- text: hello`",
     "weights": "write a list of entries with `source` and `dest`, such as `- source: s3://bucket/model.bin`",
 }
 SETTINGS_KEYS: Final = frozenset(_FIXES)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a `geartrain.yaml` says; None and empty where it is silent.
+    """Contents of a `geartrain.yaml`; None and empty for missing keys.
 
-    `versions` are those that are served: numbers, or how many of the latest; None for all of them. `default_version` is
-    the one that a request without a version gets; None for the latest. `replicas` is the number of equal workers,
-    `slots` how many predictions each of them runs at once, `queue` how many requests of the Open Inference Protocol may
-    wait for a slot. `timeout` is how long a run may take, in seconds; 0 for as long as it needs.
-    `priorities` are those of its queue. `retry` is whether an accepted prediction runs again after its server was lost.
+    `versions` are the served ones: numbers, or how many of the latest; None for all of them. `default_version` is
+    the one for a request without a version; None for the latest. `replicas` is the number of equal workers, `slots`
+    the number of predictions that each of them runs at once, `queue` the number of requests of the Open Inference
+    Protocol that may wait for a slot. `timeout` is the limit of a run in seconds; 0 for none. `priorities` are those
+    of its queue. `retry`: true if an accepted prediction runs again after the loss of its server.
 
-    Of a model that is a file: `file` names it where its folder has several, `backend` is what runs it, `platform` says
-    the same in the terms of the Open Inference Protocol, and `parameters` are options of the backend. `batching` has
-    fields of `domain.predictions.batching.BatchPolicy`.
+    Of a model that is a file: `file` names it where its folder has several, `backend` is its runtime, `platform` the
+    same in the terms of the Open Inference Protocol, and `parameters` are options of the backend. `batching` has fields
+    of `domain.predictions.batching.BatchPolicy`.
 
-    `devices` are those that its replicas are put on; `gpus_per_replica` and `cpus_per_replica` are how many GPUs and
-    processors each of them has for itself, 0 where nothing is said.
+    `devices` are those that its replicas are put on; `gpus_per_replica` and `cpus_per_replica` are the numbers of GPUs
+    and processors of its own, 0 if unset.
 
     `warmup` are inputs that each worker runs before it is ready: JSON objects, with paths of files relative to the
-    model's folder. `weights` are fetched before the model is loaded.
+    model's folder. `examples` are inputs like these for people, who see them in the playground. `weights` are fetched
+    before the model is loaded.
 
-    `origin` is the name of the file that says all this. Where that is one of another server, `declared` is what it says
-    of the model's tensors, `stated` what the configuration tells as it is written there, and `remarks` are sentences
-    for the operator about what is passed over.
+    `origin` is the name of the file with all this. Of another server's file, `declared` has the tensors of the
+    model, `stated` the configuration as it is written there, and `remarks` has sentences for the operator about
+    ignored parts.
     """
 
     versions: tuple[int, ...] | int | None = None
@@ -89,6 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, Any] = {}
     batching: Mapping[str, Any] | None = None
     warmup: tuple[bytes, ...] = ()
+    examples: tuple[bytes, ...] = ()
     devices: Devices | None = None
     gpus_per_replica: int = 0
     cpus_per_replica: int = 0
@@ -100,7 +103,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names_file(self) -> bool:
-        """Whether it says that the model is a file, even if there is code beside it."""
+        """True if it says that the model is a file, even if there is code beside it."""
         return self.chosen_backend is not None or self.file is not None
 
     @property
@@ -243,7 +246,7 @@ def _inputs(value: object) -> tuple[bytes, ...]:
         raise ValueError
     try:
         return tuple(msgspec.json.encode(_mapping(item)) for item in value)
-    except TypeError:  # what YAML has and JSON has not, such as a key that is a date
+    except TypeError:  # YAML without a form in JSON, such as a key that is a date
         raise ValueError from None
 
 
@@ -277,6 +280,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "parameters": _mapping,
     "batching": read_batching,
     "warmup": _inputs,
+    "examples": _inputs,
     "devices": read_devices,
     "gpus_per_replica": _positive,
     "cpus_per_replica": _positive,

@@ -39,19 +39,19 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model lies and how it wants to be run; nothing of it has been imported.
+    """A model's place and settings; its code has not been imported.
 
     `runner` and `train` are references for the worker's loader, relative to `root`: `run.py:Runner`, `run.py` or
-    `package.module:name`. `variables` is what the environment and the model's files say to the server; `environment` is
-    what its files add to the environment of its workers. `warnings` are sentences for the operator about variables that
-    were passed over.
+    `package.module:name`. `variables` are the server's settings from the environment and the model's files;
+    `environment` is the addition ofits files to the environment of its workers. `warnings` are sentences for the
+    operator about ignored variables.
 
-    In `mode` "train" the runner is what trains the model: its `train()` is called, once at a time.
+    In `mode` "train" the runner trains the model: its `train()` is called, once at a time.
 
-    `replicas`, `queue`, `timeout`, `priorities`, `retry`, `batching`, `warmup`, `devices`, `gpus_per_replica` and
-    `cpus_per_replica` are what its `geartrain.yaml` says of them.
+    `replicas`, `queue`, `timeout`, `priorities`, `retry`, `batching`, `warmup`, `examples`, `devices`,
+    `gpus_per_replica` and `cpus_per_replica` are those of its `geartrain.yaml`.
 
-    A model that is a file has a `backend` that runs it, with `options`; `file` is where it lies, and `runner` the same
+    A model that is a file has a `backend` that runs it, with `options`; `file` is its path, and `runner` the same
     relative to `root`. `declared`, `stated` and `remarks` are those of its settings, which the file `origin` has.
 
     `weights` are fetched before it is loaded. Of one that `is_pending` only the name, the mode and the variables of the
@@ -76,6 +76,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry = "always"
     batching: Mapping[str, Any] | None = None
     warmup: tuple[bytes, ...] = ()
+    examples: tuple[bytes, ...] = ()
     devices: Devices | None = None
     gpus_per_replica: int = 0
     cpus_per_replica: int = 0
@@ -88,7 +89,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_concurrency(self) -> int | None:
-        """How many predictions a worker shall run at once; None leaves it to the runner's own `@concurrent`."""
+        """Number of predictions that a worker runs at once; None leaves it to the runner's own `@concurrent`."""
         if self.mode == "train":
             return 1
         return self.variables.max_concurrency if self.backend is None else None
@@ -161,6 +162,7 @@ def find_model(
         priorities=settings.priorities,
         batching=settings.batching,
         warmup=settings.warmup,
+        examples=settings.examples,
         devices=settings.devices,
         gpus_per_replica=settings.gpus_per_replica,
         cpus_per_replica=settings.cpus_per_replica,
@@ -210,6 +212,7 @@ def _file_source(
         options=settings.parameters,
         batching=settings.batching,
         warmup=settings.warmup,
+        examples=settings.examples,
         devices=settings.devices,
         gpus_per_replica=settings.gpus_per_replica,
         cpus_per_replica=settings.cpus_per_replica,

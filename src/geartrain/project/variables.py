@@ -55,12 +55,12 @@ _LAST_PORT: Final = 65535
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Variables:
-    """What the variables say to the server of one model. `origins` tells where each value that is no default is from.
+    """Values of the variables for one model. `origins` has the source of each value that is no default.
 
     Times are in seconds; `setup_timeout` None is no limit. `max_concurrency` None leaves the number of slots to the
     model. `webhook_token` None sends webhooks without authorization. `port`, `log_level`, `log_format`, `store` and
     `store_key_file` count only where one model is served alone, or in the environment of the server; but for the port
-    they are None where nothing is said of them.
+    they are None if unset.
     """
 
     setup_timeout: float | None = None
@@ -86,7 +86,7 @@ class Variables:
 
 
 class FileLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one file of a model says: the file's name, its `environment`, and its own keys for variables, by name."""
+    """Variables in one file of a model: the file's name, its `environment`, and its own keys for variables, by name."""
 
     file: str
     environment: Mapping[str, str]
@@ -94,7 +94,7 @@ class FileLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Variable(msgspec.Struct, frozen=True, kw_only=True):
-    """One variable. `read` raises ValueError for a text of which `fault` is true; `fix` says what to write."""
+    """One variable. `read` raises ValueError for a text with a `fault`; `fix` is the remedy."""
 
     name: str
     field: str
@@ -227,7 +227,7 @@ _VARIABLES: Final = (
         fault="it is no log format",
         fix=f"write {' or '.join(LOG_FORMATS)}",
         show=_or("console on a terminal, else json"),
-        if_wrong="kept",  # as above
+        if_wrong="kept",  # see above
     ),
     _Variable(
         name=PORT,
@@ -254,7 +254,7 @@ NAMES: Final = frozenset(_BY_NAME) | {"RUST_LOG", PREDICT_STUB, TRAIN_STUB}
 
 
 def check(name: str, text: str) -> tuple[str, str] | None:
-    """Return what is wrong with the value of a variable, which is not repeated if it is secret, and the fix."""
+    """Return the fault of a variable's value, which is not repeated if it is secret, and the fix."""
     variable = _BY_NAME.get(name)
     text = text.strip()
     if variable is None or not text:
@@ -267,17 +267,17 @@ def check(name: str, text: str) -> tuple[str, str] | None:
 
 
 def effective_environment(environ: Mapping[str, str], files: Sequence[FileLayer]) -> dict[str, str]:
-    """Return what the files of a model add to the environment of its worker.
+    """Return the variables that the files of a model add to the environment of its worker.
 
     Of the variables that the server reads, those that are set in its own environment are left out, so that the model
-    meets the same value.
+    has the same value.
     """
     merged = {name: value for layer in reversed(files) for name, value in layer.environment.items()}
     return {name: value for name, value in merged.items() if name not in NAMES or not environ.get(name, "").strip()}
 
 
 def resolve(environ: Mapping[str, str], files: Sequence[FileLayer] = ()) -> tuple[Variables, tuple[str, ...]]:
-    """Return what counts for one model, and a warning for each variable of `environ` that is passed over.
+    """Return the values for one model, and a warning for each ignored variable of `environ`.
 
     `files` are the files of the model, the more important first; their values have been checked.
     """

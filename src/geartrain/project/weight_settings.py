@@ -18,7 +18,7 @@ _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """What is fetched, and where it is put, relative to the folder of `geartrain.yaml`.
+    """Weights to fetch, and their place, relative to the folder of `geartrain.yaml`.
 
     Without a `dest` it stays in the cache, and the model gets its path as `weights` of `setup()`.
     """

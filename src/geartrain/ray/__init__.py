@@ -1,4 +1,4 @@
-"""Models on Ray Serve: `app` makes an application of which each replica is a server of geartrain.
+"""Models on Ray Serve: `app` makes an application whose replicas are servers of geartrain.
 
 Nothing else in the package imports ray, and this does when `app` or `build` is first asked for.
 """

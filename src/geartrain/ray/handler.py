@@ -1,4 +1,4 @@
-"""What the wire of a replica asks: Ray's own probes first, then the routes of the server below the route prefix."""
+"""Requests to a replica: Ray's own probes first, then the routes of the server below the route prefix."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from geartrain.transport.wire.exchange import Accepted, Answer, Body, Decision, 
 
 Probe = Callable[[], Awaitable[Answer]]
 
-_MAX_PROBE: Final = 4096  # bytes of a body, which nobody reads
+_MAX_PROBE: Final = 4096  # bytes of a body, which is ignored
 _TOO_LARGE: Final = Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 _FAILED: Final = Answer(HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class Platform(Protocol):
-    """What Ray Serve says of a replica."""
+    """Ray Serve's view of a replica."""
 
     def prefix(self) -> str:
         """Return the route prefix of the application; empty for none."""
 
     def probe(self, head: Head) -> Probe | None:
-        """Return what answers a request that is Ray's own; None for any other."""
+        """Return the answer to a request of Ray's own; None for any other."""
 
 
 class NoPlatform:
@@ -79,7 +79,7 @@ class _ProbeExchange:
         start(self._answer())
 
     def abandon(self) -> None:
-        """Let it finish: nobody hears it."""
+        """Let it finish without a reader."""
 
     async def _answer(self) -> None:
         try:

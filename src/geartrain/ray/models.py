@@ -34,7 +34,7 @@ class ReplicaModels:
             raise ReplicaLostError(" ".join(lost))
 
     def load(self) -> float:
-        """Return how many replicas the work of this one would keep busy: 1 if its slots are in use and nobody waits.
+        """Return the number of replicas that its work would keep busy: 1 for used slots and an empty queue.
 
         It is that of the model with most to do for its slots.
         """

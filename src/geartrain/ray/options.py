@@ -1,4 +1,4 @@
-"""What an operator decides of models on Ray. Nothing of ray is imported here."""
+"""Options of models on Ray. Nothing of ray is imported here."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _NOT_HERE: Final = frozenset({"shared_memory", "wait_ready"})  # a replica is on
 
 
 class Scale(NamedTuple):
-    """How many replicas there are at least and at most."""
+    """Least and most number of replicas."""
 
     least: int
     most: int
 
     @property
     def is_fixed(self) -> bool:
-        """Whether their number never changes."""
+        """True if their number never changes."""
         return self.least == self.most
 
 
@@ -66,7 +66,7 @@ ONE: Final = Scale(1, 1)
 
 
 def read_scale(text: str | int) -> Scale:
-    """Return what `MIN:MAX`, or one number, says; raises `ProjectError`."""
+    """Parse `MIN:MAX`, or one number; raise `ProjectError`."""
     match = _RANGE.fullmatch(str(text))
     if match is not None:
         least, most = int(match[1]), int(match[2] or match[1])
@@ -76,7 +76,7 @@ def read_scale(text: str | int) -> Scale:
 
 
 def check_options(options: Mapping[str, Any], scale: Scale = ONE) -> None:
-    """Raise `ProjectError` for an option that there is not, or that means nothing on Ray or for so many replicas."""
+    """Raise `ProjectError` for an option that is unknown, or useless on Ray or for so many replicas."""
     store = str(options.get("store", ""))
     if store.startswith(_SQLITE) and scale.most > 1:
         raise ProjectError(
@@ -125,7 +125,7 @@ def serve_options(models: str, options: Mapping[str, Any], labels: Mapping[str, 
 
 
 def _read_cluster(options: Mapping[str, Any], node: str) -> ClusterOptions:
-    """Return how the replicas reach each other, if they do."""
+    """Return the connections of the replicas to each other, if any."""
     if "cluster_token_file" not in options:
         return ClusterOptions()
     return ClusterOptions(advertise=node, token_file=Path(options["cluster_token_file"]))

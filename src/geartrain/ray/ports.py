@@ -59,7 +59,7 @@ class RayPort:
 
     @property
     def should_exit(self) -> bool:
-        """Whether it has been told to end."""
+        """True if it has been told to end."""
         return self._is_ending
 
     @should_exit.setter
@@ -81,7 +81,7 @@ class Ports:
     def __init__(self, server: ReplicaServer) -> None:
         self._server = server
         self._ray: Any = None  # Ray's side of the replica
-        self._ray_loop = asyncio.get_running_loop()  # where that runs; it is another where Ray gives models a thread
+        self._ray_loop = asyncio.get_running_loop()  # Ray's loop, in another thread for some of its settings
         self._grpc_handlers: dict[bytes, Callable[..., Awaitable[bytes]]] = {}
         server.handler.platform = self
 
@@ -98,7 +98,7 @@ class Ports:
         setattr(ray_replica, _GRPC, self._start_grpc)
         return True
 
-    # as Ray calls it, on the loop of its side
+    # calls of Ray, on the loop of its side
 
     async def _start_http(
         self, app: Any, http_options: Any, *, event_loop: asyncio.AbstractEventLoop, enable_so_reuseport: bool = False
@@ -142,7 +142,7 @@ class Ports:
     async def _listen(self, listener: socket.socket) -> None:
         self._server.listen(listener)
 
-    # as the handler asks, on the loop of the server
+    # calls of the handler, on the loop of the server
 
     def prefix(self) -> str:
         """Return the route prefix. See `Platform`."""
@@ -150,7 +150,7 @@ class Ports:
         return prefix.rstrip("/")
 
     def probe(self, head: Head) -> Probe | None:
-        """Return what answers a probe. See `Platform`."""
+        """Return the answer to a probe. See `Platform`."""
         if head.path in _HTTP_PROBES:
             return lambda: _in(self._ray_loop, self._ask(head.path.decode()))
         if head.path in _GRPC_PROBES and is_grpc(head):
@@ -181,7 +181,7 @@ class Ports:
 
 
 class _CallContext:
-    """What Ray says of a call to itself: the part of grpcio's context that it uses."""
+    """Context of Ray's call to itself: the part of grpcio's context that it uses."""
 
     def __init__(self) -> None:
         self.status = Status.OK
@@ -197,7 +197,7 @@ class _CallContext:
 
 
 async def _in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Return what a coroutine returns that runs on another loop, or on this one."""
+    """Return the result of a coroutine that runs on another loop, or on this one."""
     if loop is asyncio.get_running_loop():
         return await work
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

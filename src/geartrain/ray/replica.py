@@ -38,7 +38,7 @@ class Replica:
         tune_memory()
 
     async def __serve_build_asgi_app__(self) -> AsgiApplication:
-        """Return what Ray's own proxy calls; take the ports of the replica, if it has any."""
+        """Return the application for Ray's own proxy; take the ports of the replica, if it has any."""
         if RAY_SERVE_ENABLE_DIRECT_INGRESS:
             Ports(self._server).take()
         else:
@@ -74,7 +74,7 @@ def _without_load(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _labels() -> dict[str, str]:
-    """Return what tells the metrics of a replica from those of others."""
+    """Return the labels that tell the metrics of a replica from those of others."""
     context = serve.get_replica_context()
     return {
         "serve_application": context.app_name,

@@ -1,4 +1,4 @@
-"""How many replicas there should be, by what theirs say they have to do.
+"""Number of replicas, by the work that the present ones report.
 
 Ray's controller has this module as it was when the application was deployed, so it stands alone.
 """

@@ -1,7 +1,7 @@
-"""What Ray's own proxy is told of gRPC: which methods there are.
+"""Methods of gRPC for Ray's own proxy.
 
-Ray serves gRPC only where it knows of such a function, and asks it in every proxy. In HAProxy mode a call never gets
-there: the replica has its own server.
+Ray serves gRPC only with such a function, and calls it in every proxy. In HAProxy mode a call never gets there: the
+replica has its own server.
 """
 
 from __future__ import annotations

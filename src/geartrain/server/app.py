@@ -25,12 +25,13 @@ from geartrain.server.ready_file import write_ready_file
 from geartrain.server.repository import ServedModels, settings_of
 from geartrain.server.workers import launch
 from geartrain.service.models.catalogue import Catalogue
-from geartrain.service.models.deployment import STOP_GRACE, Deployment, OutboundPort
+from geartrain.service.models.deployment import STOP_GRACE, Deployment, OutboundPort, warm_up_of
 from geartrain.service.models.entry import ModelEntry, ModelRef, is_downloading
 from geartrain.service.models.ondemand import OnDemandWorker
 from geartrain.service.models.replicas import ModelSetupError, SpawnReplica
 from geartrain.service.models.repository import Step
 from geartrain.service.models.trainings import Trainings
+from geartrain.service.models.warmup import WarmUpError
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.context import OnPrint
 from geartrain.service.shared_memory import SharedRegions
@@ -67,7 +68,7 @@ class App:
 
     @property
     def serves_models(self) -> bool:
-        """Whether clients see the catalogue: not where all it has is a model that trains."""
+        """True if clients see the catalogue: not where all it has is a model that trains."""
         source = self.options.source
         return isinstance(source, Repository) or source.mode != "train"
 
@@ -91,7 +92,7 @@ class App:
         self.catalogue.loads.begin()
         self.catalogue.residency.start()
         await self._durable.start()
-        self._tell_kubernetes()  # where nothing is loaded at the start it is ready at once
+        self._tell_kubernetes()  # without loads at the start it is ready at once
 
     async def ready(self, check: Callable[[Deployment], None] = lambda _deployment: None) -> Deployment:
         """Wait until the model that is served alone is ready; raise `ModelSetupError` if it cannot be.
@@ -138,6 +139,13 @@ class App:
             raise ModelSetupError(str(error), str(output.printed)) from error
         finally:
             await worker.stop(STOP_GRACE)
+
+    def check_examples(self, signature: Signature) -> None:
+        """Raise `ModelSetupError` if an example of the model that is served alone does not fit its signature."""
+        try:
+            warm_up_of(settings_of(self.options, self.options.model), self.outbound).check(signature)
+        except WarmUpError as error:
+            raise ModelSetupError(str(error), "") from error
 
     # its end
 
@@ -192,7 +200,7 @@ class App:
         yield from self.catalogue.loads.alive
         yield from self._training
 
-    # what is told
+    # descriptions
 
     def _tell(self, step: Step) -> None:
         """Report what has become of a model; one that is served alone has no version to speak of."""
@@ -246,7 +254,7 @@ def _make_trainings(
 
 
 def _on_demand(options: ServeOptions, source: ModelSource) -> SpawnReplica:
-    """Return what makes the worker of a training, which has a process only while there is something to run."""
+    """Create the spawner of a training's worker, which has a process only while there is work."""
     # The port for editors belongs to the worker of the predictions.
     debugging = msgspec.structs.replace(options.debugging, port=0)
 
@@ -275,7 +283,7 @@ class _LoadOutput:
         """The worker's start returns the same."""
 
     def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
-        """Nobody is told of them."""
+        """Ignore the reports of trainings."""
 
     def on_lost(self, reason: str) -> None:
         """The worker's start raises."""

@@ -88,7 +88,11 @@ _READ_HERE: Final = frozenset(
     | {"store", "store_key_file", "store_keep", "store_size", "lease", "attempts"}
 )
 _RENAMED: Final = {"max_body_size": "max_body_bytes", "max_download_size": "max_download_bytes"}
-_ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout", "max_output_size")  # as `geartrain serve` reads them
+_SECONDS: Final = (
+    *("keep", "run_timeout", "cancel_grace", "stream_grace", "setup_timeout", "shutdown_grace"),
+    *("store_keep", "lease"),
+)
+_ZERO_IS_NO_LIMIT: Final = ("cancel_grace", "run_timeout", "max_output_size")  # same reading as in `geartrain serve`
 
 
 def make_application(model: str | os.PathLike[str] | None, **options: Unpack[AsgiOptions]) -> AsgiApplication:
@@ -98,11 +102,12 @@ def make_application(model: str | os.PathLike[str] | None, **options: Unpack[Asg
 
 
 def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> ServeOptions:
-    """Return what the options mean; raises `ProjectError` for models that are not there."""
+    """Return the meaning of the options; raise `ProjectError` for missing models."""
     unknown = sorted(options.keys() - AsgiOptions.__annotations__.keys())
     if unknown:
         msg = f"asgi() knows no option {', '.join(unknown)}; it has {', '.join(AsgiOptions.__annotations__)}"
         raise TypeError(msg)
+    _check_seconds(options)
     target = None if model is None else os.fspath(model)
     no_pickle = options.get("no_pickle", False)
     if options.get("reload", False):
@@ -135,13 +140,21 @@ def read_options(model: str | os.PathLike[str] | None, options: AsgiOptions) -> 
     )
 
 
+def _check_seconds(options: AsgiOptions) -> None:
+    """Raise `ValueError` for a span of time that is negative, infinite or no number."""
+    for name in options.keys() & set(_SECONDS):
+        value = options[name]  # type: ignore[literal-required]
+        if type(value) not in {int, float} or not 0 <= value < float("inf"):
+            raise ValueError(f"`{name}` is {value!r}; write a number of seconds, 0 or more")
+
+
 def _read_cache(options: AsgiOptions) -> CacheOptions:
     folder = Path(options["cache_dir"]) if "cache_dir" in options else None
     return CacheOptions(folder, options.get("verify_cache", False))
 
 
 def _read_store(options: AsgiOptions) -> StoreOptions:
-    """Return where predictions are kept. The variables of `geartrain serve` mean nothing here."""
+    """Return the place of stored predictions. The variables of `geartrain serve` do not count here."""
     if options.get("lease") == 0:
         raise ValueError("`lease` is 0; write a number of seconds such as 15")
     usual = StoreOptions()
@@ -190,7 +203,7 @@ class _Hosted:
         self._records: Records = RequestRecords(self.requests).of  # until it is started
 
     def records(self, head: Head) -> NewRecord:
-        """Return what makes the records of the requests with a head. See `Records`."""
+        """Create the factory of the records for requests with a head. See `Records`."""
         return self._records(head)
 
     async def start(self) -> Handler:
@@ -199,12 +212,15 @@ class _Hosted:
             app = build(self._options)
             stack.push_async_callback(_stop, app)
             app.spawn()
-            from geartrain.server.http import large_bodies, make_handler  # while the workers start
+            from geartrain.server.http import large_bodies, make_handler, status_history  # while the workers start
 
             await app.start()
             bodies = large_bodies(app)
             stack.callback(bodies.close)
-            handler = make_handler(app, bodies, counts=self.requests)
+            history = status_history(app)
+            if history is not None:
+                stack.callback(history.close)
+            handler = make_handler(app, bodies, counts=self.requests, history=history)
             self._access_log = access_log = open_access_log(self._options.access_log)
             stack.enter_context(access_log)
             stack.enter_context(self.requests)

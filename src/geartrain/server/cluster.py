@@ -1,4 +1,4 @@
-"""How this server and those that share its store reach each other."""
+"""Connections between this server and those that share its store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def open_relay(options: ServeOptions, counts: RelayCounts) -> RelayPort:
-    """Return what reaches the other servers, and tells `counts` how that ended.
+    """Open the relay to the other servers, which reports its outcomes to `counts`.
 
     Raises `ClusterOptionError` for options that do not fit together.
     """
@@ -60,7 +60,7 @@ def with_address(options: ServeOptions, listener: socket.socket) -> ServeOptions
 
 
 def _tls(options: ServeOptions) -> ssl.SSLContext | None:
-    """Return how connections to the others are made: over TLS if this server has it, for so have they."""
+    """Return the TLS context for connections to the others: they have TLS if this server has it."""
     files, ca = options.tls, options.cluster.ca
     if files is None:
         if ca is not None:

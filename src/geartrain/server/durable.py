@@ -1,4 +1,4 @@
-"""What a store has to do with the server: it is opened at its start, and left at its end."""
+"""Store lifecycle of a server: opened at its start, left at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DurablePart(Protocol):
-    """What outlives a server, as far as the server has to do with it."""
+    """The durable part of a server's lifecycle."""
 
     @property
     def durability(self) -> Durability | NotDurable:
@@ -45,7 +45,7 @@ class NoDurablePart:
 
 
 class Served(NamedTuple):
-    """What the predictions of a store need to run again, and to tell of their ends."""
+    """Parts that stored predictions need to run again, and to report their ends."""
 
     catalogue: Catalogue
     trainings: Trainings | None

@@ -1,4 +1,4 @@
-"""What of the models of a server lies elsewhere, and where it lies after it has been fetched."""
+"""Remote parts of a server's models, and their places after they have been fetched."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Elsewhere:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether the model that is served alone lies elsewhere as a whole."""
+        """True if the model that is served alone lies elsewhere as a whole."""
         return self._options.target is not None and is_remote(self._options.target)
 
     def has_part_of(self, name: str) -> bool:
-        """Whether a model, or something that it needs, lies elsewhere. May block."""
+        """True if a model, or something that it needs, lies elsewhere. May block."""
         try:
             return self._is_whole or bool(read_settings(self._folder(name)).weights)
         except ProjectError:
-            return False  # whoever reads the model tells
+            return False  # reading the model reports it
 
     async def fetch(self, name: str, download: Download) -> None:
         """Bring what lies elsewhere of a model; raises RemoteError and ProjectError."""
@@ -55,11 +55,11 @@ class Elsewhere:
             self._weights[name] = path
 
     def target(self, name: str) -> str | None:
-        """Return what a model that is served alone is found by: where it has been fetched to, or what was named."""
+        """Return the target of a model that is served alone: its fetched copy, or the named one."""
         return str(self._models[name]) if name in self._models else self._options.target
 
     def shown(self, name: str) -> str:
-        """Return where a model that is served alone lies, for an error."""
+        """Return the place of a model that is served alone, for an error."""
         return remote_model(self._options.target or "").shown if self._is_whole else str(self._folder(name))
 
     def content(self, name: str, on_disk: ModelAlone | Repository) -> str:

@@ -31,7 +31,7 @@ Tell = Callable[[Progress], None]
 
 
 class Fetcher:
-    """What is fetched for the models of one server, or for one command. What it has given stays until `close`."""
+    """Fetcher for the models of one server, or for one command. Fetched files stay until `close`."""
 
     def __init__(self, options: CacheOptions) -> None:
         self._options = options
@@ -49,7 +49,7 @@ class Fetcher:
         return Cache(CacheSettings(folder, self._options.verify))
 
     async def fetch(self, reference: RemoteReference, download: Download) -> Path:
-        """Return where a reference lies now; raises RemoteError."""
+        """Return the local path of a reference; raise RemoteError."""
         cache = self._cache
         async with self._turns:
             return await in_own_loop(lambda: cache.fetch(reference, download))

@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import importlib
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -58,7 +59,8 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         return bind(host, port)
     except OSError as error:
-        msg = f"cannot listen for gRPC on {address_text(host, port)}: {error.strerror or error}. "
+        reason = os.strerror(error.errno) if error.errno else str(error)  # asyncio's own text has the address again
+        msg = f"cannot listen for gRPC on {address_text(host, port)}: {reason}. "
         raise GrpcOptionsError(
             msg + "Choose another port with --grpc-port, or turn it off with --grpc-port off."
         ) from error
@@ -118,17 +120,12 @@ class GrpcCalls:
         return self._handlers[0]
 
 
-async def after_start(settled: Callable[[], Awaitable[None]]) -> None:
-    """Wait until models have started, or have taken long, and the requests that waited for them have had a moment."""
+async def _import_after(settled: Callable[[], Awaitable[None]]) -> None:
+    """Import what answers gRPC, in a thread, and not while models start: it would delay them."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):
             await settled()
     await asyncio.sleep(_BREATH)
-
-
-async def _import_after(settled: Callable[[], Awaitable[None]]) -> None:
-    """Import what answers gRPC, in a thread, and not while models start: it would delay them."""
-    await after_start(settled)
     thread = concurrent.futures.ThreadPoolExecutor(1, "geartrain-import")  # of its own, so that none is left
     try:
         for module in (_HTTP2, _HANDLER):

@@ -33,7 +33,7 @@ class Reload:
 
     @property
     def is_running(self) -> bool:
-        """Whether models are being loaded anew."""
+        """True if models are being loaded anew."""
         return bool(self._tasks)
 
     def request(self) -> None:
@@ -92,7 +92,7 @@ class Terminal:
         self._shown = [number for number in _STANDARD if os.isatty(number)]
 
     def leave(self) -> bool:
-        """Return whether the terminal has gone; nothing is written to it any more if it has."""
+        """Return True if the terminal has gone; nothing is written to it any more if it has."""
         if not self._was_there or _is_there():
             return False
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

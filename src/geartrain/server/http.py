@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from geartrain.ipc.body_memory import BodyMemory
 from geartrain.server.app import App
-from geartrain.server.grpc import GrpcCalls, ProtocolSwitch, after_start
-from geartrain.server.machine import Machine
+from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
+from geartrain.server.machine import Machine, brief_use
 from geartrain.server.tracing import records_of
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.guard import AccessGuard
@@ -18,11 +18,14 @@ from geartrain.transport.cog.api import COG, CogOptions
 from geartrain.transport.cog.routes import cog_routes, shutdown_route
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.listeners import split_routes
+from geartrain.transport.mcp.routes import mcp_routes
 from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
 from geartrain.transport.open_inference.routes import open_inference_routes
+from geartrain.transport.openai.routes import openai_routes
 from geartrain.transport.playground.routes import with_playground
 from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.routing import Route, Router
+from geartrain.transport.system.history import StatusHistory
 from geartrain.transport.system.metrics import metrics_route
 from geartrain.transport.system.probes import probe_routes
 from geartrain.transport.wire.exchange import Handler, Records
@@ -35,7 +38,14 @@ QUIET: Final = CogOptions().quiet
 _ANSWER_GRACE: Final = 1.0  # seconds for canceled predictions to say so to their clients
 
 
-def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies, *, counts: RequestCounts) -> list[Route]:
+def _routes(
+    app: App,
+    cog_options: CogOptions,
+    bodies: LargeBodies,
+    *,
+    counts: RequestCounts,
+    history: StatusHistory | None = None,
+) -> list[Route]:
     options = app.options
     catalogue = app.catalogue if app.serves_models else None
     durability = app.outbound.durability
@@ -44,44 +54,62 @@ def _routes(app: App, cog_options: CogOptions, bodies: LargeBodies, *, counts: R
     if catalogue is not None:
         context = ServerContext(catalogue, app.regions, options.max_body_bytes, ArrayLoader(), bodies)
         routes += open_inference_routes(context, health_body=options.health_body)
+        routes += openai_routes(
+            catalogue,
+            bodies,
+            options.max_body_bytes,
+            new_store=app.outbound.new_attachments,
+            gives_urls=options.upload_url is not None,
+        )
+        routes += mcp_routes(catalogue, bodies, options.max_body_bytes, quiet=cog_options.quiet)
         routes.append(
             metrics_route(
                 catalogue, COG, counts, relay=app.relay_counts, machine=Machine(), labels=options.metric_labels
             )
         )
-    return with_playground(routes, COG)
+    if history is not None:
+        routes.append(history.route(COG))
+    return with_playground(routes, COG, catalogue)
 
 
-def make_handler(app: App, bodies: LargeBodies, *, counts: RequestCounts | None = None, quiet: float = QUIET) -> Router:
-    """Return what handles the requests to an app inside another server.
+def status_history(app: App) -> StatusHistory | None:
+    """Begin to sample the models of an app for the status page. None where it serves none. The caller closes it."""
+    return StatusHistory(app.catalogue, brief_use) if app.serves_models else None
 
-    That server decides who may come in, and no request shuts it down. `bodies` reads large ones. `counts` are shown in
-    the metrics, and told of requests by others. `quiet`: see `HttpServer`.
+
+def make_handler(
+    app: App,
+    bodies: LargeBodies,
+    *,
+    counts: RequestCounts | None = None,
+    quiet: float = QUIET,
+    history: StatusHistory | None = None,
+) -> Router:
+    """Create the handler of requests to an app inside another server.
+
+    That server controls the access, and no request shuts it down. `bodies` reads large ones. `counts` are shown in the
+    metrics, and receive the requests from others. `quiet`: see `HttpServer`.
     """
     grace = app.options.limits.stream_grace
-    cog_options = CogOptions(max_body=app.options.max_body_bytes, quiet=quiet, stream_grace=grace)
-    return Router(_routes(app, cog_options, bodies, counts=counts or RequestCounts()), COG)
+    logs_ends = app.options.access_log.mode == "on"
+    cog_options = CogOptions(max_body=app.options.max_body_bytes, quiet=quiet, stream_grace=grace, logs_ends=logs_ends)
+    return Router(_routes(app, cog_options, bodies, counts=counts or RequestCounts(), history=history), COG)
 
 
 def large_bodies(app: App) -> LargeBodies:
-    """Return what reads large bodies within the limits of an app; whoever asks for it closes it."""
-    return LargeBodies(max_elements=app.options.max_json_elements)
+    """Create the large-body reader within the limits of an app. The caller closes it."""
+    options = app.options
+    return LargeBodies(max_elements=options.max_json_elements, max_file_bytes=options.max_download_bytes)
 
 
 def _grpc_calls(app: App, access: Access, bodies: LargeBodies) -> tuple[GrpcCalls, ...]:
-    """Return what answers gRPC, where there are models to be called."""
+    """Create the handler of gRPC calls, if there are models to call."""
     if not app.serves_models:
         return ()
     calls = GrpcCalls(
         app.catalogue, app.regions, app.options.grpc, bodies=bodies, authorizer=access.authorizer, settled=app.settled
     )
     return (calls,)
-
-
-async def _prepare(app: App) -> None:
-    """Import the client of webhooks when the start is over, so that the first webhook does not wait for it."""
-    await after_start(app.settled)
-    await app.outbound.prepare_webhooks()
 
 
 def _with_grpc(http: Handler, grpc: tuple[GrpcCalls, ...]) -> Handler:
@@ -98,7 +126,7 @@ def _guard(app: App, access: Access) -> AccessGuard:
 
 
 class Inside(NamedTuple):
-    """What a server has for requests that another one has read: their handler, without gRPC, and their records."""
+    """Parts of a server for requests that another one has read: their handler, without gRPC, and their records."""
 
     handler: Handler
     records: Records
@@ -135,14 +163,17 @@ class HttpServer:
             quiet=quiet,
             stream_grace=options.limits.stream_grace,
             has_shutdown=not has_admin_port,
+            logs_ends=options.access_log.mode == "on",
+            can_load=not has_admin_port and not options.access.no_administration,
         )
         self._bodies = large_bodies(app)
         counts = requests or RequestCounts()
-        routes = [*_routes(app, cog_options, self._bodies, counts=counts), shutdown_route(self.stop, cog_options)]
+        self._history = status_history(app)
+        routes = _routes(app, cog_options, self._bodies, counts=counts, history=self._history)
+        routes.append(shutdown_route(self.stop, cog_options))
         public, admin = split_routes(routes, has_admin_port=has_admin_port)
         guard = _guard(app, access)
         self._grpc = _grpc_calls(app, access, self._bodies)
-        self._preparing = asyncio.ensure_future(_prepare(app))
         routers = (Router(public, COG, guard), Router(admin, COG, guard))
         scheme, tracer = "http" if options.tls is None else "https", app.outbound.tracer
         records = [records_of(counts, tracer, router, scheme=scheme) for router in routers]
@@ -160,12 +191,12 @@ class HttpServer:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it has been told to stop."""
+        """True if it has been told to stop."""
         return self._stopping.is_set()
 
     @property
     def is_forced(self) -> bool:
-        """Whether it has been told to stop at once."""
+        """True if it has been told to stop at once."""
         return self._is_forced
 
     def listen(self, listener: socket.socket, tls: TlsContext | None = None, *, is_admin: bool = False) -> None:
@@ -208,7 +239,8 @@ class HttpServer:
             self._ends_at = self._loop.time() + grace
             timers.append(self._loop.call_at(self._ends_at, self._cancel_all))
             timers.append(self._loop.call_at(self._ends_at + _ANSWER_GRACE, self._disconnect))
-        self._preparing.cancel()
+        if self._history is not None:
+            self._history.close()
         for calls in self._grpc:
             calls.close()
         for wire in self._wires:

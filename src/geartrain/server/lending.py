@@ -16,13 +16,14 @@ _TERMINAL: Final = "/dev/tty"
 _TURNS: Final = 3  # of the loop, in which what the worker has printed before comes in
 _SETTINGS_CC: Final = 6  # the place of the control characters in what `tcgetattr` returns
 _OFF: Final = b"\0"  # in the place of a control character
+_ENDING: Final = "a debugger cannot ask: the command is about to end"
 _IN_BACKGROUND: Final = (
     "a debugger cannot ask: the command runs in the background. Bring it to the foreground, and run the model again"
 )
 
 
 class Screen(Protocol):
-    """What the command itself shows at the terminal."""
+    """The command's own display at the terminal."""
 
     def settle(self) -> None:
         """Show what is on its way. Called in a thread; may block for a moment."""
@@ -35,7 +36,7 @@ class Screen(Protocol):
 
 
 def lender_of_terminal(screen: Screen) -> Lender:
-    """Return what lends the terminal that the process was started in, if there is one."""
+    """Create the lender of the terminal that the process was started in, if there is one."""
     try:
         return TerminalLender(os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC), screen)
     except OSError:
@@ -83,6 +84,11 @@ class TerminalLender:
         if was_first and self._borrowers:
             self._hand_over(self._borrowers[0])
 
+    @property
+    def is_lent(self) -> bool:
+        """True while a worker has the terminal."""
+        return self._is_lent
+
     def interrupt(self) -> bool:
         """Pass Ctrl-C on to the worker that has the terminal; return False if none has it."""
         if not self._is_lent:
@@ -92,7 +98,7 @@ class TerminalLender:
         return True
 
     def close(self) -> None:
-        """Lend it no more: who asks, or waits, gets no answer."""
+        """Refuse it from now on, also to those that wait."""
         self._is_closed = True
 
     def _hand_over(self, borrower: Borrower) -> None:
@@ -105,11 +111,11 @@ class TerminalLender:
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         await asyncio.to_thread(self._screen.settle)
-        if self._is_closed or not self._borrowers or self._borrowers[0] is not borrower:
+        if not self._borrowers or self._borrowers[0] is not borrower:
             return
-        if not self._is_in_foreground():
+        if self._is_closed or not self._is_in_foreground():
             self.take_back(borrower)
-            borrower.on_refused(_IN_BACKGROUND)
+            borrower.on_refused(_ENDING if self._is_closed else _IN_BACKGROUND)
             return
         self._screen.hold()
         self._is_lent = True

@@ -1,4 +1,4 @@
-"""What processes and GPUs have in use: what `/metrics` tells of the machine. See `MachinePort`."""
+"""Resource usage of processes and GPUs, for `/metrics`. See `MachinePort`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import os
 import resource
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from geartrain.apis.metric_values import GpuUse, ProcessUse
+from geartrain.transport.system.history import ProcessorAndMemory
 
 logger = logging.getLogger(__name__)
 
 _PERCENT: Final = 100
+_USER_TIME, _SYSTEM_TIME, _RESIDENT = 11, 12, 21  # fields of /proc/PID/stat after the name: proc(5)
 
 
 class Machine:
@@ -24,7 +27,7 @@ class Machine:
         self._gpus = NvidiaGpus()
 
     def process(self, pid: int) -> tuple[ProcessUse, ...]:
-        """Return what a process takes; nothing if it is gone, or may not be looked at."""
+        """Resource usage of a process; empty if it has exited or is not permitted."""
         import psutil
 
         try:
@@ -46,17 +49,29 @@ class Machine:
             return ()
 
     def server(self) -> tuple[ProcessUse, ...]:
-        """Return what the server's own process takes."""
+        """Return the usage of the server's own process."""
         return self.process(os.getpid())
 
     def max_descriptors(self) -> int:
-        """Return how many descriptors the server may have, 0 for no limit."""
+        """Return the limit of descriptors of the server, 0 for no limit."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return 0 if soft == resource.RLIM_INFINITY else soft
 
     def gpus(self) -> tuple[GpuUse, ...]:
-        """Return the GPUs that there are."""
+        """Return the GPUs of this machine."""
         return self._gpus.all()
+
+
+def brief_use(pid: int) -> ProcessorAndMemory:
+    """Return the processor time and the memory of a process; zeros if it is gone. On Linux it reads one file."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        uses = Machine().process(pid) if not Path("/proc/self/stat").exists() else ()
+        return ProcessorAndMemory(uses[0].cpu, uses[0].memory) if uses else ProcessorAndMemory()
+    fields = text[text.rindex(b")") + 2 :].split()  # the name of a process may hold spaces
+    ticks = int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME])
+    return ProcessorAndMemory(ticks / os.sysconf("SC_CLK_TCK"), int(fields[_RESIDENT]) * os.sysconf("SC_PAGE_SIZE"))
 
 
 class NvidiaGpus:

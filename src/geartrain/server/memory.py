@@ -1,4 +1,4 @@
-"""How much memory this process may use, and the limits of connections that follow from it."""
+"""Memory that this process may use, and the limits of connections that follow from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BODIES: Final = 4  # the part of the memory that the bodies of all connections 
 
 
 def usable_memory() -> int:
-    """Return how many bytes this process may use: the memory of the machine, or the limit of its control groups."""
+    """Return the bytes that this process may use: the memory of the machine, or the limit of its control groups."""
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(installed, memory_limit(installed))
 

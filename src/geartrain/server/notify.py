@@ -53,11 +53,11 @@ class Notifier:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a supervisor."""
+        """True if there is a supervisor."""
         return bool(self._address)
 
     def send(self, *lines: str) -> bool:
-        """Send the lines, without waiting; return whether they have been sent, or nobody wants them."""
+        """Send the lines, without waiting; return True if they have been sent, or there is no supervisor."""
         if not self._address:
             return True
         try:
@@ -74,7 +74,7 @@ class Notifier:
 
 
 class ServiceState(StrEnum):
-    """What the supervisor has been told of the server."""
+    """State of the server in the supervisor's eyes."""
 
     STARTING = "starting"
     READY = "ready"

@@ -1,4 +1,4 @@
-"""What an operator decides, and what is told of a start."""
+"""Options of a server, and reporters of its start."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """A step of the start, or of a model's life after it, to be shown to the operator."""
 
     # "listening", "listening-admin", "listening-grpc", "watching", "downloading", "setup-output", "ready",
-    # "setup-failed", "reload-failed", "unloaded", "stopping"
+    # "setup-failed", "settled" (each model of the start is ready, or has failed), "reload-failed", "unloaded",
+    # "stopping"
     stage: str
     model: str = ""
-    version: str = ""  # where a server has several models
+    version: str = ""  # of a server with several models
     url: str = ""
     slots: int = 0
     text: str = ""  # of setup-output: what was printed; of a failure: the reason; of a download: a sentence
@@ -89,7 +90,7 @@ class DownloadLines:
         self._told: dict[str, tuple[str, int]] = {}  # source and tenth, by model
 
     def is_due(self, progress: Progress) -> bool:
-        """Whether a step is to be told."""
+        """True if a step is to be told."""
         if progress.stage != "downloading":
             return True
         tenth = progress.bytes * 10 // progress.total_bytes if progress.total_bytes else 0
@@ -107,15 +108,15 @@ class ProgressLog:
 
     def __call__(self, progress: Progress) -> None:
         """Log one step, as `log_progress`."""
-        if self._downloads.is_due(progress):
+        if progress.stage != "settled" and self._downloads.is_due(progress):
             for step in self._lines.of(progress):
                 log_progress(step)
 
 
 class CacheOptions(msgspec.Struct, frozen=True):
-    """Where models and weights from elsewhere are kept; `folder` None: as the environment says.
+    """Cache of models and weights from elsewhere; `folder` None: by the environment.
 
-    `verify`: what is there is compared with its checksums before it is used.
+    `verify`: cached files are compared with their checksums before use.
     """
 
     folder: pathlib.Path | None = None
@@ -124,7 +125,7 @@ class CacheOptions(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WebhookOptions:
-    """How webhooks are sent. Times in seconds. `interval` and `token` None: as the variables of the model say."""
+    """Options of webhooks. Times in seconds. `interval` and `token` None: by the variables of the model."""
 
     interval: float | None = None  # the least time between two of output and logs
     token: str | None = dataclasses.field(default=None, repr=False)
@@ -133,10 +134,10 @@ class WebhookOptions:
 
 
 class DebugOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an author is helped with."""
+    """Debugging aids for an author."""
 
     lender: Lender = NO_LENDER  # of the terminal, for debuggers in workers
-    port: int = 0  # where debugpy listens in the first worker; further ones have the following ports. 0: nowhere
+    port: int = 0  # debugpy's port in the first worker; further ones have the following ports. 0: none
     waits: bool = False  # for an editor, before a model is loaded
     profiles: pathlib.Path | None = None  # the folder for a profile of each call
     profile_format: Literal["speedscope", "html"] = "speedscope"
@@ -144,18 +145,18 @@ class DebugOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """Where predictions are kept that outlive the server. Times in seconds."""
+    """Options of the store of predictions that outlive the server. Times in seconds."""
 
     url: str = dataclasses.field(default="", repr=False)  # it may hold a password; empty: nowhere
     key_file: pathlib.Path | None = None  # keys that inputs are encrypted with
-    keep: float = DEFAULT_STORE_KEEP  # how long predictions stay that have ended
+    keep: float = DEFAULT_STORE_KEEP  # time that finished predictions are kept
     max_bytes: int = DEFAULT_STORE_BYTES  # that they may have in all
     lease: float = DEFAULT_LEASE  # without a sign of life, after which others take over
-    attempts: int = 3  # how often an accepted prediction is run at most
+    attempts: int = 3  # most runs of an accepted prediction
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How servers that share a store reach each other."""
+    """Connections between servers that share a store."""
 
     advertise: str = ""  # `HOST:PORT` where others ask this one, or `HOST` for its own port; empty: it is alone
     token_file: pathlib.Path | None = None  # the token that all of them share
@@ -164,7 +165,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """What an operator decides. Sizes in bytes, times in seconds; None means no limit.
+    """Options of a server. Sizes in bytes, times in seconds; None means no limit.
 
     `NO_LIMIT` is none for `max_body_bytes`, `max_json_elements` and `max_download_bytes`.
 
@@ -186,14 +187,14 @@ class ServeOptions:
     setup_timeout: float | None = None  # 0 is no limit
     shutdown_grace: float | None = 30.0
     drain_delay: float = 0.0  # after SIGTERM: how long requests are still taken, by a server that is no longer ready
-    training_idle: float | None = 300.0  # how long the worker of a training stays without work
+    training_idle: float | None = 300.0  # time that the worker of a training stays without work
     limits: Limits = dataclasses.field(default_factory=Limits)
     buckets: Buckets = DEFAULT_BUCKETS  # of the histograms in the metrics
     inference_queue: int = DEFAULT_QUEUE  # requests of the Open Inference Protocol that may wait for a slot
     replicas: int = 1  # workers of a model that does not say itself how many
     devices: Devices = AUTO  # that replicas are put on, of a model that does not say itself
     restarts: RestartPolicy | None = None  # after a crash of the worker; None: it stays DEFUNCT
-    allow_private_urls: bool = False  # whether URLs of clients may lead into the server's own networks
+    allow_private_urls: bool = False  # true if URLs of clients may lead into the server's own networks
     webhooks: WebhookOptions = WebhookOptions()
     store: StoreOptions = StoreOptions()
     cluster: ClusterOptions = dataclasses.field(default_factory=ClusterOptions)
@@ -205,11 +206,11 @@ class ServeOptions:
     load: frozenset[str] | None = None  # the models of a repository to load at the start; None: all
     residency: ResidencyPolicy = STAY  # which models stay loaded
     reload: bool = False  # when files change
-    shared_memory: bool = False  # whether clients may register regions of it
-    wakeup: WakeupMode = "adaptive"  # how server and workers wait for each other
+    shared_memory: bool = False  # true if clients may register regions of it
+    wakeup: WakeupMode = "adaptive"  # waiting of server and workers for each other
     mirror_prints: MirrorMode = "auto"  # which runs' prints are in the server's log as well
     metric_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of every metric, beside its own
-    health_body: bool = False  # whether health responses of the Open Inference Protocol have a body
+    health_body: bool = False  # true if health responses of the Open Inference Protocol have a body
     ready_file: pathlib.Path | None = None  # written when all models are ready that are loaded at the start
     debugging: DebugOptions = dataclasses.field(default_factory=DebugOptions)
     # For a reload of a model that is served alone: what it was found by, and how that, or the place that it has been
@@ -229,7 +230,7 @@ class ServeOptions:
         return self.source
 
     def limits_of(self, source: ModelSource) -> Limits:
-        """Return what holds for a model: its own `timeout` comes before that of the options, and it has `priorities`.
+        """Return the limits of a model: its own `timeout` comes before that of the options, and it has `priorities`.
 
         A training has neither.
         """
@@ -239,7 +240,7 @@ class ServeOptions:
         return msgspec.structs.replace(self.limits, run_timeout=run_timeout, priorities=source.priorities)
 
     def variables_of(self, source: ModelSource) -> Variables:
-        """Return what counts for a model: what is given here comes before its variables."""
+        """Return the variables of a model: the options come before them."""
         given = {
             "setup_timeout": self.setup_timeout,
             "stream_history": self.stream_history,

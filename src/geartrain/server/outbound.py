@@ -14,11 +14,12 @@ from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDur
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
 if TYPE_CHECKING:
+    from geartrain.domain.predictions.prediction import Prediction
     from geartrain.domain.predictions.tracing import TracerPort
+    from geartrain.domain.predictions.webhook import WebhookEvent
     from geartrain.domain.signature.types import Signature
     from geartrain.outbound.policy import UrlPolicy
     from geartrain.outbound.uploads import OutputDestinations
-    from geartrain.outbound.webhooks import WebhookSender
     from geartrain.outbound.workspace import Workspace
     from geartrain.server.options import ServeOptions
     from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort
@@ -27,23 +28,28 @@ _DOWNLOAD_SILENCE: Final = 10.0  # seconds without a byte; observed Cog, section
 _USER_AGENT: Final = f"geartrain/{__version__}"
 
 
+async def _body_of(prediction: Prediction, event: WebhookEvent) -> bytes:
+    """Return the body of a webhook. A large one is written in a thread."""
+    text = cog.webhook_snapshot(prediction, event)
+    return await asyncio.to_thread(text.whole) if text.is_large else text.whole()
+
+
 class Outbound:
-    """What all models of one server share; see `OutboundPort`. Each part is imported when it is first asked for."""
+    """Shared outbound parts of all models of a server; see `OutboundPort`. Each is imported on first use."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
         self.durability: Durability | NotDurable = NOT_DURABLE
         self._webhooks: dict[tuple[str | None, float], Webhooks] = {}
-        self._senders: list[WebhookSender] = []
 
     @cached_property
     def tracer(self) -> TracerPort:
-        """What takes the spans of predictions."""
+        """Tracer of the predictions."""
         return open_tracer()
 
     @cached_property
     def outputs(self) -> OutputDestinations:
-        """Where output files go."""
+        """Destination of output files."""
         from geartrain.outbound.uploads import OutputDestinations
 
         return OutputDestinations(self._policy, upload_url=self._options.upload_url, user_agent=_USER_AGENT)
@@ -53,13 +59,13 @@ class Outbound:
         return self._workspace.folder()
 
     def new_attachments(self) -> AttachmentStorePort:
-        """Return what takes the files that come with one request."""
+        """Create the store for the files of one request."""
         from geartrain.outbound.attachments import AttachmentStore
 
         return AttachmentStore(self._workspace.folder(), self._options.max_download_bytes)
 
     def input_files(self, signature: Signature, user_agent: str | None, *, root: Path | None = None) -> InputFilesPort:
-        """Return what makes local files of the URLs in the inputs of a model."""
+        """Create the fetcher of the URLs in a model's inputs."""
         from geartrain.outbound.inputs import InputFiles
 
         return InputFiles(
@@ -73,27 +79,20 @@ class Outbound:
         )
 
     def webhooks(self, token: str | None, interval: float) -> Webhooks:
-        """Return what sends webhooks with this token, at least `interval` seconds apart."""
+        """Create the sender of webhooks with this token, at least `interval` seconds apart."""
         found = self._webhooks.get((token, interval))
         if found is None:
             from geartrain.outbound.webhooks import WebhookSender
 
             retries = self._options.webhooks.retries
             sender = WebhookSender(self._policy, user_agent=_USER_AGENT, token=token, retries=retries)
-            self._senders.append(sender)
-            found = self._webhooks[token, interval] = Webhooks(sender, cog.encode_webhook, interval=interval)
+            found = self._webhooks[token, interval] = Webhooks(sender, _body_of, interval=interval)
         return found
 
     def own_webhooks(self) -> Webhooks:
-        """Return what sends webhooks where no model says how."""
+        """Create the sender of webhooks with the server's own settings."""
         options = self._options.webhooks
         return self.webhooks(options.token, DEFAULT_INTERVAL if options.interval is None else options.interval)
-
-    async def prepare_webhooks(self) -> None:
-        """Import the client of webhooks, which takes 0.2 s and more, in a thread."""
-        self.own_webhooks()
-        for sender in list(self._senders):
-            await sender.prepare()
 
     async def drain_webhooks(self, grace: float) -> None:
         """Deliver what webhooks there are within `grace` seconds."""

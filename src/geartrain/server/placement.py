@@ -30,7 +30,7 @@ def usable_cpus() -> Sequence[int]:
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Where a replica runs: variables of its worker, and the processors it is pinned to, all of them if none."""
+    """Place of a replica: variables of its worker, and the processors it is pinned to, all of them if none."""
 
     environment: Mapping[str, str] = {}
     cpus: tuple[int, ...] = ()
@@ -62,7 +62,7 @@ class Placements:
         self._cpus_in_use: dict[str, list[int]] = {}
 
     def place(self, key: str, source: ModelSource, replicas: int) -> tuple[Placement, ...]:
-        """Return where each replica of a model runs; raise ProjectError, with the arithmetic, if they do not fit.
+        """Return the place of each replica of a model; raise ProjectError, with the arithmetic, if they do not fit.
 
         `key` names the model and its version. May block. Threads may share it.
         """
@@ -91,7 +91,7 @@ class Placements:
                 raise ProjectError(f"`gpus_per_replica` is {wanted}, and `devices` is cpu; remove one of them")
             return [{**HIDING, DEVICE: "cpu"}] * replicas
         if devices.kind == "auto" and not wanted and replicas == 1:
-            return [{}]  # it has all that there is, and need not wait until that is known
+            return [{}]  # it has the whole machine, and need not wait for its listing
         visible = self._find(environ)
         gpus = visible.gpus if devices.kind == "auto" else tuple(_named(name, visible) for name in devices.names)
         if wanted and replicas * wanted > len(gpus):

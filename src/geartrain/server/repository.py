@@ -55,7 +55,7 @@ class ServedModels:
         return source.names() if isinstance(source, Repository) else [source.name]
 
     def has_remote_files(self, name: str) -> bool:
-        """Whether a model, or something that it needs, lies elsewhere. May block."""
+        """True if a model, or something that it needs, lies elsewhere. May block."""
         return name in self.names() and self._elsewhere.has_part_of(name)
 
     async def fetch(self, name: str, download: Download) -> None:
@@ -127,7 +127,7 @@ class ServedModels:
         return deployment
 
     def _debugging_of(self, record: VersionRecord, index: int) -> DebugOptions:
-        """Return how a replica is debugged: each has a port of its own for editors, and keeps it."""
+        """Return the debugging options of a replica: each has a port of its own for editors, and keeps it."""
         debugging = self._options.debugging
         if not debugging.port:
             return debugging
@@ -181,15 +181,17 @@ class ServedModels:
 
 
 def _remarks(found: ModelFolder) -> Iterable[str]:
-    """Return what is passed over of the settings of a model's versions, each sentence once."""
+    """Return the ignored parts of the settings of a model's versions, each sentence once."""
     sources = [source for source in found.versions.values() if isinstance(source, ModelSource)]
     return dict.fromkeys(sentence for source in sources for sentence in source.remarks)
 
 
 def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSettings:
-    """Return how a model is served, by the options and by its own files."""
+    """Return the settings of a model, by the options and by its own files."""
     variables = options.variables_of(source)
     is_training = source.mode == "train"
+    folder = options.source.folder(source.name) if isinstance(options.source, Repository) else source.root
+    examples = Examples(source.warmup, source.root, source.origin, shown=source.examples, folder=folder)
     return DeploymentSettings(
         noun="training" if is_training else "prediction",
         replicas=1 if is_training else source.replicas or options.replicas,
@@ -203,6 +205,6 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         webhook_token=variables.webhook_token,
         user_agent=variables.user_agent,
         buckets=options.buckets,
-        examples=NO_EXAMPLES if is_training else Examples(source.warmup, source.root, source.origin),
+        examples=NO_EXAMPLES if is_training else examples,
         stated=source.stated,
     )

@@ -26,7 +26,7 @@ from geartrain.server.notify import Notifier, Supervision
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.reloading import watching
 from geartrain.server.sockets import address_text, bind, host_of, location, served_host, url_of
-from geartrain.server.tuning import trimmed_memory, tune_collector, tune_memory
+from geartrain.server.tuning import share_arenas, trimmed_memory, tune_collector, tune_memory
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
 from geartrain.transport.access_log import open_access_log
@@ -49,6 +49,7 @@ def run_server(options: ServeOptions) -> int:
     Raises `PortInUseError`, `ActivationError`, `AccessError`, `ClusterOptionError`, `GrpcOptionsError` or
     `TlsFilesError` before anything was started.
     """
+    share_arenas()
     notifier = Notifier.from_environ(os.environ)
     passed = passed_sockets(os.environ)
     options = _with_admin(options, passed)
@@ -99,7 +100,7 @@ class _EarlySignals:
 
 
 class _Listeners(NamedTuple):
-    """What is open before anything is started."""
+    """Resources that are open before anything is started."""
 
     http: tuple[socket.socket, ...]
     admin: tuple[socket.socket, ...]
@@ -168,6 +169,7 @@ async def _accepting(waiting: list[Callable[[], None]], app: App, http: HttpServ
 
     async def accept() -> None:
         await app.settled()
+        app.options.on_progress(Progress(stage="settled"))
         if not http.is_stopping:
             for begin in waiting:
                 begin()
@@ -230,7 +232,8 @@ def listen(host: str, port: int) -> socket.socket:
         return bind(host, port)
     except OSError as error:
         where = address_text(host, port)
-        msg = f"cannot listen on {where}: {error.strerror or error}. Choose another with --host and --port."
+        reason = os.strerror(error.errno) if error.errno else str(error)  # asyncio's own text has the address again
+        msg = f"cannot listen on {where}: {reason}. Choose another with --host and --port."
         raise PortInUseError(msg) from error
 
 
@@ -254,7 +257,7 @@ def _signals(ending: _Ending, reload: Reload, *, early: _EarlySignals) -> Iterat
         handlers[signal.SIGHUP] = on_hangup
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
-    for number in early.seen:  # nobody has been told of the server yet, so there is nothing to wait for
+    for number in early.seen:  # the server is not announced yet, so there is nothing to wait for
         if number == signal.SIGHUP:
             on_hangup()
         else:
@@ -271,6 +274,7 @@ def _signals(ending: _Ending, reload: Reload, *, early: _EarlySignals) -> Iterat
 class _Ending:
     """SIGTERM lets predictions finish, SIGINT cancels them; a second signal ends at once, the workers included.
 
+    Where a debugger has the terminal, SIGTERM cancels them as well: a run that waits for a person does not finish.
     With a drain delay, SIGTERM first makes the server no longer ready, and ends it when the delay is over.
     """
 
@@ -285,7 +289,7 @@ class _Ending:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the server has been told to end."""
+        """True if the server has been told to end."""
         return self._http.is_stopping or bool(self._delays)
 
     def on_interrupt(self) -> None:
@@ -319,5 +323,9 @@ class _Ending:
             delayed.cancel()
 
     def _end(self) -> None:
+        lender = self._app.options.debugging.lender
+        if lender.is_lent:
+            self._app.cancel_all()
+        lender.close()
         self._http.stop()
         self._app.catalogue.loads.cease()  # predictions are admitted as long as requests come that were sent before

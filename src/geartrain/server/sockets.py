@@ -35,7 +35,7 @@ def served_host(listeners: Iterable[socket.socket]) -> str:
 
 
 def location(listener: socket.socket, host: str = "") -> str:
-    """Return where a socket is reached, as it stands in a URL or behind `unix:`; `host` counts before its address."""
+    """Return the address of a socket, for a URL or behind `unix:`; `host` counts before its address."""
     name = listener.getsockname()
     if isinstance(name, tuple):
         return address_text(host or str(name[0]), name[1])

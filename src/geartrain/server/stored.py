@@ -1,8 +1,9 @@
-"""What a server does that has a store."""
+"""Part of a server that has a store."""
 
 from __future__ import annotations
 
 import functools
+import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from geartrain.service.ports import WebhookSenderPort
 
 _TRAININGS: Final = "trainings/"
+_TICKS: Final = "t"  # in front of a time in ticks; names of older servers have a time of day
+_START: Final = 19  # the place of the start of a process in /proc/PID/stat, behind its name
 _END_GRACE: Final = 5.0  # seconds for ends that could not be written yet
 
 
@@ -92,21 +95,35 @@ async def open_part(serve_options: ServeOptions, served: Served) -> StorePart:
 
 def new_owner() -> str:
     """Return a name for this server process that no other one has had, and that tells which process it is."""
-    process = psutil.Process()
-    return f"{_place()}/{process.pid}/{process.create_time():.2f}/{secrets.token_hex(8)}"
+    return f"{_place()}/{os.getpid()}/{_started(os.getpid())}/{secrets.token_hex(8)}"
 
 
 def is_dead(owner: str) -> bool:
-    """Whether that is the name of a server process of this machine, and the process is no more."""
+    """True if that is the name of a server process of this machine, and the process is no more."""
     place, pid, created, *_ = (*owner.split("/"), "", "", "")
     if place != _place() or not pid.isdecimal():
         return False
     try:
-        return f"{psutil.Process(int(pid)).create_time():.2f}" != created
+        started = _started(int(pid))
     except psutil.NoSuchProcess:
         return True
     except psutil.Error:
         return False
+    return created.startswith(_TICKS) and started != created
+
+
+def _started(pid: int) -> str:
+    """Return when a process began, in ticks since the start of the machine.
+
+    Empty where that is not known: the time of day, from which it would follow, changes when the clock is set. Raises as
+    psutil does.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="latin-1")
+    except OSError:
+        psutil.Process(pid)
+        return ""
+    return f"{_TICKS}{stat.rpartition(')')[2].split()[_START]}"
 
 
 @functools.cache
@@ -119,7 +136,7 @@ def _place() -> str:
         return f"{socket.gethostname()}.{psutil.boot_time():.0f}"
 
 
-# what the predictions of a table of ids need
+# predictions of a table of ids
 
 
 def _finder(served: Served) -> Callable[[str, str], Awaitable[Deployment]]:

@@ -32,7 +32,7 @@ def open_tracer() -> TracerPort:
 
 
 def records_of(observer: RequestObserver, tracer: TracerPort, router: Router, *, scheme: str = "") -> Records:
-    """Return what makes the records of the requests to a router, with spans where there are traces.
+    """Create the factory of the records of requests to a router, with spans if there are traces.
 
     `scheme`: `http` or `https`, empty if it is not known.
     """

@@ -1,4 +1,4 @@
-"""How Python and the C library hold the memory of a server: set once, when it is up."""
+"""Memory settings of Python and the C library: set once, when the server is up."""
 
 from __future__ import annotations
 
@@ -14,16 +14,33 @@ _COLLECT_AFTER: Final = 20_000  # objects more than before
 # Of the C library's malloc (mallopt(3)); sizes in bytes.
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
+_ARENAS: Final = 2  # that all threads share; by default each of them has its own, up to eight for a processor
 _KEPT: Final = 32 * 1024**2
-_LARGEST_KEPT: Final = 8 * 1024**2  # what is larger goes back to the kernel at once
+_LARGEST_KEPT: Final = 8 * 1024**2  # larger blocks go back to the kernel at once
 _MOST_FREE: Final = 48 * 1024**2  # that malloc holds for later, beyond which it is trimmed
 _EACH: Final = 5.0  # seconds between two looks at that
 
 
 def tune_collector() -> None:
-    """Have the garbage collector look at what predictions leave behind, and seldom at the server itself."""
+    """Have the garbage collector look at what predictions leave behind, and seldom at the server itself.
+
+    It is off while a server starts (`geartrain.cli.quick`).
+    """
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 20)
+    gc.enable()
+
+
+def share_arenas() -> None:
+    """Have threads that start from now on share the arenas of malloc.
+
+    By default each has its own, whose free memory no other uses: of 42 MB in twelve arenas 24 MB were free after a
+    quarter of an hour of mixed load.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_ARENA_MAX, _ARENAS)
 
 
 def tune_memory() -> None:

@@ -42,7 +42,7 @@ from geartrain.domain.principal import ANYONE, Principal
 class LedgerPort(Protocol):
     """The rows of predictions. Their states and steps are the table `ROW_STEPS`.
 
-    What every durable prediction needs gives a future, so that nobody has to make a task to wait for it.
+    Operations that every durable prediction needs return futures, so that no task is needed to wait for them.
     """
 
     def claim(self, claim: Claim) -> asyncio.Future[ClaimResult]:
@@ -50,12 +50,11 @@ class LedgerPort(Protocol):
 
         It is granted if there is no row; if the row is `CLAIMED` and the lease of its owner has ended; or if the row
         has ended and `claim.reuse` is set. A row of another principal stays in any case. Otherwise the row stays, and
-        is returned. Raises `STORE_UNAVAILABLE` also if the lease of the claimant has ended and the id is free: it has
-        to renew it first.
+        is returned. Raises `LeaseEndedError` if the lease of the claimant has ended and the id is free.
         """
 
     def accept(self, claim: Claim, submission: Submission) -> asyncio.Future[ClaimResult]:
-        """As `claim`, with the input. It is safe on disk when this returns: only now may a 202 leave.
+        """Claim with the input. It is safe on disk when this returns: only now may a 202 leave.
 
         A row that the claimant holds by a claim of its own becomes `ACCEPTED` in its epoch, and counts as granted.
         Raises `UNSUPPORTED` for a submission with a secret if the operator has given no key to encrypt it with.
@@ -83,8 +82,8 @@ class LedgerPort(Protocol):
     async def owned(self, owner: str) -> tuple[Owned, ...]:
         """Return all rows of a replica that have not ended.
 
-        It is to ask after each renewal: what it runs and does not find here, it has lost; what is to be canceled says
-        so here, even if nobody could tell it.
+        A replica calls this after each renewal: runs that are missing here are lost to another server, and rows to be
+        canceled say so even if the cancel did not arrive.
         """
 
     async def checkpoint(self, ownership: Ownership, checkpoint: Checkpoint) -> Hold:
@@ -127,7 +126,7 @@ class OutboxPort(Protocol):
     """The terminal webhooks that have not arrived. Each is delivered at least once."""
 
     async def lease(self, owner: str, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
-        """Return entries that are due, the oldest first, and lend them: nobody else gets them for so many seconds.
+        """Return entries that are due, the oldest first, and lend them to the caller alone for so many seconds.
 
         While the lease of the replica that ended a prediction runs, its entry goes to that one first: it knows whether
         the webhooks before the last one have been sent. After a try that has failed it goes to anyone.
@@ -160,7 +159,7 @@ class ReplicasPort(Protocol):
         """Ask every replica to load a model, or to unload it."""
 
     async def wanted(self) -> tuple[WantedModel, ...]:
-        """Return what was last asked for each model of which anything was asked."""
+        """Return the last wanted state of each model that clients have loaded or unloaded."""
 
 
 class StorePort(Protocol):
@@ -176,7 +175,7 @@ class StorePort(Protocol):
 
     @property
     def replicas(self) -> ReplicasPort:
-        """Who shares the store."""
+        """Servers that share the store."""
 
     async def check(self) -> None:
         """Ask the store for an answer; raise as every method does if there is none."""

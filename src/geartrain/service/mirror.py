@@ -1,4 +1,4 @@
-"""What runs print, in the server's log as well: the answers of some protocols have no place for it."""
+"""Printed text of runs in the server's log as well: the answers of some protocols have no place for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MirrorMode = Literal["auto", "on", "off"]
 MAX_LINES: Final = 500  # a second, of all models of a server
 MAX_LENGTH: Final = 4096  # characters of a line
 
-_WITHOUT_LOGS: Final[frozenset[ProtocolName]] = frozenset({"rest", "grpc", "generate"})
+_WITHOUT_LOGS: Final[frozenset[ProtocolName]] = frozenset({"rest", "grpc", "generate", "openai", "mcp"})
 _MIRRORED: Final[dict[MirrorMode, frozenset[ProtocolName]]] = {
     "auto": _WITHOUT_LOGS,
     "on": frozenset(get_args(ProtocolName)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,11 +31,11 @@ class WorkerPort(Protocol):
 
     @property
     def may_prefetch(self) -> bool:
-        """Whether a call may be given to a slot that is busy."""
+        """True if a call may be given to a slot that is busy."""
 
     @property
     def is_debugged(self) -> bool:
-        """Whether a person may have stopped it in a debugger, so that no limit of time may end it or its calls."""
+        """True if a person may have stopped it in a debugger, so that no limit of time may end it or its calls."""
 
     def cancel(self, slot: int, call_id: str) -> None:
         """Ask for the end of a call; its listener hears of it. A prefetched one that has not begun never runs.
@@ -93,7 +93,7 @@ class InputFilesPort(Protocol):
     """Makes local files of the URLs in an input."""
 
     def needed(self, values: dict[str, Any]) -> bool:
-        """Whether any value is a file."""
+        """True if any value is a file."""
 
     def check(self, values: dict[str, Any]) -> tuple[FieldError, ...]:
         """The file values that no client may give."""
@@ -106,9 +106,9 @@ class WebhookSenderPort(Protocol):
     """Sends webhooks. Nothing that a receiver does makes it raise."""
 
     def fault(self, url: str) -> str | None:
-        """What is wrong with a target, as a sentence for the client."""
+        """Return the fault of a target as a sentence for the client, None if it is good."""
 
-    async def send(self, webhook: Webhook, body: Callable[[], bytes]) -> str | None:
+    async def send(self, webhook: Webhook, body: Callable[[], Awaitable[bytes]]) -> str | None:
         """Try once; return why it did not arrive, None if it did. `body` is asked for when its turn has come."""
 
     async def deliver(self, webhook: Webhook, body: bytes) -> str | None:
@@ -132,13 +132,13 @@ class OutputsPort(Protocol):
     """Decides where the output files of predictions go."""
 
     def fault(self, prefix: str, *, background: bool) -> str | None:
-        """What is wrong with the URL that a client wants its files at, as a sentence for it.
+        """Return the fault of a client's upload URL as a sentence for it, None if it is good.
 
-        `background`: nobody waits for the prediction's answer.
+        `background`: no client waits for the answer.
         """
 
     def of(self, prediction_id: str, prefix: str | None, request: RequestContext) -> OutputFilesPort:
-        """What takes the files of one prediction; `prefix` is the URL that its client wants them at.
+        """Create the store of one prediction's files; `prefix` is the upload URL of its client, or `INLINE`.
 
-        `request` is the one that asks for it: receivers are told its ids.
+        `request`: its ids are sent to receivers.
         """

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from geartrain.domain.predictions.events import LAST, Event, EventsDroppedError
+from geartrain.domain.predictions.events import LAST, MAX_PRINTED, Event, EventsDroppedError, Output, printed_in
 
 if TYPE_CHECKING:
     from geartrain.domain.predictions.prediction import Prediction
@@ -26,7 +26,8 @@ class LaggedError(Exception):
 class EventReader:
     """Reads one prediction's events from an index on, in batches of whatever is there.
 
-    It never holds up the prediction or another reader: beyond `backlog` events not taken it gives up.
+    It never holds up the prediction or another reader: beyond `backlog` events not taken, or `MAX_PRINTED` characters
+    of printed text and values of metrics in them, it gives up.
     """
 
     def __init__(self, prediction: Prediction, start: int = 0, *, backlog: int = DEFAULT_BACKLOG) -> None:
@@ -34,6 +35,7 @@ class EventReader:
         self._log = prediction.log
         self._backlog = backlog
         self._pending = self._log.read(start)
+        self._printed = 0  # characters in what has come since the last batch
         self._skipped = 0
         self._waiter: asyncio.Future[None] | None = None
         self._log.listen(self._on_event)
@@ -52,6 +54,7 @@ class EventReader:
         if self._skipped:
             raise LaggedError(self._skipped)
         events, self._pending = self._pending, []
+        self._printed = 0
         return events
 
     def wake(self) -> None:
@@ -65,11 +68,16 @@ class EventReader:
         self._pending = []
 
     def _on_event(self, event: Event) -> None:
-        if self._skipped or len(self._pending) >= self._backlog:
+        if type(event) is not Output:  # nearly all are outputs
+            self._printed += printed_in(event)
+            if self._printed > MAX_PRINTED:
+                self._backlog = 0
+        if len(self._pending) < self._backlog:
+            self._pending.append(event)
+        else:
             self._skipped += 1 + len(self._pending)
             self._pending = []
-        else:
-            self._pending.append(event)
+            self._backlog = 0  # it takes no further ones
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -130,7 +138,7 @@ class ChangeReader:
 
 
 def replay_start(prediction: Prediction) -> int:
-    """Return where a late reader begins: at the first event, or now if no history is kept.
+    """Return the position of a late reader: the first event, or now if no history is kept.
 
     Raises `EventsDroppedError` when more events have been than the history holds.
     """
@@ -154,4 +162,5 @@ def completion(prediction: Prediction) -> asyncio.Future[None]:
             done.set_result(None)
 
     prediction.log.listen_for_end(on_end)
+    done.add_done_callback(lambda _done: prediction.log.unlisten_for_end(on_end))  # its client may have left
     return done

@@ -22,8 +22,9 @@ from geartrain.domain.rendering import clip
 from geartrain.domain.tensors.tensor import Buffer
 
 _FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory objects are on Linux
-_LONGEST: Final = 255  # bytes of a name
-_MOST: Final = 4096  # regions: each has a descriptor
+_LONGEST: Final = 255  # bytes of the name of an object
+_LONGEST_NAME: Final = 1024  # characters of the name of a region
+MAX_REGIONS: Final = 4096  # regions: each has a descriptor
 _OFF: Final = (
     "This server takes no tensors in shared memory: it was not started with --shared-memory. Send the tensors' bytes."
 )
@@ -56,8 +57,10 @@ class SharedRegions:
         self._check_enabled()
         if name in self._regions:
             raise GeartrainError(Code.CONFLICT, f"shared memory region '{clip(name)}' already in manager")
-        if len(self._regions) >= _MOST:
-            raise _invalid(f"there are {_MOST} shared memory regions already; unregister some")
+        if len(name) > _LONGEST_NAME:
+            raise _invalid(f"a name of a shared memory region has at most {_LONGEST_NAME} characters")
+        if len(self._regions) >= MAX_REGIONS:
+            raise _invalid(f"there are {MAX_REGIONS} shared memory regions already; unregister some")
         if offset < 0 or byte_size <= 0:
             raise _invalid(
                 f"failed to register shared memory region '{clip(name)}': offset and size must not be negative"

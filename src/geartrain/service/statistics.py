@@ -31,7 +31,7 @@ class BatchCount(msgspec.Struct):
 class Counts:
     """The running sums of one model version. Times in seconds; moments in seconds since the epoch.
 
-    Predictions that end well are counted many at a time; whoever reads the sums of them calls `settle` before.
+    Successful predictions are counted many at a time: call `settle` before reading their sums.
     """
 
     runs: int = 0  # calls of the model, however they ended
@@ -128,7 +128,7 @@ class Counts:
 
     @property
     def faults(self) -> dict[Fault, int]:
-        """How many predictions ended otherwise than well, by what was the matter."""
+        """Number of predictions that did not end well, by fault."""
         return {"CANCELED": self.canceled, "REJECTED": self.rejected, "BACKEND": self.crashed, "OTHER": self.other}
 
     def statistics(self, name: str, version: str) -> ModelStatistics:

@@ -7,8 +7,9 @@ it is the latest state. Order is kept by telling one thing at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -29,11 +30,11 @@ DEFAULT_INTERVAL: Final = 0.5  # seconds
 
 _PROGRESS: Final[dict[WebhookEvent, type[Event]]] = {"output": Output, "logs": Log}
 
-Snapshot = Callable[[Prediction, WebhookEvent], bytes]
+Snapshot = Callable[[Prediction, WebhookEvent], Awaitable[bytes]]
 
 
 class Backlog(msgspec.Struct, frozen=True):
-    """How much may wait for receivers after its prediction has ended: so many webhooks, so many bytes of state.
+    """Most webhooks that may wait after their predictions have ended, and most bytes of state in them.
 
     Beyond that the one that waits longest is given up: a receiver that is down must not use up the server's memory.
     """
@@ -63,7 +64,7 @@ class Webhooks:
         self._held = 0
 
     def check(self, webhook: Webhook) -> tuple[FieldError, ...]:
-        """What is wrong with a target."""
+        """Return the faults of a target."""
         fault = self.sender.fault(webhook.url)
         return () if fault is None else (FieldError(("body", "webhook"), fault, "value_error.url"),)
 
@@ -77,7 +78,7 @@ class Webhooks:
         return self._begin(_Delivery(self, prediction, webhook, tells_end=False))
 
     def _begin(self, delivery: _Delivery) -> asyncio.Future[None]:
-        delivery.task = asyncio.ensure_future(delivery.run())
+        delivery.task = asyncio.ensure_future(delivery.run(delivery.read()))
         self._tasks[delivery.task] = delivery
         delivery.task.add_done_callback(self._done)
         return delivery.task
@@ -120,7 +121,9 @@ class Webhooks:
         self._held -= self._ended.pop(delivery, 0)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._release(self._tasks.pop(task))
+        delivery = self._tasks.pop(task)
+        self._release(delivery)
+        del delivery.task  # one that was canceled refers to the frames that it was in, and these to the delivery
         if not task.cancelled() and (bug := task.exception()) is not None:
             logger.error("a webhook's delivery failed", exc_info=bug)
 
@@ -139,20 +142,22 @@ class _Delivery:
         self._reached = True  # the last time
         self._limit: asyncio.Timeout | None = None  # of what is being told, unless it is the end
         self._ends: float | None = None  # when every limit strikes, on the loop's clock, once the server is to end
-        kinds = frozenset(kind for name, kind in _PROGRESS.items() if name in webhook.events)
-        self._reader = ChangeReader(prediction, kinds, on_end=self._on_end)
 
-    async def run(self) -> None:
+    def read(self) -> ChangeReader:
+        """Begin to read; only the task keeps the reader, which refers to the delivery."""
+        kinds = frozenset(kind for name, kind in _PROGRESS.items() if name in self._webhook.events)
+        return ChangeReader(self._prediction, kinds, on_end=self._on_end)
+
+    async def run(self, reader: ChangeReader) -> None:
         """Send all webhooks of the prediction, in order."""
         events = self._webhook.events
-        try:
+        with contextlib.closing(reader):
             if "start" in events:
                 await self._tell("start")
             if events != {"start"}:
-                await self._follow()
-        finally:
-            self._reader.close()
+                await self._follow(reader)
         if self._tells_end and "completed" in events:
+            del reader
             await self._tell_end()
 
     def finish_by(self, ends: float) -> None:
@@ -166,9 +171,8 @@ class _Delivery:
         self.task.cancel()
         logger.warning("a webhook is given up: too much waits for receivers", extra=self._fields)
 
-    async def _follow(self) -> None:
+    async def _follow(self, reader: ChangeReader) -> None:
         """Tell of outputs and logs at most once an interval, until the end."""
-        reader = self._reader
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -211,8 +215,8 @@ class _Delivery:
             self._limit = None
 
     async def _tell_end(self) -> None:
-        body = self._webhooks.snapshot(self._prediction, "completed")
-        del self._prediction, self._reader  # the body is all that a delivery of many minutes needs
+        body = await self._webhooks.snapshot(self._prediction, "completed")
+        del self._prediction  # the body is all that a delivery of many minutes needs
         failure = await self._webhooks.sender.deliver(self._webhook, body)
         if failure is not None:
             logger.warning(
@@ -226,7 +230,7 @@ class _Delivery:
 
 
 def _fields(prediction: Prediction, webhook: Webhook) -> dict[str, str]:
-    """Return what the log says of a delivery. Of the receiver it is the host alone: a URL may hold secrets."""
+    """Return the log fields of a delivery. Of the receiver it is the host alone: a URL may hold secrets."""
     return {
         "model": prediction.record.model,
         "prediction_id": prediction.id,

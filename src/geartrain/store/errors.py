@@ -1,4 +1,4 @@
-"""What a store cannot do."""
+"""Failures of a store."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class StoreOptionError(Exception):
 
 
 class StoreFaultError(GeartrainError):
-    """The store has not done what it was asked for.
+    """The store has not done an operation.
 
-    `may_be_done`: nobody knows whether it has, as it was lost while it did.
+    `may_be_done`: it is unknown whether it has, as the connection was lost meanwhile.
     """
 
     def __init__(self, code: Code, message: str, *, may_be_done: bool = False) -> None:

@@ -23,16 +23,16 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class PartFiles(Protocol):
-    """Where large parts are."""
+    """Place of large parts."""
 
     def is_large(self, size: int) -> bool:
-        """Whether so many bytes go into a file."""
+        """True if so many bytes go into a file."""
 
     def write(self, data: bytes) -> str:
         """Return the name of a new file that is safe on disk; raise `NO_STORAGE` or `STORE_UNAVAILABLE`."""
 
     def read(self, name: str) -> bytes:
-        """Return what a file holds; raise `FileNotFoundError` if it is gone, `STORE_UNAVAILABLE` for other reasons."""
+        """Return the contents of a file; raise `FileNotFoundError`, `STORE_UNAVAILABLE` for other reasons."""
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files. Never raises."""
@@ -50,7 +50,7 @@ class NoFiles:
         raise NotImplementedError
 
     def read(self, name: str) -> bytes:
-        """Say that there is no such file: another server keeps its parts in a folder."""
+        """Raise: another server keeps its parts in a folder."""
         raise FileNotFoundError(name)
 
     def remove(self, names: Iterable[str]) -> None:
@@ -66,7 +66,7 @@ class Folder:
         self._above = above
 
     def is_large(self, size: int) -> bool:
-        """Whether so many bytes go into a file."""
+        """True if so many bytes go into a file."""
         return size > self._above
 
     def write(self, data: bytes) -> str:

@@ -29,12 +29,17 @@ MAX_UNDONE: Final = 10_000
 
 
 class _Job(Generic[T]):
-    """An operation, and who waits for it."""
+    """An operation, and the future of its caller.
 
-    __slots__ = ("future", "operation")
+    The operation may hold an input or an output. It is None once the caller has an answer, which may be long before the
+    thread of a store that stands still comes to the job.
+    """
+
+    __slots__ = ("future", "operation", "undo")
 
     def __init__(self, operation: Operation[T], future: asyncio.Future[T]) -> None:
-        self.operation = operation
+        self.operation: Operation[T] | None = operation
+        self.undo = operation.undo
         self.future = future
 
 
@@ -43,19 +48,19 @@ class _Stop:
 
 
 class Deadlines:
-    """See that each future is answered in time. All have the same time, so the oldest is always the next one due."""
+    """See that each job is answered in time. All have the same time, so the oldest is always the next one due."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, within: float) -> None:
         """`within`: seconds, from now on."""
         self.within = within
         self._loop = loop
-        self._watched: deque[tuple[float, asyncio.Future[Any]]] = deque()
+        self._watched: deque[tuple[float, _Job[Any]]] = deque()
         self._looks_at = math.inf  # when a timer goes off
 
-    def watch(self, future: asyncio.Future[Any]) -> None:
-        """Let a future fail when its time is up."""
+    def watch(self, job: _Job[Any]) -> None:
+        """Let the future of a job fail when its time is up."""
         until = self._loop.time() + self.within
-        self._watched.append((until, future))
+        self._watched.append((until, job))
         if until < self._looks_at:
             self._looks_at = until
             self._loop.call_later(self.within, self._look)
@@ -63,15 +68,15 @@ class Deadlines:
     def forget_done(self) -> None:
         """Some have been answered."""
         watched = self._watched
-        while watched and watched[0][1].done():
-            watched.popleft()
+        while watched and watched[0][1].future.done():
+            watched.popleft()[1].operation = None
 
     def _look(self) -> None:
         now, watched = self._loop.time(), self._watched
         self.forget_done()
         while watched and watched[0][0] <= now:
             reason = f"it has not answered within {self.within:g} s"
-            _fail(watched.popleft()[1], unavailable(reason, may_be_done=True))
+            _fail(watched[0][1].future, unavailable(reason, may_be_done=True))
             self.forget_done()
         self._looks_at = watched[0][0] if watched else math.inf
         if watched:
@@ -85,7 +90,7 @@ class Groups:
         """`answer_within`: seconds after which a caller is told that the store gives no answer."""
         self._engine = engine
         self._gathered: list[_Job[Any]] = []  # on the loop, until it has called all who are ready to ask
-        self._waiting = 0  # jobs that have not been told of, those included of which nobody wants to hear any more
+        self._waiting = 0  # jobs without a reported result, including those that have lost their caller
         self._queue: SimpleQueue[list[_Job[Any]] | _Stop] = SimpleQueue()
         self._undone: deque[Operation[None]] = deque(maxlen=MAX_UNDONE)  # of the thread
         self._is_closed = False
@@ -121,21 +126,22 @@ class Groups:
         elif self._waiting >= MAX_WAITING:
             _fail(future, unavailable("too much waits for it already"))
         else:
-            self._gather(_Job(operation, future))
-            self._deadlines.watch(future)
+            job = _Job(operation, future)
+            self._gather(job)
+            self._deadlines.watch(job)
         return future
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run an operation; raise `GeartrainError` if it was not done, or nobody knows whether it was.
+        """Run an operation; raise `GeartrainError` if it was not done, or its result is unknown.
 
-        If the caller hears nothing of an operation that was done, what undoes it is run too.
+        If the result of a finished operation does not reach the caller, its undo is run too.
         """
         future = self.submit(operation)
         try:
             return await future
         except asyncio.CancelledError:
             if not future.cancelled() and future.exception() is None:  # it was done a moment before
-                self._undo(operation)
+                self._undo(operation.undo)
             raise
 
     def _gather(self, job: _Job[Any]) -> None:
@@ -150,10 +156,10 @@ class Groups:
             self._queue.put(self._gathered)
             self._gathered = []
 
-    def _undo(self, operation: Operation[Any]) -> None:
-        if operation.undo is not None:
+    def _undo(self, undo: Operation[None] | None) -> None:
+        if undo is not None:
             future: asyncio.Future[None] = self._loop.create_future()
-            self._gather(_Job(operation.undo, future))
+            self._gather(_Job(undo, future))
 
     # on the loop
 
@@ -165,10 +171,10 @@ class Groups:
                 if not future.done():
                     future.set_result(outcome.value)
                 else:
-                    self._undo(job.operation)
+                    self._undo(job.undo)
                 continue
             if isinstance(outcome.error, StoreFaultError) and outcome.error.may_be_done:
-                self._undo(job.operation)
+                self._undo(job.undo)
             if not future.done():
                 _fail(future, outcome.error)
         self._deadlines.forget_done()
@@ -207,22 +213,26 @@ class Groups:
                 goes_on = False
                 break
             group += following
-        wanted = [job for job in group if not job.future.done()]
+        wanted = [
+            (job, operation)
+            for job in group
+            if not job.future.done() and (operation := job.operation) is not None  # the loop may take it meanwhile
+        ]
         self._run_group(wanted, left_out=len(group) - len(wanted))
         return goes_on
 
-    def _run_group(self, group: Sequence[_Job[Any]], *, left_out: int) -> None:
+    def _run_group(self, group: Sequence[tuple[_Job[Any], Operation[Any]]], *, left_out: int) -> None:
         undone = list(self._undone)
         self._undone.clear()
-        operations = [*undone, *(job.operation for job in group)]
+        operations = [*undone, *(operation for _, operation in group)]
         outcomes = self._run(operations) if operations else []
-        # What undoes something and could not be done is tried again with the next group.
+        # A failed undo is tried again with the next group.
         self._undone.extend(
             operation
             for operation, outcome in zip(operations, outcomes, strict=True)
             if operation.is_undo and isinstance(outcome, Failed)
         )
-        self._post(partial(self._tell, group, outcomes[len(undone) :], left_out=left_out))
+        self._post(partial(self._tell, [job for job, _ in group], outcomes[len(undone) :], left_out=left_out))
 
     def _run(self, operations: list[Operation[Any]]) -> list[Outcome]:
         try:
@@ -236,13 +246,13 @@ class Groups:
     def _post(self, callback: Any, *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:  # the loop has been closed: nobody waits
+        except RuntimeError:  # the loop has been closed, and the caller with it
             return
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     future.set_exception(error)
-    future.exception()  # nobody need be there to hear it
+    future.exception()  # it may have lost its caller
 
 
 def _explained(outcome: Outcome) -> Outcome:

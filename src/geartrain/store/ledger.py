@@ -16,6 +16,7 @@ from geartrain.domain.predictions.ledger import (
     End,
     Hold,
     Key,
+    LeaseEndedError,
     Owned,
     Ownership,
     Page,
@@ -73,7 +74,7 @@ class Ledger:
 
     def _claim(self, claim: Claim, state: RowState, submission: Submission) -> asyncio.Future[ClaimResult]:
         check_key(claim.key)
-        nonce = random.getrandbits(62)  # of no use to whoever guesses it
+        nonce = random.getrandbits(62)  # of no use to those who guess it
         name = {"model": claim.key.model, "id": claim.key.id}
         earlier: list[str] = []  # files of the prediction that had the id before
 
@@ -112,7 +113,7 @@ class Ledger:
                 if found:
                     return ClaimResult(read_row(found[0]), is_granted=False)
                 if not alive:
-                    raise unavailable("the lease of this server has ended")
+                    raise LeaseEndedError
             raise unavailable("others claim and release the same id all the time")
 
         def undo() -> Steps[None]:
@@ -286,7 +287,7 @@ class Ledger:
 
 
 def context_of(key: Key) -> str:
-    """Return what a sealed value is bound to."""
+    """Return the context that a sealed value is bound to."""
     return f"{len(key.model)}:{key.model}{key.id}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -45,7 +44,7 @@ async def open_store(
     if scheme == "sqlite":
         path = _sqlite_path(url)
         folder = Folder(path.with_name(path.name + ".files"), above=files_above)
-        engine = SqliteEngine(path, clock=clock or time.time)
+        engine = SqliteEngine(path, clock=clock)
         store = Store(engine, sealer=sealer, files=folder, answer_within=answer_within)
         await store.open()
         await store.remove_lost_files(folder)

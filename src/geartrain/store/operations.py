@@ -1,4 +1,4 @@
-"""What a database is asked for: statements of SQL, in steps, where the next step may depend on what the last one gave.
+"""Operations on a database: statements of SQL, in steps that may depend on the result of the last one.
 
 An operation knows neither which database runs it nor which others run in the same transaction. It may be run again from
 its start, after a rollback.
@@ -69,9 +69,9 @@ class Operation(Generic[T]):
         Args:
             steps: begins it, each time anew. It may raise `GeartrainError` before it has written anything.
             lock: the row that it locks first.
-            only_reads: whether it can be done by a database whose disk is full.
-            is_undo: whether nobody waits for it, and it is tried until it is done.
-            undo: what has to follow if it was done and its caller has not heard of it.
+            only_reads: true if a database with a full disk can do it.
+            is_undo: true if it has no waiter, and is tried until it is done.
+            undo: follows if it was done and its caller has no result.
         """
         self.steps = steps
         self.lock = lock

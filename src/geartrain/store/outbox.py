@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from geartrain.domain.predictions.ledger import Delivery, Key, OutboxEntry
+from geartrain.domain.predictions.ledger import LONGEST_PAUSE, Delivery, Key, OutboxEntry
 from geartrain.domain.predictions.webhook import Webhook
 from geartrain.store import sql
 from geartrain.store.groups import Groups
@@ -29,6 +29,7 @@ class Outbox:
     async def lease(self, owner: str, *, limit: int, seconds: float) -> tuple[OutboxEntry, ...]:
         def steps() -> Steps[tuple[OutboxEntry, ...]]:
             selection = {"owner": owner, "seconds": seconds, "limit": limit, "key_ids": self._sealer.key_ids}
+            selection["longest"] = LONGEST_PAUSE + seconds  # due later still: the clock was set back meanwhile
             [leased] = yield [Statement(sql.LEASE_DELIVERIES, selection)]
             return tuple(sorted((self._read(columns) for columns in leased), key=lambda entry: entry.number))
 

@@ -71,7 +71,7 @@ class Parts:
 
 
 def add_part(ownership: Ownership, written: Checkpoint | End, file: str) -> Statement:
-    """Return what adds the events of a checkpoint or an end, which are in a file or go into the row."""
+    """Add the events of a checkpoint or an end, which are in a file or go into the row."""
     key = ownership.key
     values: dict[str, Any] = {"model": key.model, "id": key.id, "epoch": ownership.epoch, "part": written.part}
     return Statement(sql.ADD_PART, {**values, "events": written.events if file == IN_ROW else b"", "file": file})

@@ -25,8 +25,8 @@ _IN_THE_WAY: Final = frozenset({"40001", "40P01", "55P03"})  # serialization, de
 _READ_ONLY: Final = "25006"  # a standby; perhaps there is another primary by now
 _MOMENT: Final = 0.05  # seconds
 
-# What is sent before an answer is read. It has to fit into the buffer of the socket: psycopg does not send the rest of
-# what does not fit there while it waits for answers.
+# Data that is sent before an answer is read. It has to fit into the buffer of the socket: psycopg does not send the
+# rest of it while it waits for answers.
 _BATCH_STATEMENTS: Final = 64
 _BATCH_BYTES: Final = 32 * 1024
 _STATEMENT_BYTES: Final = 200  # besides its texts and bytes
@@ -38,7 +38,7 @@ class PostgresEngine:
     def __init__(self, url: str, *, clock: Callable[[], float] | None, answer_within: float) -> None:
         """`clock`: see `open_store`. `answer_within`: seconds after which the server counts as lost."""
         self._answer_within = answer_within
-        self._has_begun = False  # the last transaction; if not, the connection was lost while nobody used it
+        self._has_begun = False  # of the last transaction; if not, the connection was lost while unused
         self._connection = Connection(url, clock=clock, answer_within=answer_within)
         self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
 

@@ -67,7 +67,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection, as far as is known."""
+        """True if there is a connection, as far as is known."""
         return self._database is not None and not self._database.closed
 
     async def get(self) -> Database:
@@ -96,7 +96,7 @@ class Connection:
         return await database.cursor(binary=True).execute(self._render(statement.sql), parameters)
 
     def _defaults(self) -> dict[str, Any]:
-        """Return what is asked of libpq, where the operator's URL says nothing of it."""
+        """Return the defaults for libpq, where the operator's URL is silent."""
         seconds = max(2, round(self._answer_within))
         defaults: dict[str, Any] = {
             "application_name": "geartrain",
@@ -129,7 +129,7 @@ async def rows_of(cursor: Cursor) -> Rows:
 
 
 def environmental_fault(error: psycopg.Error) -> StoreFaultError | None:
-    """Return what to tell of an error that every operation would meet; None if it is one operation's."""
+    """Return the fault for an error that every operation would meet; None if it is one operation's."""
     state = error.sqlstate or ""
     if state == _DISK_FULL:
         return full()

@@ -13,7 +13,7 @@ _STATUSES: Final = {status.value: status for status in Status}
 
 
 def read_row(columns: tuple[Any, ...]) -> Row:
-    """Return the record of a row, of which the columns are those of `geartrain.store.sql`."""
+    """Return the record of a row with the columns of `geartrain.store.sql`."""
     (
         model,
         prediction_id,
@@ -64,7 +64,7 @@ def check_key(key: Key) -> None:
 
 
 def is_storable(key: Key) -> bool:
-    """Whether there may be a row of a key at all."""
+    """True if there may be a row of a key at all."""
     return _is_text(key.id) and _is_text(key.model)
 
 

@@ -1,6 +1,6 @@
-"""Encrypts what is stored of inputs with the operator's keys: AES-GCM with 256 bits.
+"""Encryption of stored inputs with the operator's keys: AES-GCM with 256 bits.
 
-What is sealed is bound to its context, so that nobody can move it to another row unseen. The first key of the file
+A sealed value is bound to its context, so that it cannot be moved to another row unnoticed. The first key of the file
 encrypts, and all of them decrypt: a new key is put on top, and an old one stays until nothing is left that it is needed
 for.
 """
@@ -41,13 +41,13 @@ class Sealer(Protocol):
 
     @property
     def has_key(self) -> bool:
-        """Whether `seal` encrypts."""
+        """True if `seal` encrypts."""
 
     def seal(self, data: bytes, context: str) -> tuple[bytes, str]:
-        """Return what is to be stored, and the id of its key."""
+        """Encrypt a value; return it and the id of its key."""
 
     def open(self, data: bytes, key_id: str, context: str) -> bytes:
-        """Return what was sealed; raise `UnknownKeyError` if there is no key for it, or it was changed."""
+        """Decrypt a value; raise `UnknownKeyError` without its key, or if it was changed."""
 
 
 class NoKey:

@@ -9,20 +9,20 @@ from typing import Final
 
 import msgspec
 
-from geartrain.domain.predictions.ledger import RowState, RowStep, states_before
+from geartrain.domain.predictions.ledger import LISTED_ECHO, RowState, RowStep, states_before
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import CLIENT_LEFT
 from geartrain.store.errors import StoreOptionError
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """What differs between databases; each is a piece of SQL.
+    """Pieces of SQL that differ between databases.
 
     Attributes:
         now: the time, in seconds since the epoch.
         next_place: a number that is greater than that of every row before.
         next_revision: likewise, of the wishes for models.
-        skip_locked: put behind a selection of rows, passes over those that somebody else is about to change.
+        skip_locked: put behind a selection of rows, passes over those that another transaction is about to change.
         blob, double, place, counter: types of columns; the last two are those of primary keys. A counter never gives a
             number twice.
     """
@@ -165,13 +165,14 @@ RELEASE: Final = f"DELETE FROM geartrain_predictions WHERE {_MINE} AND state IN 
 
 FIND: Final = f"{_ROW_AND_OWNER} WHERE p.model = :model AND p.id = :id"
 
-_LISTED_ROW: Final = _ROW_AND_OWNER.replace("SELECT ", "SELECT p.place, ", 1).replace("p.echo", ":nothing", 1)
+_SHORT_ECHO: Final = f"CASE WHEN length(p.echo) <= {LISTED_ECHO} THEN p.echo ELSE :nothing END"
+_LISTED_ROW: Final = _ROW_AND_OWNER.replace("SELECT ", "SELECT p.place, ", 1).replace("p.echo", _SHORT_ECHO, 1)
 
 
 def list_rows(*, of_one_model: bool, status: str, of_one_principal: bool) -> str:
     """Return the SQL of a list of the rows in one status, which is trusted, or in any if it is empty.
 
-    Its rows begin with their place, and have no echo.
+    Its rows begin with their place, and have an echo only where it is short.
     """
     conditions = ["p.place < :before"]
     if of_one_model:
@@ -260,7 +261,8 @@ LEASE_DELIVERIES: Final = f"""
 UPDATE geartrain_outbox SET due_at = {{now}} + :seconds
 WHERE number IN (
     SELECT o.number FROM geartrain_outbox AS o
-    WHERE o.due_at <= {{now}} AND :key_ids LIKE '%,' || o.key_id || ',%' AND NOT (o.attempts = 0 AND EXISTS (
+    WHERE (o.due_at <= {{now}} OR o.due_at > {{now}} + :longest)
+        AND :key_ids LIKE '%,' || o.key_id || ',%' AND NOT (o.attempts = 0 AND EXISTS (
         SELECT 1 FROM geartrain_predictions AS p
         WHERE p.model = o.model AND p.id = o.id AND p.state IN {_ENDED} AND p.owner <> :owner
             AND EXISTS ({_ALIVE} = p.owner)))

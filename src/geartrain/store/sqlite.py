@@ -55,7 +55,7 @@ class SqliteEngine:
         self,
         path: Path,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         lock_wait: float = LOCK_WAIT,
         checked_at_start: int = CHECKED_AT_START,
     ) -> None:
@@ -63,13 +63,14 @@ class SqliteEngine:
 
         Args:
             path: of the file.
-            clock: gives the time in seconds since the epoch.
+            clock: gives the time in seconds since the epoch. None: this machine's clock when the store is opened, which
+                then goes on however that is set: rows are not too old at once, and leases and loans go on.
             lock_wait: seconds for which another program, such as a backup, may hold the file.
             checked_at_start: bytes up to which a file is checked for damage before it is used. A larger one is checked
                 by a thread, and the log has an error if it is damaged.
         """
         self._path = path
-        self._clock = clock
+        self._clock = clock or _steady_clock()
         self._lock_wait = lock_wait
         self._checked_at_start = checked_at_start
         self._closing = contextlib.ExitStack()
@@ -233,6 +234,11 @@ class SqliteEngine:
                 self._connection.execute("ROLLBACK")
 
 
+def _steady_clock() -> Callable[[], float]:
+    begun = time.time() - time.monotonic()
+    return lambda: begun + time.monotonic()
+
+
 def _find_damage(connection: sqlite3.Connection) -> str:
     """Return the first fault of a file, empty if there is none."""
     found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
@@ -252,7 +258,7 @@ def _is_damage(error: sqlite3.Error) -> bool:
 
 
 def _environmental_fault(error: sqlite3.Error) -> StoreFaultError | None:
-    """Return what to tell of an error that every operation would meet; None if it is one operation's."""
+    """Return the fault for an error that every operation would meet; None if it is one operation's."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return full()

@@ -16,7 +16,7 @@ _FLUSH_LIMIT: Final = 0.8  # seconds; a worker has one to end
 
 
 def may_record(environ: Mapping[str, str]) -> bool:
-    """Whether the author's code may record spans, once the model is set up.
+    """True if the author's code may record spans, once the model is set up.
 
     Otherwise OpenTelemetry is not imported: without the variables, only a model that has imported it can have spans.
     """

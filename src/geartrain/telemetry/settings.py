@@ -1,4 +1,4 @@
-"""What the variables of OpenTelemetry say. Imports nothing of it: most servers have no traces."""
+"""Settings in the variables of OpenTelemetry. Imports nothing of it: most servers have no traces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TelemetryError(Exception):
 
 
 def wants_traces(environ: Mapping[str, str]) -> bool:
-    """Whether traces are asked for: by an exporter or an endpoint."""
+    """True if traces are asked for: by an exporter or an endpoint."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     exporters = _exporters(environ)
@@ -33,7 +33,7 @@ def wants_traces(environ: Mapping[str, str]) -> bool:
 
 
 def is_installed() -> bool:
-    """Whether the SDK of OpenTelemetry can be imported; it is not."""
+    """True if the SDK of OpenTelemetry can be imported; it is not."""
     try:
         return importlib.util.find_spec("opentelemetry.sdk.trace") is not None
     except ModuleNotFoundError:

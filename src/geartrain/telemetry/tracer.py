@@ -18,7 +18,7 @@ from geartrain.telemetry.provider import begin_shutdown, make_provider, sampler_
 logger = logging.getLogger(__name__)
 
 _SCOPE: Final = "geartrain"
-_REQUEST: Final = "request"  # what a sampler is told of the name, which is not known yet
+_REQUEST: Final = "request"  # name for samplers, before the real one is known
 _CLOSE_LIMIT: Final = 3.0  # seconds to send what is left at the end
 _LONGEST_ERROR: Final = 4096  # characters
 _NANOSECONDS: Final = 1e9
@@ -46,7 +46,7 @@ class OtelTracer:
         self._sampler = sampler_of_variables()
         self._random = RandomIdGenerator()
         self._ids = _GivenIds()
-        # What comes here has been sampled: to ask again could only lead to another answer.
+        # Spans here have been sampled: a second decision could only differ.
         self._provider = make_provider(sampler=ALWAYS_ON, ids=self._ids)
         self._tracer = self._provider.get_tracer(_SCOPE, version)
 

@@ -20,7 +20,7 @@ from geartrain.worker.stdio.router import Router
 
 
 class Prints:
-    """What a run prints: kept as its logs, and passed on to where the test's own prints go."""
+    """Printed text of a run: kept as its logs, and passed on to the test's own output."""
 
     def __init__(self, home: Callable[[], AbstractContextManager[None]]) -> None:
         """`home` enters the model's folder."""
@@ -53,7 +53,7 @@ class Prints:
 
 
 class LocalChannel(Channel):
-    """A channel to nobody: it keeps what a test has to know of the reports."""
+    """A channel without a parent: it keeps the reports that a test looks at."""
 
     def __init__(self, prints: Prints, shield: Shield) -> None:  # no socket, so nothing of the base class
         self.shield = shield
@@ -92,7 +92,7 @@ class LocalChannel(Channel):
             match report:
                 case Log(_, source, text):
                     self._prints.write(source, text)
-                case Failed(item, error):
+                case Failed(item, error, _):
                     self.failures[item] = error
                 case _:
                     pass

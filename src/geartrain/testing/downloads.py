@@ -1,4 +1,4 @@
-"""What a test's model has elsewhere is fetched into the cache that servers and commands use."""
+"""Downloads of a test's model, into the cache that servers and commands use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Downloads:
         self._held.close()
 
     def model(self, reference: RemoteReference) -> Path:
-        """Return where a model lies now; raises ProjectError."""
+        """Return the fetched folder of a model."""
         return self._fetch(lambda fetcher, download: fetcher.fetch(reference, download))
 
     def weights(self, weights: Sequence[Weights], folder: Path) -> Sequence[Path]:

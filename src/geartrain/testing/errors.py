@@ -1,4 +1,4 @@
-"""What the helpers of tests raise."""
+"""Exceptions of the test helpers."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Run:
 
     @property
     def logs(self) -> str:
-        """What the latest run has printed."""
+        """Printed text of the latest run."""
         return "".join(self._prints.logs)
 
     def _begin(self, requests: list[Mapping[str, Any]]) -> tuple[LocalCall, Steps]:
@@ -199,7 +199,7 @@ class Stream(Iterator[Any]):
             raise self._call.error
 
     def close(self) -> None:
-        """End the run, if it is not over: nobody wants the rest."""
+        """End the run, if it is not over: the rest is dropped."""
         if not self._is_over:
             self.cancel()
 
@@ -209,7 +209,7 @@ class Stream(Iterator[Any]):
 
 
 def _result(call: LocalCall) -> Any:
-    """Return what a call of one request has given, or raise what has kept it from that."""
+    """Return the result of a call of one request, or raise its failure."""
     if call.is_canceled:
         raise CanceledError("the run was canceled") from call.error
     error = call.raised.get(0) or call.error
@@ -222,7 +222,7 @@ def _result(call: LocalCall) -> Any:
 
 
 def _results(call: LocalCall, count: int) -> list[Any]:
-    """Return what each request of a call has given."""
+    """Return the results of a call's requests."""
     if call.is_canceled:
         raise CanceledError("the run was canceled") from call.error
     if call.error is not None and len(call.failures) == count:

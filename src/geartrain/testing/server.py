@@ -29,7 +29,7 @@ def run_server(
 
 
 def target_of(model: str | os.PathLike[str] | Callable[..., Any]) -> str:
-    """Return what names a model on the command line: of a class or a function its file and its name."""
+    """Return a model's name on the command line: of a class or a function its file and its name."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
     from geartrain.testing.models import source_file  # late: it imports what a worker does

@@ -78,7 +78,7 @@ class Steps(Iterator[Any], Protocol):
         """Cancel the run, from another thread."""
 
     def abandon(self) -> None:
-        """Let the run go: nobody waits for it."""
+        """Let the run go: it has no reader."""
 
 
 def make_steps(call: LocalCall, runner: LoadedRunner, prints: Prints, *, drive: Drive, region: CancelRegion) -> Steps:
@@ -89,7 +89,7 @@ def make_steps(call: LocalCall, runner: LoadedRunner, prints: Prints, *, drive: 
 
 
 class _Base:
-    """What both kinds of steps have in common. They run in one context, and prints are routed while they do."""
+    """Common part of both kinds of steps. They run in one context, and prints are routed while they do."""
 
     def __init__(self, call: LocalCall, runner: LoadedRunner, prints: Prints, *, region: CancelRegion) -> None:
         self.scope: Scope | None = None
@@ -187,7 +187,7 @@ class _SyncSteps(_Base):
                     with suppress(StopIteration):
                         values.throw(error)
                 raise
-            except BaseException as error:  # an output is none, or nobody wants the rest
+            except BaseException as error:  # an output is none, or the rest is dropped
                 if isinstance(values, types.GeneratorType):
                     note_yield(error, values.gi_frame)
                     values.close()

@@ -1,4 +1,4 @@
-"""What a line of the access log says of a request."""
+"""Lines of the access log."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ MESSAGE: Final = "request"
 _OUTCOMES: Final = {status: status.value if not PREDICTION_STEPS[status] else "accepted" for status in Status}
 _STARTING: Final = Status.STARTING
 _NOTHING: Final = -1.0
+_LONGEST_ERROR: Final = 2048  # characters
 
 PreparedT = TypeVar("PreparedT")
 
@@ -29,7 +30,7 @@ class RequestWriter(abc.ABC, Generic[PreparedT]):
 
     @abc.abstractmethod
     def prepare(self, requests: Sequence[RequestRecord]) -> PreparedT:
-        """Return what is to be written of some requests. Called on the event loop: it takes microseconds for each."""
+        """Prepare the lines of some requests. Called on the event loop: it takes microseconds for each."""
 
     @abc.abstractmethod
     def write(self, prepared: Sequence[PreparedT]) -> None:
@@ -68,6 +69,7 @@ class AccessLine(msgspec.Struct, omit_defaults=True, gc=False):
         bytes_out: of the body of the answer.
         grpc_status: the number of it; `status` is always 200 in gRPC, or 499.
         requests: of a stream of gRPC, as are the `failures` among them.
+        error: the reason of a refusal; that of a failed run has a record of its own.
     """
 
     timestamp: str
@@ -94,6 +96,7 @@ class AccessLine(msgspec.Struct, omit_defaults=True, gc=False):
     grpc_status: int = NO_GRPC
     requests: int = 0
     failures: int = 0
+    error: str = ""
 
 
 def line_of(request: RequestRecord) -> AccessLine:
@@ -101,7 +104,7 @@ def line_of(request: RequestRecord) -> AccessLine:
     origin, context, ended, prediction = request.origin, request.context, request.ended, request.prediction
     began = prediction.began
     queue = run = _NOTHING
-    if began and request.outcome is not _STARTING:  # what goes on may have begun after the answer
+    if began and request.outcome is not _STARTING:  # a request that goes on may have begun after the answer
         # Milliseconds with three digits: this takes half the time of `round`.
         queue = int((began - prediction.admitted) * 1_000_000) / 1000
         run = int((prediction.completed - began) * 1_000_000) / 1000
@@ -130,6 +133,7 @@ def line_of(request: RequestRecord) -> AccessLine:
         request.grpc_status,
         request.requests,
         request.failures,
+        "" if prediction.prediction_id else request.error[:_LONGEST_ERROR],
     )
 
 
@@ -151,7 +155,7 @@ def fields_of(line: AccessLine) -> dict[str, Any]:
 
 
 def by_logging() -> SlowWriter:
-    """Return what writes lines as records of `geartrain.access`, for whoever has set up logging."""
+    """Create the writer of records of `geartrain.access`, for applications that configure logging."""
 
     def write(request: RequestRecord) -> None:
         line = line_of(request)

@@ -1,6 +1,6 @@
 """The access log: a line for each request when it is over.
 
-Their lines are made many at a time. A thread writes them, because whoever reads may be slow.
+Their lines are made many at a time. A thread writes them, because their reader may be slow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from geartrain.transport.access_lines import LOGGER, RequestWriter
 from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.records import NoObserver, RequestRecord
 
-_MOST: Final = 16_384  # requests that wait to be written; further ones are dropped and counted
+MAX_WAITING: Final = 16_384  # requests that wait to be written; further ones are dropped and counted
 _is_routine: Final = attrgetter("origin.is_routine")
 _INTERVAL: Final = 0.05  # seconds in which lines are gathered
 _FAULT: Final = "lines of the access log could not be written"
@@ -118,8 +118,8 @@ class _Lines:
         self._thread.start()
 
     def has_room(self, count: int) -> bool:
-        """Whether so many more lines may wait."""
-        return self._added - self._written + count <= _MOST
+        """True if so many more lines may wait."""
+        return self._added - self._written + count <= MAX_WAITING
 
     def add(self, prepared: Any, count: int) -> None:
         """Have something written that is so many lines."""
@@ -133,7 +133,7 @@ class _Lines:
         """Write what waits, and end the thread."""
         self._closing.set()
         self._wake.set()
-        self._thread.join(_LAST)  # whoever reads the log may have stopped reading
+        self._thread.join(_LAST)  # the reader of the log may have stopped
 
     # in the thread
 

@@ -31,7 +31,7 @@ class AccessLogOptions(msgspec.Struct, frozen=True):
 
 
 def read_access_log(text: str) -> AccessLogOptions:
-    """Return what `--access-log` says; raises ValueError with a sentence."""
+    """Parse the value of `--access-log`; raise ValueError with a sentence."""
     match = _MODE.fullmatch(text)
     if match is None:
         raise ValueError(

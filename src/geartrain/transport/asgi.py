@@ -124,7 +124,7 @@ class AsgiApplication:
 
 
 def _refusal(status: HTTPStatus, reason: str) -> Answer:
-    return Answer(status, (msgspec.json.encode({"error": reason}),))
+    return Answer(status, (msgspec.json.encode({"error": reason}),), error=reason)
 
 
 async def _exchange(accepted: Accepted, responder: _Responder, *, receive: Receive, send: Send) -> None:
@@ -207,7 +207,7 @@ async def _run(
         listening.cancel()
         await asyncio.wait((listening,))
     if not listening.cancelled():
-        listening.result()  # what the host's `receive` raised is the host's
+        listening.result()  # an error of the host's `receive` belongs to the host
 
 
 class _Responder:
@@ -224,12 +224,13 @@ class _Responder:
         self._is_complete = False
         self.has_whole_answer = False
 
-    # what a handler says
+    # calls of a handler
 
     def respond(self, answer: Answer) -> None:
         """Send a whole answer. See `Responder`."""
         for message in _messages_of(answer, self.record.fields(), is_head=self._is_head):
             self.put(message)
+        self.record.error = answer.error
         self._end(answer.status)
 
     def open_stream(self, status: HTTPStatus, headers: tuple[tuple[bytes, bytes], ...]) -> AnswerStream:
@@ -237,7 +238,7 @@ class _Responder:
         self.put(_start(status, (*headers, *self.record.fields())))
         return _Stream(self, status, is_head=self._is_head)
 
-    # what a stream says
+    # calls of a stream
 
     def put(self, message: Message) -> None:
         """Have a message sent."""
@@ -268,7 +269,7 @@ class _Responder:
         self._messages.append((message, sent))
         self._changed.set()
 
-    # what the request's task says
+    # calls of the request's task
 
     async def deliver(self, send: Send) -> None:
         """Send the answer as it comes; return when it is complete, or when the client has left."""
@@ -281,7 +282,7 @@ class _Responder:
             self._is_complete = _is_last(message)  # now: when this has been sent, a host may report a disconnect
             try:
                 await send(message)
-            except OSError:  # how a host may say that the client has left
+            except OSError:  # some hosts report a client's disconnect so
                 return
             if self._is_complete:
                 return
@@ -322,9 +323,13 @@ class _Stream:
         """Complete the body."""
         self._responder.end(self._status)
 
+    def abort(self) -> None:
+        """Leave the body incomplete: a host closes such a connection."""
+        self._responder.leave()
+
 
 class _BodyReader:
-    """The body of a request in pieces, of which at most one waits to be taken. See `BodyReader`."""
+    """A request body in pieces, at most one of them in memory. See `BodyReader`."""
 
     __slots__ = ("_changed", "_count", "_has_left", "_is_whole", "_limit", "_piece", "_record", "_taken")
 

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 from geartrain.transport.wire.exchange import NO_BODY, UNKNOWN_LENGTH, Head, Headers
 
-_SAFE: Final = "/:@!$&'()*+,;=~"  # what a path need not percent-encode, RFC 3986, section 3.3
+_SAFE: Final = "/:@!$&'()*+,;=~"  # need not be percent-encoded in a path, RFC 3986, section 3.3
 _MAX_DIGITS: Final = 18  # of a length
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD"})
 

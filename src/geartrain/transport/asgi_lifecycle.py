@@ -48,7 +48,7 @@ class Lifecycle:
         self._lifespans -= 1
         if self._lifespans:
             return
-        if self._state is _State.STARTING:  # nobody waits for it
+        if self._state is _State.STARTING:  # it has no waiter
             self._task.cancel()
             await asyncio.wait((self._task,))
         if self._state is _State.RUNNING:
@@ -75,7 +75,7 @@ class Lifecycle:
             raise RuntimeError(msg)
         if self._task.done():
             return self._task.result()
-        return await asyncio.shield(self._task)  # a request that is canceled takes the start from nobody else
+        return await asyncio.shield(self._task)  # a canceled request does not cancel the start for others
 
     async def _begin(self) -> Handler:
         try:

@@ -1,6 +1,6 @@
-"""What a server and the process that reads large bodies for it say to each other.
+"""Messages between a server and the process that reads large bodies for it.
 
-A message is its length in 8 bytes, then msgpack; what is large goes beside it, in memory that both sides map.
+A message is its length in 8 bytes, then msgpack; large values go beside it, in memory that both sides map.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Job(msgspec.Struct, frozen=True):
     """One body to be read.
 
     `signature` as JSON; `max_elements` is 0 for a body that is known to have few; `tensors` of an infer request whose
-    JSON has been read.
+    JSON has been read; `max_file`: the bytes of a file in a `data:` URL, beyond which its payload is not looked at.
+    Of what a run has given: `sizes` of its pieces, and name, version and id of the model and the request `asked`.
     """
 
     kind: str
@@ -45,17 +46,20 @@ class Job(msgspec.Struct, frozen=True):
     max_elements: int
     size: int
     tensors: tuple[SentTensor, ...] = ()
+    max_file: int = 0
+    sizes: tuple[int, ...] = ()
+    asked: tuple[str, str, str] = ("", "", "")
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What has become of a body.
+    """Result of reading a body.
 
     Attributes:
-        head: what the request says beside its input, as JSON.
-        place: where the input lies in the body, if it is not beside the message: where it begins, and its bytes.
-        sizes: of the parts beside the message, -1 for one that is not there.
+        head: the request without its input, as JSON.
+        place: offset and bytes of the input in the body, if it is not beside the message.
+        sizes: of the parts beside the message, -1 for an absent one.
         error: code, message and fields, if the body is refused.
-        errors: what is wrong with the input.
+        errors: faults of the input.
         values: the input as JSON if it has files, its long texts replaced by tokens.
     """
 
@@ -68,7 +72,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def as_text(body: Buffer) -> bytes | bytearray:
-    """Return what can be searched as a text; it is `body` itself unless that is a view."""
+    """Return a form that can be searched as a text; `body` itself unless that is a view."""
     return bytes(body) if isinstance(body, memoryview) else body
 
 

@@ -1,4 +1,4 @@
-"""The process that reads large bodies: whatever a body holds, the server's loop goes on.
+"""The process that reads large bodies, and writes large answers: whatever they hold, the server's loop goes on.
 
 To parse a hundred megabytes is one call of a library that does not give up the interpreter, in whatever thread; so it
 is done by another interpreter. It reads one body at a time, knows no model but its signature, and ends with the server.
@@ -43,7 +43,7 @@ _Found = tuple[Result, _Parts]
 
 
 class _Model:
-    """What is derived of a signature."""
+    """Derivatives of a signature."""
 
     def __init__(self, text: bytes) -> None:
         self.signature = signature = msgspec.json.decode(text, type=Signature)
@@ -60,12 +60,12 @@ _model = lru_cache(maxsize=32)(_Model)
 
 def _read_cog(job: Job, body: Buffer) -> _Found:
     text = as_text(body)
-    request = cog.read_request(text)
+    request = cog.bounded(cog.read_request(text))
     raw = cog.input_of(request)
     head = msgspec.structs.replace(request, input=msgspec.Raw(b"null"))
     model = _model(job.signature)
     place = _place(text, request.input) if len(raw) > LONG else (0, 0)
-    result, parts = _check(model, model.validator, raw, max_elements=job.max_elements)
+    result, parts = _check(job, model.validator, raw)
     return msgspec.structs.replace(result, head=_encode(head), place=place), [raw, *parts]
 
 
@@ -73,7 +73,7 @@ def _read_generate(job: Job, body: Buffer) -> _Found:
     model = _model(job.signature)
     asked = generate.read_request(as_text(body), model.signature, model.view)
     validator = model.validator if asked.tensors is None else model.plain_validator
-    result, parts = _check(model, validator, asked.values, max_elements=job.max_elements)
+    result, parts = _check(job, validator, asked.values)
     sent = None if asked.tensors is None else [_sent(tensor) for tensor in asked.tensors]
     contents = [tensor.data for tensor in asked.tensors or ()]
     return msgspec.structs.replace(result, head=_encode((asked.request.id, asked.request.parameters, sent))), [
@@ -81,6 +81,12 @@ def _read_generate(job: Job, body: Buffer) -> _Found:
         asked.values,
         *parts,
     ]
+
+
+def _check_members(_: Job, body: Buffer) -> _Found:
+    """Check the counts of a body before it is read."""
+    generate.read_members(as_text(body))
+    return Result(), ()
 
 
 def _read_infer(job: Job, body: Buffer) -> _Found:
@@ -107,12 +113,12 @@ def _bind(job: Job, contents: Buffer) -> _Found:
     for sent in job.tensors:
         if sent.is_there:
             data, body = body[: sent.size], body[sent.size :]
-        else:  # only its size is looked at, and memory that nobody touches takes none
+        else:  # only its size matters, and untouched memory takes none
             data = memoryview(mmap.mmap(-1, sent.size) if sent.size else b"")
         tensors.append(Tensor(sent.name, sent.datatype, sent.shape, data))
     bound = model.view.bind(tensors)
     validator = model.plain_validator if model.view.has_tensors else model.validator
-    result, parts = _check(model, validator, bound.json, max_elements=job.max_elements)
+    result, parts = _check(job, validator, bound.json)
     return msgspec.structs.replace(result, head=_encode([one.name for one in bound.tensors])), [bound.json, *parts]
 
 
@@ -122,12 +128,79 @@ def _read_grpc(_: Job, body: Buffer) -> _Found:
     return Result(head=head), contents
 
 
+def _outputs(job: Job, body: Buffer) -> _Found:
+    """Make the outputs of a run that is over."""
+    view = _model(job.signature).view
+    pieces = _pieces(job, body)
+    return _tensors(view.whole(b"null" if view.streams or not pieces else pieces[0], pieces))
+
+
+def _yielded(job: Job, body: Buffer) -> _Found:
+    """Make the outputs of one yield."""
+    return _tensors(_model(job.signature).view.one(body))
+
+
+def _tensors(tensors: Sequence[Tensor]) -> _Found:
+    return Result(head=_encode([_sent(tensor) for tensor in tensors])), [tensor.data for tensor in tensors]
+
+
+def _text(job: Job, body: Buffer) -> _Found:
+    """Write the contents of an output as JSON."""
+    (sent,) = job.tensors
+    return Result(), [tensor_json.encode(Tensor(sent.name, sent.datatype, sent.shape, body))]
+
+
+def _generated(job: Job, body: Buffer) -> _Found:
+    """Write the answer to a generate request whose run is over."""
+    pieces = _pieces(job, body)
+    return _answer(job, _generate_view(job.signature).whole(pieces[0] if pieces else None, pieces))
+
+
+def _generated_event(job: Job, body: Buffer) -> _Found:
+    """Write what one yield is to a generate request."""
+    return _answer(job, _generate_view(job.signature).one(body))
+
+
+def _answer(job: Job, members: dict[str, msgspec.Raw]) -> _Found:
+    name, version, own_id = job.asked
+    return Result(), [generate.encode_response((name, version), own_id, members)]
+
+
+def _embeddings(job: Job, body: Buffer) -> _Found:
+    """Write the answer to a request for embeddings whose runs are over."""
+    from geartrain.apis.openai import embeddings  # few servers are asked for them
+
+    wanted = msgspec.json.decode(job.asked[0], type=embeddings.Embeddings)
+    return Result(), [embeddings.encode_embeddings(wanted, _pieces(job, body), _model(job.signature).view)]
+
+
+def _generate_view(signature: bytes) -> generate.GenerateView:
+    model = _model(signature)
+    return generate.GenerateView(model.signature, model.view)
+
+
+def _pieces(job: Job, body: Buffer) -> list[Buffer]:
+    pieces: list[Buffer] = []
+    view = memoryview(body)
+    for size in job.sizes:
+        pieces.append(view[:size])
+        view = view[size:]
+    return pieces
+
+
 _KINDS: Final[dict[str, Callable[[Job, Buffer], _Found]]] = {
     "cog": _read_cog,
     "generate": _read_generate,
     "infer": _read_infer,
+    "members": _check_members,
     "bind": _bind,
     "grpc": _read_grpc,
+    "outputs": _outputs,
+    "yielded": _yielded,
+    "text": _text,
+    "generated": _generated,
+    "generated event": _generated_event,
+    "embeddings": _embeddings,
 }
 
 
@@ -136,16 +209,17 @@ def _sent(tensor: Tensor) -> SentTensor:
 
 
 def _place(text: bytes | bytearray, raw: msgspec.Raw) -> tuple[int, int]:
-    """Return where a value lies in the text that it was decoded from: it is a view of it."""
+    """Return begin and end of a value in the text that it was decoded from: it is a view of it."""
     value = np.frombuffer(memoryview(raw), np.uint8)
     return value.ctypes.data - np.frombuffer(text, np.uint8).ctypes.data, value.size
 
 
-def _check(model: _Model, validator: InputValidator, raw: bytes, *, max_elements: int) -> _Found:
+def _check(job: Job, validator: InputValidator, raw: bytes) -> _Found:
     """Check an input as `Admission` does; beside it are its echo, if it has secrets, and its long texts."""
+    model = _model(job.signature)
     try:
-        if max_elements:
-            json_limits.check_elements(raw, max_elements, tensors=model.tensors)
+        if job.max_elements:
+            json_limits.check_elements(raw, job.max_elements, tensors=model.tensors)
     except json_limits.JsonLimitError as error:
         return Result(errors=(FieldError(("body", "input"), str(error), "value_error"),)), ()
     errors = validator.check(raw)
@@ -156,7 +230,7 @@ def _check(model: _Model, validator: InputValidator, raw: bytes, *, max_elements
     if not model.files.any_in(values):
         return Result(), (echo,)
     copied, places = model.files.find(values)
-    errors = field_errors(places)
+    errors = field_errors(places, largest=job.max_file)
     if errors:
         return Result(errors=errors), ()
     texts: list[str] = []

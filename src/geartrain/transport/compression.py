@@ -97,7 +97,7 @@ def deflate(parts: Sequence[Buffer], encoding: Encoding) -> bytes:
 
 
 async def deflate_aside(parts: Sequence[Buffer], encoding: Encoding) -> bytes:
-    """As `deflate`; in a thread if it takes long."""
+    """Deflate like `deflate`; in a thread if it takes long."""
     if sum(map(len, parts)) < _LARGE:
         return deflate(parts, encoding)
     return await asyncio.to_thread(deflate, parts, encoding)

@@ -19,11 +19,11 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
-from geartrain.apis import cog, json_limits, open_inference
+from geartrain.apis import cog, generate, json_limits, open_inference
 from geartrain.apis.generate import GenerateRequest
 from geartrain.apis.infer_json import RequestJson
 from geartrain.apis.open_inference import Fetch, Reply
@@ -37,6 +37,10 @@ from geartrain.service.models.interface import Interface
 from geartrain.transport import body_messages
 from geartrain.transport.body_messages import MARK, PIECE, Job, Result, SentTensor, as_text
 from geartrain.transport.runs import DIRECT_LIMIT
+
+if TYPE_CHECKING:
+    from geartrain.apis.openai.embeddings import Embeddings
+    from geartrain.transport.held_urls import HeldBodies
 
 IN_A_THREAD: Final = 262_144
 NUMBERS_IN_A_THREAD: Final = 2_097_152  # bytes of tensors that are numbers: a native parser reads them
@@ -56,6 +60,7 @@ _decode_result = msgspec.msgpack.Decoder(Result).decode
 _decode_head = msgspec.json.Decoder(cog.PredictionRequest).decode
 _decode_request = msgspec.json.Decoder(RequestJson).decode
 _decode_asked = msgspec.json.Decoder(tuple[str, dict[str, str | int | float | bool], list[SentTensor] | None]).decode
+_decode_tensors = msgspec.json.Decoder(list[SentTensor]).decode
 _decode_names = msgspec.json.Decoder(frozenset[str]).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -92,9 +97,13 @@ async def read_aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 class LargeBodies:
     """Reads large bodies. Its processes start with the first ones, and end with `close`."""
 
-    def __init__(self, *, max_elements: int = json_limits.MAX_ELEMENTS) -> None:
-        """`max_elements`: the values that a JSON input may hold, beside those of tensors: `max_json_elements`."""
+    def __init__(self, *, max_elements: int = json_limits.MAX_ELEMENTS, max_file_bytes: int = 100 * 1024**2) -> None:
+        """`max_elements`: the values that a JSON input may hold, beside those of tensors: `max_json_elements`.
+
+        `max_file_bytes`: of a file that an input holds as a `data:` URL: `max_download_size`.
+        """
         self._max_elements = max_elements
+        self._max_file_bytes = max_file_bytes
         self._threads = ThreadPoolExecutor(PROCESSES, thread_name_prefix="geartrain-body")
         self._local = threading.local()
         self._processes: set[_Process] = set()
@@ -107,13 +116,26 @@ class LargeBodies:
 
     async def read_cog(self, body: bytes | bytearray, interface: Interface) -> CogBody:
         """Read a body of Cog's API, and empty it. Raises `GeartrainError`; an input's faults are in `checked`."""
+        if may_hold(interface):
+            read = await read_aside(lambda: self._held(interface).read_cog(body))
+            if read is not None:
+                return CogBody(*read)
         result, parts = await self._read("cog", interface, (body,))
         return await read_aside(_cog_body, result, parts, body, interface=interface)
 
     async def read_generate(self, body: bytes | bytearray, interface: Interface) -> GenerateBody:
         """Read a generate request. Raises `GeartrainError`; what is wrong with the input is in `checked`."""
+        if may_hold(interface):
+            read = await read_aside(lambda: self._held(interface).read_generate(body))
+            if read is not None:
+                return GenerateBody(*read)
         result, parts = await self._read("generate", interface, (body,))
         return await read_aside(_generate_body, result, parts, interface)
+
+    def _held(self, interface: Interface) -> HeldBodies:
+        from geartrain.transport.held_urls import HeldBodies  # late: few servers need it
+
+        return HeldBodies(interface, max_elements=self._max_elements, max_file=self._max_file_bytes)
 
     async def read_infer(self, body: Buffer, json_size: int | None, interface: Interface, *, fetch: Fetch) -> InferBody:
         """Read an infer request, and make the model's input of it. See `open_inference.read_request`."""
@@ -129,6 +151,68 @@ class LargeBodies:
         job = Job("grpc", b"", self._max_elements, len(message))
         result, parts = _sound(await self._run_there(job, (message,)))
         return result.head, parts
+
+    async def outputs(
+        self, interface: Interface, pieces: Sequence[Buffer], *, is_whole: bool = True
+    ) -> list[Tensor] | None:
+        """Make the outputs of a run that is over of its pieces, or of one yield; None if it takes no time to make them.
+
+        Raises `GeartrainError`.
+        """
+        if not interface.view.makes_outputs or sum(map(len, pieces)) <= DIRECT_LIMIT:
+            return None
+        result, parts = await self._write("outputs" if is_whole else "yielded", interface, pieces)
+        sent = _decode_tensors(result.head)
+        return [Tensor(one.name, one.datatype, one.shape, data) for one, data in zip(sent, parts, strict=True)]
+
+    async def texts(self, outputs: Sequence[Tensor]) -> dict[str, Buffer]:
+        """Write the contents of large outputs that are texts as JSON, by the names of the outputs.
+
+        Raises `GeartrainError`.
+        """
+        texts: dict[str, Buffer] = {}
+        for one in outputs:
+            if one.datatype == "BYTES" and len(one.data) > IN_A_THREAD:
+                sent = (SentTensor(one.name, one.datatype, one.shape, len(one.data)),)
+                _, parts = _sound(await self._run_there(Job("text", b"", 0, len(one.data), sent), (one.data,)))
+                texts[one.name] = parts[0]
+        return texts
+
+    async def generated(
+        self, interface: Interface, pieces: Sequence[Buffer], asked: tuple[str, str, str], *, is_whole: bool = True
+    ) -> Buffer:
+        """Write the answer to a generate request, or one event of it.
+
+        `asked`: name and version of the model, and id. Raises `GeartrainError`.
+        """
+        kind = "generated" if is_whole else "generated event"
+        _, parts = await self._write(kind, interface, pieces, asked=asked)
+        answer: Buffer = parts[0]
+        return answer
+
+    async def read_members(self, body: bytes | bytearray) -> dict[str, msgspec.Raw]:
+        """Read the members of an unchecked body. Raises `GeartrainError`."""
+        if len(body) <= IN_A_THREAD:
+            return await read_aside(generate.read_members, body)
+        _sound(await self._run_there(Job("members", b"", self._max_elements, len(body)), (body,)))
+        return await read_aside(_decode_members, body)  # of a body without too many of them
+
+    async def embeddings(self, interface: Interface, outputs: Sequence[Buffer], wanted: Embeddings) -> Buffer:
+        """Write the answer to a request for embeddings. Raises `GeartrainError`."""
+        asked = (msgspec.json.encode(wanted).decode(), "", "")
+        _, parts = await self._write("embeddings", interface, outputs, asked=asked)
+        answer: Buffer = parts[0]
+        return answer
+
+    async def _write(
+        self, kind: str, interface: Interface, pieces: Sequence[Buffer], *, asked: tuple[str, str, str] = ("", "", "")
+    ) -> tuple[Result, _Parts]:
+        sizes = tuple(map(len, pieces))
+        size = sum(sizes)
+        job = Job(kind, msgspec.json.encode(interface.signature), 0, size, sizes=sizes, asked=asked)
+        if size <= IN_A_THREAD:
+            return _sound(await read_aside(_read_here, job, pieces))
+        return _sound(await self._run_there(job, pieces))
 
     async def bind(self, request: InferRequest, interface: Interface) -> tuple[Bound, CheckedInput | None]:
         """Make the model's input of a request. Raises `GeartrainError`; what is wrong with the input is in the second.
@@ -171,7 +255,8 @@ class LargeBodies:
         is_quick = _is_quick(kind, parts, size)
         is_counted = is_quick and kind in _COUNTED and self._max_elements > _FEW
         signature = msgspec.json.encode(interface.signature)
-        job = Job(kind, signature, 0 if is_counted else self._max_elements, size, tensors)
+        max_elements = 0 if is_counted else self._max_elements
+        job = Job(kind, signature, max_elements, size, tensors, self._max_file_bytes)
         if size <= IN_A_THREAD or is_quick:
             return _sound(await read_aside(_read_here, job, parts))
         return _sound(await self._run_there(job, parts))
@@ -195,13 +280,23 @@ def _sound(found: tuple[Result, _Parts]) -> tuple[Result, _Parts]:
     return found
 
 
+def may_hold(interface: Interface) -> bool:
+    """True if a model's files may have URLs of any form, so that no payload has a part in the check of the input."""
+    files = interface.validator.file_fields
+    return bool(files) and all(
+        field.choices is None and field.regex is None and field.min_length is None and field.max_length is None
+        for field in interface.signature.inputs
+        if field.name in files
+    )
+
+
 def is_light(body: bytes | bytearray) -> bool:
-    """Whether a body of Cog's API is read on the loop: a short one, or one of few values, such as a file."""
+    """True if a body of Cog's API is read on the loop: a short one, or one of few values, such as a file."""
     return len(body) <= DIRECT_LIMIT or (len(body) <= FEW_ON_THE_LOOP and _has_few(body, _SIGNS))
 
 
 def _is_quick(kind: str, parts: Sequence[Buffer], size: int) -> bool:
-    """Whether no step of reading takes long, though the bodies are large."""
+    """True if no step of reading takes long, though the bodies are large."""
     if kind == "infer":
         return size <= NUMBERS_IN_A_THREAD and all(_has_few(part, b'"') for part in parts)
     return kind != "bind" and size <= FEW_IN_A_THREAD and all(_has_few(part, _SIGNS) for part in parts)
@@ -284,7 +379,7 @@ def _cut(memory: memoryview, sizes: Sequence[int]) -> _Parts:
 
 
 def _is_read(tensor: Tensor, view: TensorView) -> bool:
-    """Whether the contents of a tensor are looked at, and not only counted."""
+    """True if the contents of a tensor are looked at, and not only counted."""
     return tensor.datatype == "BYTES" or view.is_converted(tensor.name)
 
 
@@ -343,7 +438,7 @@ def _checked(result: Result, parts: _Parts, interface: Interface) -> CheckedInpu
 
 
 def _bytes(data: Buffer) -> bytes:
-    """Return what may be a view as an object of its own; a copy is made in pieces."""
+    """Return a view as an object of its own; a copy is made in pieces."""
     if isinstance(data, bytes):
         return data
     copy = BytesIO()

@@ -9,14 +9,15 @@ from typing import Final
 from geartrain.transport.routing import Route
 
 METRICS: Final = "/metrics"
+HISTORY: Final = "/playground/history"  # the metrics of the last minutes
 HEALTH: Final = frozenset({"/health-check", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
 
 
 def split_routes(routes: Iterable[Route], *, has_admin_port: bool) -> tuple[tuple[Route, ...], tuple[Route, ...]]:
     """Return the routes of the public port and those of the port of administration.
 
-    The latter has administration, metrics, and health for whoever watches it; the former has the rest, and health too.
-    Without a port of administration the public one has all.
+    The latter has administration, metrics, and health for probes; the former has the rest, and health too. Without a
+    port of administration the public one has all.
     """
     rows = tuple(routes)
     if not has_admin_port:
@@ -26,7 +27,7 @@ def split_routes(routes: Iterable[Route], *, has_admin_port: bool) -> tuple[tupl
 
 
 def _is_administration(route: Route) -> bool:
-    return route.scope == "admin" or route.path == METRICS
+    return route.scope == "admin" or route.path in {METRICS, HISTORY}
 
 
 def exposure_warning(address: str, *, has_keys: bool) -> str | None:
@@ -43,7 +44,7 @@ def exposure_warning(address: str, *, has_keys: bool) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether a numeric address is one that only this machine can reach."""
+    """Return True if a numeric address is one that only this machine can reach."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

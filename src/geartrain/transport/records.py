@@ -30,7 +30,7 @@ from geartrain.transport.wire.exchange import Fields, Head, NewRecord, Responder
 LEFT: Final = 499
 """In place of a status, where the client has left before its answer was complete. Other servers say so, too."""
 _BAD: Final = 400  # the first status of an error
-_LONGEST_PATH: Final = 1024  # bytes of a path that are kept
+_LONGEST: Final = 1024  # characters that are kept of a path, and of the names in it
 _GRPC_STATUS: Final = b"grpc-status"
 NO_GRPC: Final = -1
 _FAILED: Final = Status.FAILED  # to read it from its class takes several times as long
@@ -39,7 +39,7 @@ _Ids = tuple[RequestContext, bytes]
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What is known of all requests with one head. Attributes as of `Head` and `RequestNotes`."""
+    """Shared facts of all requests with one head. Attributes as in `Head` and `RequestNotes`."""
 
     method: str
     path: str
@@ -79,24 +79,25 @@ NOBODY: Final = NoObserver()
 
 
 class RequestRecord(msgspec.Struct, gc=False, eq=False):
-    """What is kept of one request. See `Record`. Moments are in seconds since the epoch.
+    """Record of one request. See `Record`. Moments are in seconds since the epoch.
 
     Attributes:
-        observer: hears of its end.
-        origin: what its head says.
+        observer: is notified of its end.
+        origin: facts from its head.
         peer: the address of the client.
-        began: when its head had come.
+        began: arrival of its head.
         context: its ids.
         id_lines: these as header fields of the answer, as lines of HTTP/1.1.
         prediction: the record of the one that it has asked for.
         received: bytes of the body so far.
         sent: bytes of the body of the answer so far.
-        requests: how many have come in it, if it is a stream of gRPC.
-        failures: how many of these were answered with an error.
-        ended: when its answer was complete, 0 until then, as all that follows is not known.
+        requests: their number, if it is a stream of gRPC.
+        failures: number of these that were answered with an error.
+        ended: completion of its answer, 0 until then. The following ones are unset until then.
         status: of HTTP; `LEFT` if the client has left.
         grpc_status: `NO_GRPC` where it is no call of gRPC, or one without a status.
         outcome: the status of the prediction when the answer was complete: `STARTING` if it goes on.
+        error: the reason of a refusal.
     """
 
     observer: RequestObserver
@@ -114,10 +115,11 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
     status: int = 0
     grpc_status: int = NO_GRPC
     outcome: Status = Status.STARTING
+    error: str = ""
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was answered with an error, or its run failed, or its client has left."""
+        """True if it was answered with an error, or its run failed, or its client has left."""
         return self.status >= _BAD or self.grpc_status > 0 or self.failures > 0 or self.outcome is _FAILED
 
     def lines(self) -> bytes:
@@ -158,16 +160,16 @@ class RequestRecords:
         self._made: defaultdict[ProtocolName, list[_Ids]] = defaultdict(list)  # for requests that come without ids
 
     def of(self, head: Head) -> NewRecord:
-        """Return what makes the records of the requests with a head about which has been decided."""
+        """Create the factory of the records for requests with a decided head."""
         notes = head.notes
         origin = Origin(
             head.method,
-            head.path[:_LONGEST_PATH].decode("latin-1"),
+            head.path[:_LONGEST].decode("latin-1"),
             cast("ProtocolName", notes.protocol),
             notes.key,
-            notes.model,
+            notes.model[:_LONGEST],
             notes.is_routine,
-            notes.prediction_id,
+            notes.prediction_id[:_LONGEST],
             ids_of(head),
         )
         observer, sent, protocol = self._observer, origin.sent, origin.protocol

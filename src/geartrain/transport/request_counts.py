@@ -1,4 +1,4 @@
-"""How many requests have ended, by protocol and status."""
+"""Number of requests that have ended, by protocol and status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RequestCounts:
     def __init__(self, following: RequestsObserver = NOBODY) -> None:
         self._following = following
         self._gathered: list[RequestRecord] = []
-        self._is_timed = False  # what has been gathered is looked at when the interval is over
+        self._is_timed = False  # true if the gathered requests are settled at the end of the interval
         self._counts: Counter[tuple[str, int, int]] = Counter()  # by protocol, status of HTTP and status of gRPC
 
     def __enter__(self) -> Self:

@@ -23,7 +23,7 @@ from geartrain.transport.wire.exchange import Accepted, Answer, AnswerStream, De
 
 logger = logging.getLogger(__name__)
 
-Params = Mapping[str, str]  # what the path names, such as `model` and `version`; missing ones are left out
+Params = Mapping[str, str]  # from the path, such as `model` and `version`; missing ones are left out
 Scope = Literal["open", "predict", "read", "admin"]
 Subject = Literal["model", "all", "none"]
 Begin = Callable[[Head, Params], Decision]
@@ -36,7 +36,7 @@ ROUTINE: Final = frozenset({"open", "read"})  # scopes of requests that look aft
 
 
 class Api(Protocol):
-    """How a protocol says that a request is refused."""
+    """Form of a protocol's refusals."""
 
     def refuse(self, error: GeartrainError) -> Answer:
         """Return the answer to a request that failed."""
@@ -203,7 +203,7 @@ class Router:
         return msgspec.structs.replace(decision, is_reusable=False)
 
     def _admit(self, head: Head, route: Route, params: Params) -> tuple[Begin, bool]:
-        """Return who takes a request that has its route, and whether the next one with this head goes there, too."""
+        """Return the handler of a routed request, and True if the next one with this head goes there, too."""
         try:
             return route.begin, self._guard.check(head, route, params)
         except GeartrainError:

@@ -1,7 +1,7 @@
-"""What all requests have in common that run a model: admitted, awaited, answered when the run has ended.
+"""Requests that run a model: admitted, awaited, answered when the run has ended.
 
-A small request makes no task: it is admitted in the call that brings its body and answered in the call that tells of
-the end of its prediction.
+A small request makes no task: it is admitted in the call that brings its body and answered in the call that reports the
+end of its prediction.
 """
 
 from __future__ import annotations
@@ -24,12 +24,8 @@ logger = logging.getLogger(__name__)
 DIRECT_LIMIT: Final = 65_536  # bytes of a body that is read on the spot
 
 
-def _do_nothing() -> None:
-    """Serve a client that leaves when there is nothing to forsake."""
-
-
 class RunSteps(abc.ABC):
-    """What an endpoint says of a request that runs a model: the steps in which the endpoints differ."""
+    """Steps of an endpoint that runs a model, in which endpoints differ."""
 
     __slots__ = ()
     MAY_TAKE_LONG: ClassVar[bool] = False  # to make an answer: whether `is_answered_aside` is to be asked
@@ -55,15 +51,15 @@ class RunSteps(abc.ABC):
         """Go on with a prediction that has been admitted. Raises `GeartrainError`."""
 
     def is_large(self, body: Body) -> bool:
-        """Whether `prepare` has to see the body first."""
+        """True if `prepare` has to see the body first."""
         return len(body) > DIRECT_LIMIT
 
     def read(self, body: Body) -> Any:
-        """Return what `admit` needs of a body; raises `GeartrainError`."""
+        """Decode a body for `admit`; raise `GeartrainError`."""
         return body
 
     async def prepare(self, body: Body) -> Any:
-        """As `read` for a large body, without holding the loop. Nothing else keeps the body, which takes memory."""
+        """Decode a large body like `read`, without holding the loop. Nothing else keeps the body."""
         return self.read(body)
 
     def wait_limit(self, body: Any) -> float | None:  # noqa: ARG002 - for those who know one
@@ -74,28 +70,29 @@ class RunSteps(abc.ABC):
         return None
 
     def is_answered_aside(self) -> bool:
-        """Whether `answer_aside` is to make the answer, because it takes long."""
+        """True if `answer_aside` is to make the answer, because it takes long."""
         return False
 
     async def answer_aside(self) -> Answer:
-        """As `answer`, without holding the loop."""
+        """Return the answer like `answer`, without holding the loop."""
         return self.answer()
 
 
 class RunExchange(RunSteps):
     """One request that runs a model. See `Exchange`."""
 
-    __slots__ = ("_has_left", "_on_leave", "_prediction", "_responder", "record")
+    __slots__ = ("_awaits_end", "_has_left", "_on_leave", "_prediction", "_responder", "record")
 
     def __init__(self, responder: Responder) -> None:
-        # As `record_of`, without its price.
+        # cheaper than `record_of`
         self.record: RequestRecord = responder.record  # type: ignore[assignment]
         self._responder = responder
         self._has_left = False
-        self._on_leave: Callable[[], None] = _do_nothing
+        self._awaits_end = False  # of its prediction
+        self._on_leave: Callable[[], None] | None = None
         self._prediction: Prediction
 
-    # what the wire says
+    # calls of the wire
 
     def receive(self, body: Body) -> None:
         """Admit the prediction, now or when the body has been prepared."""
@@ -118,9 +115,12 @@ class RunExchange(RunSteps):
     def abandon(self) -> None:
         """Forsake the prediction, if it has begun."""
         self._has_left = True
-        self._on_leave()
+        if self._awaits_end:
+            self.forsake(self._prediction)
+        elif self._on_leave is not None:
+            self._on_leave()
 
-    # how it goes on
+    # continuation
 
     def follow(self, prediction: Prediction) -> None:
         """Answer when the prediction has ended."""
@@ -128,15 +128,12 @@ class RunExchange(RunSteps):
         if prediction.is_terminal:
             self._finish()
         else:
-            self._on_leave = self._forsake
+            self._awaits_end = True
             prediction.log.listen_for_end(self._finish)
 
     def hand_over(self, on_leave: Callable[[], None]) -> None:
-        """Leave the answer to another; `on_leave` is called if the client disconnects."""
+        """Leave the answer to another, to whom `on_leave` belongs: it is called if the client disconnects."""
         self._on_leave = on_leave
-
-    def _forsake(self) -> None:
-        self.forsake(self._prediction)
 
     async def _receive_large(self, body: Body) -> None:
         try:
@@ -155,7 +152,7 @@ class RunExchange(RunSteps):
             await waiting.wait()
 
     async def _receive_late(self, body: Body, asleep: ModelAsleepError) -> None:
-        """As `receive`, of a request whose model has to be loaded first."""
+        """Receive a request whose model has to be loaded first."""
         try:
             limit = self.wait_limit(self.read(body))
             await asleep.wait(limit)
@@ -170,7 +167,7 @@ class RunExchange(RunSteps):
             self.follow(prediction)
 
     def _finish(self) -> None:
-        self._on_leave = _do_nothing
+        self._awaits_end = False
         if self._has_left:
             return
         if self.MAY_TAKE_LONG and self.is_answered_aside():

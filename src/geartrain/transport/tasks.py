@@ -29,7 +29,7 @@ def start(work: Coroutine[Any, Any, None]) -> None:
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What an endpoint may need."""
+    """Request of an endpoint."""
 
     head: Head
     params: Params
@@ -40,12 +40,12 @@ Endpoint = Callable[[Request], Awaitable[Answer]]
 
 
 def size_refusal(api: Api) -> Callable[[int], Answer]:
-    """Return what refuses a body that is too large, as `api` does."""
+    """Create the refusal of bodies that are too large, in the form of `api`."""
     return lambda limit: api.refuse(too_large(limit))
 
 
 def by_task(endpoint: Endpoint, api: Api, max_body: int) -> Begin:
-    """Return what hands requests to a coroutine, which goes on even when its client has left."""
+    """Create the handler that passes requests to a coroutine, which goes on even when its client has left."""
     refuse_size = size_refusal(api)
 
     def begin(head: Head, params: Params) -> Decision:
@@ -58,7 +58,7 @@ def by_task(endpoint: Endpoint, api: Api, max_body: int) -> Begin:
 
 
 def when_awake(answer: Callable[[Head, Params], Answer], api: Api) -> Begin:
-    """Return what answers at once, or when the model that is asked for has been loaded, if requests load it."""
+    """Create the handler that answers at once, or after the load of the requested model, if requests load it."""
 
     async def wait(request: Request) -> Answer:
         return await when_loaded(lambda: answer(request.head, request.params))
@@ -88,7 +88,7 @@ class _TaskExchange:
         start(self._run(Request(self._head, self._params, body)))
 
     def abandon(self) -> None:
-        """Let the endpoint finish: what it changes is changed, whoever waits for the answer."""
+        """Let the endpoint finish without a reader: its change is complete."""
 
     async def _run(self, request: Request) -> None:
         try:

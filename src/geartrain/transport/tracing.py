@@ -1,7 +1,7 @@
-"""Server spans: one for each request that comes in, made of its record when that ends.
+"""Server spans: one for each incoming request, made of its record at its end.
 
-Where traces are configured, the records of requests get the ids of their spans, so that whoever passes a trace on, to a
-worker or to another server, need not know of it.
+Where traces are configured, the records of requests get the ids of their spans, so that code which passes a trace on,
+to a worker or to another server, needs no tracing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", 
 _FIRST_REFUSAL: Final = 400
 _FIRST_ERROR: Final = 500
 _GRPC_NAMES: Final = {int(status): status.name for status in GrpcStatus}
-# What is an error of the server, by the conventions for gRPC.
+# errors of the server, by the conventions for gRPC
 _GRPC_ERRORS: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 )
@@ -44,7 +44,7 @@ class TracedRecords(RequestRecords):
         self._tracer = tracer
 
     def of(self, head: Head) -> NewRecord:
-        """Return what makes the records of the requests with a head about which has been decided."""
+        """Create the factory of the records for requests with a decided head."""
         new_record = super().of(head)
         if head.notes.is_routine or head is UNREADABLE:
             return new_record
@@ -148,7 +148,7 @@ def _is_grpc(request: RequestRecord) -> bool:
 
 
 def _common(request: RequestRecord) -> dict[str, Value]:
-    """Return what the span of every request says."""
+    """Return the attributes of every request's span."""
     known: dict[str, Value] = {
         "geartrain.request.id": request.context.request_id,
         "geartrain.prediction.id": request.prediction.prediction_id or request.origin.prediction_id,

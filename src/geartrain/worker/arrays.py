@@ -83,7 +83,7 @@ def bits_of_bfloat(array: Any) -> Any:
 
 
 def is_torch(value: Any) -> bool:
-    """Whether this is a tensor of torch."""
+    """True if this is a tensor of torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

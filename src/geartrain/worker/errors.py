@@ -1,4 +1,4 @@
-"""How an exception of the author's code is told: as one line, and as a traceback."""
+"""Exceptions of the author's code as one line, and as a traceback."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from pathlib import Path
 from types import CodeType
 from typing import Final, NamedTuple
 
+from geartrain.domain.errors import Code
+
 _FRAMEWORK: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _ASYNCIO: Final = str(Path(os.__file__).parent / "asyncio") + os.sep  # between us and a coroutine of the author's
+_IMPORTING: Final = "<frozen importlib"  # between us and a module of the author's
 _HEADING: Final = "Traceback (most recent call last):\n"
 _MAX_TEXT = 262_144  # characters of an error or a traceback
 
@@ -33,21 +36,32 @@ def describe_error(error: BaseException) -> str:
         text = "(its message could not be made)"
     text = clip(text)
     name = type(error).__name__
+    if isinstance(error, ClientError):
+        return text or name
     if _is_quit(error) and not text:
         text = "ended in the debugger"
     return f"{name}: {text}" if text else name
 
 
 def _is_quit(error: BaseException) -> bool:
-    """Whether a person has ended the run in a debugger; by its name, because to import bdb takes time."""
+    """True if a person has ended the run in a debugger; by its name, because to import bdb takes time."""
     return type(error).__name__ == "BdbQuit"
 
 
 class ReportedError(ValueError):
-    """What we find wrong with a value of the author's or the client's: where in our code is of no use to them."""
+    """A fault of the author's or the client's value: the place in our code is of no use to them."""
 
     place: tuple[Place, ...] = ()
     """The author's line that it is about, if that is known."""
+
+
+class ClientError(ReportedError):
+    """A request that its client has to change: the message is for the client, without a name of a class."""
+
+
+def code_of(error: BaseException) -> str:
+    """Return the code of `domain.errors.Code` that a report of an error carries; empty if the run is at fault."""
+    return Code.INVALID_INPUT.value if isinstance(error, ClientError) else ""
 
 
 def format_error(error: BaseException) -> str:
@@ -94,12 +108,13 @@ def _cut(report: traceback.TracebackException) -> None:
 
 def _authors(stack: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     """Return the frames of the author's code, and of libraries that it has called."""
-    frames = list(itertools.dropwhile(lambda frame: frame.filename.startswith((_FRAMEWORK, _ASYNCIO)), stack))
+    before = (_FRAMEWORK, _ASYNCIO, _IMPORTING)
+    frames = list(itertools.dropwhile(lambda frame: frame.filename.startswith(before), stack))
     return [frame for frame in frames if not frame.filename.startswith(_FRAMEWORK)]
 
 
 def place_of_code(code: CodeType) -> Place:
-    """Return where a function gives its value: at its `return`, if it has one only, and else where it begins."""
+    """Return the place where a function returns its value: its only `return`, otherwise its beginning."""
     returns = {
         instruction.positions.lineno
         for instruction in dis.get_instructions(code)

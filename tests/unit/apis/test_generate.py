@@ -124,7 +124,7 @@ def test_o1_null_is_absent() -> None:
     assert values({"parameters": {"stream": None, "other": None}}) == {}
     model = signature(STRING, x=optional("x", tensor("INT32", 1)))
     assert read({"x": None}, model).tensors == ()
-    assert "input 'x' is missing" in refused({"x": None}, signature(STRING, x=tensor("INT32", 1)))
+    assert 'missing required input "x"' in refused({"x": None}, signature(STRING, x=tensor("INT32", 1)))
 
 
 def test_o2_what_is_no_input_is_a_parameter() -> None:
@@ -262,7 +262,7 @@ def test_value_that_becomes_no_tensor(value: Any, datatype: str, shape: tuple[in
 
 def test_tensor_that_is_missing() -> None:
     model = signature(STRING, prompt=STRING, x=tensor("INT32", 1), y=optional("y", tensor("INT32", 1)))
-    assert "input 'x' is missing" in refused({"text_input": "a"}, model)
+    assert 'missing required input "x"' in refused({"text_input": "a"}, model)
     assert read({"text_input": "a", "x": 1}, model).values == b'{"prompt":"a"}'
 
 
@@ -282,7 +282,7 @@ def whole(output: TypeSpec, *chunks: bytes, mode: OutputMode = "value") -> Any:
     model = signature(OutputSpec(output, mode))
     view = GenerateView(model, TensorView(model))
     prediction = succeeded(chunks[0]) if mode == "value" else succeeded(None, *chunks)
-    return json.loads(generate.encode_response(("m", "1"), "", view.whole(prediction)))
+    return json.loads(generate.encode_response(("m", "1"), "", view.whole(prediction.output, prediction.chunks)))
 
 
 NAMED = {"model_name": "m", "model_version": "1"}
@@ -290,7 +290,7 @@ TEXT_AND_NUMBER = record(text=STRING, n=TypeSpec("integer"))
 
 
 def test_response_as_documented() -> None:
-    outputs = GenerateView(LLM, TensorView(LLM)).whole(succeeded(b'"model output"'))
+    outputs = GenerateView(LLM, TensorView(LLM)).whole(b'"model output"', ())
     text = generate.encode_response(("mymodel", "1"), "42", outputs)
     assert text == b'{"id":"42","model_name":"mymodel","model_version":"1","text_output":"model output"}'
 

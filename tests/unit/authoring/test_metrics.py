@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -143,6 +145,20 @@ def test_series_are_bounded_with_one_warning(registry: Registry) -> None:
     assert "1000 series" in warnings[0]
     users.inc(id=3)  # one that is there goes on
     assert changes(registry) == {"users": [Change(("3",), 1.0)]}
+
+
+def test_metrics_are_bounded_with_the_same_warning(registry: Registry) -> None:
+    """A model may make a name of a part of each request."""
+    warnings: list[str] = []
+    registry.warn = warnings.append
+    for number in range(MAX_SERIES + 5):
+        assert metrics.counter(f"of_{number}") is not metrics.counter("of_0" if number else "other")
+    kept = weakref.ref(metrics.counter("beyond"))
+    gc.collect()
+    assert kept() is None
+    assert len(warnings) == 1
+    metrics.counter("of_3").inc()
+    assert changes(registry) == {"of_3": [Change((), 1.0)]}
 
 
 def test_too_many_series_are_warned_of_where_there_is_no_server() -> None:

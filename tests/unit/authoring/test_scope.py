@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from geartrain import BaseRunner, current_scope
-from geartrain.authoring.scope import Scope, reset_scope, set_scope, use_scope
-from geartrain.domain.predictions.metrics import apply_metric
+from geartrain.authoring.scope import MAX_METRICS, MAX_METRICS_SIZE, Scope, reset_scope, set_scope, use_scope
+from geartrain.domain.predictions.prediction import apply_metric
 
 
 class Recorder:
@@ -247,6 +249,67 @@ def test_values_become_plain_json(recorder: Recorder, value: Any, plain: Any) ->
     recorder.scope.record_metric("t", value)
     assert recorder.sent == [("t", plain, "replace")]
     assert type(recorder.sent[0][1]) is type(plain)
+
+
+# How much is recorded
+
+
+def test_names_of_metrics_are_bounded(recorder: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(2 * MAX_METRICS):
+        recorder.scope.record_metric(f"m{number}", number)
+    assert len(recorder.folded) == len(recorder.scope.metrics) == MAX_METRICS
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "metric 'm1000' is left out, and so are further ones: a prediction records at most 1000 names"
+    )
+    assert told.count("\n") == 1
+    recorder.scope.record_metric("m0", 1, "incr")
+    del recorder.scope.metrics["m1"]
+    recorder.scope.record_metric("new", 5)
+    assert (recorder.folded["m0"], recorder.folded["new"]) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (lambda number: f"{number:1000}", 6000),
+        (lambda number: number + 0.5, 60_000),
+        (lambda number: {"k": [number + 0.5] * 10}, 12_000),
+    ],
+    ids=["texts", "numbers", "objects"],
+)
+def test_values_of_metrics_are_bounded(
+    recorder: Recorder, capsys: pytest.CaptureFixture[str], make: Callable[[int], Any], count: int
+) -> None:
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            recorder.scope.record_metric("all", make(number), "append")
+            recorder.sent.clear()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2.5 * MAX_METRICS_SIZE  # the list is here and where it is folded; its items are the same
+    assert recorder.folded["all"] == recorder.scope.metrics["all"] == [*map(make, range(len(recorder.folded["all"])))]
+    assert capsys.readouterr().err.startswith("metric 'all' is left out")
+    recorder.scope.metrics.clear()
+    recorder.scope.record_metric("all", make(1), "append")
+    assert recorder.folded == {"all": [make(1)]}
+
+
+def test_a_value_that_is_too_large_leaves_the_one_before(recorder: Recorder) -> None:
+    recorder.scope.record_metric("t", "x")
+    recorder.scope.record_metric("t", "x" * MAX_METRICS_SIZE)
+    assert recorder.folded == {"t": "x"} == dict(recorder.scope.metrics)
+    recorder.scope.record_metric("t", "y")
+    assert recorder.folded == {"t": "y"}
+
+
+def test_list_that_grows_is_not_the_one_that_was_sent(recorder: Recorder) -> None:
+    recorder.scope.record_metric("l", [1])
+    recorder.scope.record_metric("l", [2], "append")
+    assert recorder.sent == [("l", [1], "replace"), ("l", [2], "append")]
+    assert recorder.folded == {"l": [1, [2]]} == dict(recorder.scope.metrics)
 
 
 # The current scope

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +18,7 @@ from geartrain.domain.tensors.tensor import Tensor, unpack
 from geartrain.ipc import messages as m
 from geartrain.ipc.body_memory import BodyMemory
 from geartrain.ipc.framing import FrameReader, frame
-from geartrain.worker.channels.slot import OpenedBodies
+from geartrain.ipc.shared_memory import MemoryRegion
 
 SIZE = 100_000
 JSON = 100  # bytes in front of it
@@ -58,15 +60,28 @@ class Worker:
         self.folder.close(now=True)
 
 
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """Each test closes the memory that it opens: others count what their process has open."""
+    before = open_memory()
+    yield
+    assert open_memory() <= before  # what other tests have left may go meanwhile
+
+
+def open_memory() -> int:
+    gc.collect()
+    return sum("memfd:" in str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+
+
 @pytest.fixture
-def memory() -> Iterator[BodyMemory]:
+def memory(_closed: None) -> Iterator[BodyMemory]:
     memory = BodyMemory()
     yield memory
     memory.close()
 
 
 @pytest.fixture
-async def worker() -> AsyncIterator[Worker]:
+async def worker(_closed: None) -> AsyncIterator[Worker]:
     worker = Worker(shares_memory=True)
     await worker.calls.open()
     yield worker
@@ -87,8 +102,13 @@ def is_lent(memory: BodyMemory) -> bool:
 
 def contents(payload: m.InputPayload) -> bytes:
     assert isinstance(payload, m.Received)
-    _, (tensor,) = unpack(OpenedBodies().view(payload))
-    return bytes(tensor.data)
+    region = MemoryRegion.open(payload.path)
+    try:
+        _, (tensor,) = unpack(region.view(payload.offset + payload.size)[payload.offset :])
+        return bytes(tensor.data)
+    finally:
+        del tensor
+        region.close()
 
 
 async def test_it_is_read_where_it_lies_until_the_call_is_over(worker: Worker, memory: BodyMemory) -> None:

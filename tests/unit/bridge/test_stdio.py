@@ -74,12 +74,24 @@ async def test_lines_come_as_they_are_written(captured: Captured) -> None:
 
 
 async def test_line_in_pieces_is_whole(captured: Captured) -> None:
+    stdout, stderr = captured.pipes._pipes
     captured.write("stdout", b"a l")
     captured.write("stderr", b"first\n")
-    await captured.until("first\n")
+    captured.pipes._on_readable(stdout)
+    captured.pipes._on_readable(stderr)
     captured.write("stdout", b"ine\nand")
-    await captured.until("line\n")
+    captured.pipes._on_readable(stdout)
     assert captured.heard == [("stderr", "first\n"), ("stdout", "a line\n")]
+
+
+async def test_a10_line_without_an_end_comes_soon(captured: Captured) -> None:
+    captured.write("stdout", b"a li")
+    await captured.until("a li")
+    captured.write("stdout", b"ne\nnext " + "é".encode()[:1])
+    await captured.until("next ")
+    captured.write("stdout", "é".encode()[1:])
+    await captured.until("é")
+    assert captured.text == "a line\nnext é"
 
 
 async def test_characters_in_pieces_are_whole(captured: Captured) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -222,10 +223,10 @@ def test_broken_base64_is_refused() -> None:
 
 
 def test_json_answer_is_indented(capsys: Capture, folder: Path) -> None:
-    write_json({"status": "succeeded", "output": "ä"}, None)
+    write_json({"status": "succeeded", "output": "ä"}, OutputSpec(STRING), None)
     assert capsys.readouterr().out == '{\n  "status": "succeeded",\n  "output": "ä"\n}\n'
-    write_json({"status": "succeeded"}, Path("a.json"))
-    assert files(folder) == {"a.json": b'{\n  "status": "succeeded"\n}\n'}
+    write_json({"output": None}, OutputSpec(STRING), Path("a.json"))
+    assert files(folder) == {"a.json": b'{\n  "output": null\n}\n'}
 
 
 def test_reader_that_left_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,3 +237,67 @@ def test_reader_that_left_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(BrokenPipeError):
             stream(STRING, "iterator", "a")
         os.dup2(os.open(os.devnull, os.O_WRONLY), writing)  # what it still holds goes nowhere
+
+
+class Tty(io.StringIO):
+    """Stdout that a person reads."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+VECTOR = [number / 8 for number in range(384)]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (VECTOR, "[0.0, 0.125, 0.25, 0.375, …] (384 numbers)\n"),
+        ([VECTOR] * 3, "[[0.0, 0.125, 0.25, 0.375, …], …] (shape 3 x 384)\n"),
+        ([1, 2], "[\n  1,\n  2\n]\n"),
+        ([1, "a"] * 20, json.dumps([1, "a"] * 20, indent=2) + "\n"),
+        ([True] * 30, json.dumps([True] * 30, indent=2) + "\n"),
+        ({"e": VECTOR, "n": 384, "s": "\ue0007\ue000"}, None),
+    ],
+)
+def test_long_lists_of_numbers_are_folded_for_a_person(
+    monkeypatch: pytest.MonkeyPatch, value: Any, shown: str | None
+) -> None:
+    terminal = Tty()
+    monkeypatch.setattr("sys.stdout", terminal)
+    answer(OPAQUE, value)
+    folded = '{\n  "e": [0.0, 0.125, 0.25, 0.375, …] (384 numbers),\n  "n": 384,\n  "s": "\ue0007\ue000"\n}\n'
+    assert terminal.getvalue() == (folded if shown is None else shown)
+
+
+def test_pipes_and_files_have_all_numbers(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    answer(OPAQUE, VECTOR)
+    assert json.loads(capsys.readouterr().out) == VECTOR
+    monkeypatch.setattr("sys.stdout", Tty())
+    answer(OPAQUE, VECTOR, "out.json")
+    assert json.loads((folder / "out.json").read_text()) == VECTOR
+
+
+BOX = TypeSpec("record", fields=(RecordField("top", TypeSpec("integer")), RecordField("left", TypeSpec("integer"))))
+BOXES = TypeSpec("array", items=BOX)
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "text"),
+    [
+        (BOXES, [{"left": 1, "other": 2, "top": 3}], '[{"top": 3, "left": 1, "other": 2}]'),
+        (TypeSpec("object", values=BOXES), {"b": [{"left": 1, "top": 3}]}, '{"b": [{"top": 3, "left": 1}]}'),
+        (OBJECT, {"a": {"z": 1}}, '{"a": {"z": 1}}'),
+    ],
+)
+def test_members_stand_in_the_order_of_the_author(spec: TypeSpec, value: Any, text: str, capsys: Capture) -> None:
+    answer(spec, value)
+    assert json.dumps(json.loads(capsys.readouterr().out)) == text
+    stream(spec, "iterator", value)
+    assert json.dumps(json.loads(capsys.readouterr().out)) == text
+    write_json({"output": value}, OutputSpec(spec), None)
+    assert json.dumps(json.loads(capsys.readouterr().out)["output"]) == text
+    write_json({"output": [value]}, OutputSpec(spec, "iterator"), None)
+    assert json.dumps(json.loads(capsys.readouterr().out)["output"]) == f"[{text}]"
+    write_json({"output": None}, OutputSpec(spec), None)
+    assert json.loads(capsys.readouterr().out) == {"output": None}

@@ -31,6 +31,7 @@ def test_start_is_shown_from_setup_to_urls(monkeypatch: pytest.MonkeyPatch) -> N
     step(observer, "setup-output", text="loading wei")
     step(observer, "setup-output", text="ghts\nhalf")
     step(observer, "ready", slots=2)
+    step(observer, "settled")
     step(observer, "stopping")
     lines = [line.rstrip() for line in terminal.getvalue().splitlines() if line.strip()]
     assert lines[0] == "geartrain 0.1.0  pets  /models/pets/run.py:Runner"
@@ -56,6 +57,7 @@ def test_a_model_that_is_ready_before_the_server_listens_is_shown_with_its_addre
     step(observer, "ready", slots=1)
     assert "Ready" not in terminal.getvalue()
     step(observer, "listening", url="http://127.0.0.1:5000")
+    step(observer, "settled")
     assert "  Predict POST http://127.0.0.1:5000/predictions\n" in terminal.getvalue()
     assert terminal.getvalue().count("Ready after") == 1
 
@@ -66,7 +68,7 @@ def test_failed_setup_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch) 
     step(observer, "listening", url="http://127.0.0.1:5000")
     step(observer, "setup-failed", text="setup() failed: ValueError: [no] weights")
     shown = terminal.getvalue()
-    assert "Setup failed: setup() failed: ValueError: [no] weights\n" in shown
+    assert "Setup failed: ValueError: [no] weights\n" in shown
     assert "http://127.0.0.1:5000/health-check keeps the details. Ctrl-C stops.\n" in shown
     assert observer.has_failed
 
@@ -77,10 +79,12 @@ def test_other_ports_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     step(observer, "listening", url="http://127.0.0.1:80")
     step(observer, "listening-admin", url="http://0.0.0.0:81")
     step(observer, "ready", slots=1)
-    assert "  Admin   http://localhost:81\n" in terminal.getvalue()
-    assert "gRPC" not in terminal.getvalue()
     step(observer, "listening-grpc", url="127.0.0.1:82")
-    assert terminal.getvalue().endswith("  gRPC    127.0.0.1:82\n")
+    assert "Ctrl-C" not in terminal.getvalue()
+    step(observer, "settled")
+    assert "  Admin   http://localhost:81\n" in terminal.getvalue()
+    assert "  gRPC    127.0.0.1:82\n" in terminal.getvalue()
+    assert terminal.getvalue().endswith("Ctrl-C stops.\n")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +102,7 @@ def test_address_can_be_opened(monkeypatch: pytest.MonkeyPatch, url: str, shown:
     observer = ServeObserver(source(), for_person=True)
     step(observer, "listening", url=url)
     step(observer, "ready", slots=1)
+    step(observer, "settled")
     assert f"  Docs    {shown}\n" in terminal.getvalue()
 
 
@@ -119,6 +124,7 @@ def test_machine_reads_the_log(capsys: pytest.CaptureFixture[str], caplog: pytes
     step(observer, "listening", url="http://0.0.0.0:5000")
     step(observer, "setup-output", text="x\n")
     step(observer, "ready", slots=1)
+    step(observer, "settled")
     assert not observer.has_failed
     step(observer, "setup-failed", text="boom")
     assert [(record.levelname, record.message) for record in caplog.records] == [
@@ -235,6 +241,7 @@ def test_what_is_served_is_shown(monkeypatch: pytest.MonkeyPatch, model: ModelSo
     terminal = show_terminal(monkeypatch)
     observer = ServeObserver(model, for_person=True)
     step(observer, "listening", url="http://127.0.0.1:80")
+    step(observer, "settled")
     step(observer, "ready", slots=1)
     assert [line.split()[0] for line in terminal.getvalue().splitlines() if " POST " in line] == shown
     assert ("  Train   POST http://127.0.0.1:80/trainings\n" in terminal.getvalue()) == ("Train" in shown)

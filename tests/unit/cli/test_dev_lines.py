@@ -15,6 +15,7 @@ from rich.console import Console
 
 from geartrain.cli import browser, tracebacks
 from geartrain.cli.dev_lines import DevFormatter, line_of
+from geartrain.service.scheduling.failures import ENDED
 
 ID = "pred_18e9f1fadb24d1f0"
 
@@ -66,8 +67,27 @@ def test_commands_to_the_terminal_are_not_passed_on() -> None:
     assert not {"\x1b", "\x9b", "\x07", "\x00"} & set(failed)
 
 
-def test_other_records_look_as_usual() -> None:
-    assert "debugpy listens" in DevFormatter().format(record("geartrain.bridge.child", "debugpy listens"))
+def test_record_of_the_server_has_reason_and_hint_below() -> None:
+    reason = "killed\x1b[2J\nby SIGKILL"
+    fields = {"model": "m", "version": "1", "reason": reason, "hint": "start it again", "delay": 0.5}
+    text = DevFormatter().format(record("geartrain.service", "the worker is gone", levelname="ERROR", **fields))
+    assert [line[9:] for line in text.splitlines()] == [
+        "error: m: the worker is gone delay=0.5",
+        "killed\N{REPLACEMENT CHARACTER}[2J",
+        "by SIGKILL",
+        "start it again",
+    ]
+    advice = record("geartrain.transport", "%s", args=("no input",), prediction_id=ID, request_id="ab", trace_id="cd")
+    assert DevFormatter().format(advice)[9:] == f"{ID} no input"
+
+
+def test_records_of_libraries_and_of_bugs_look_as_usual() -> None:
+    assert "[info" in DevFormatter().format(record("asyncio", "slow callback"))
+    try:
+        raise ValueError("a bug")
+    except ValueError:
+        bug = record("geartrain.store", "it has failed", exc_info=sys.exc_info())
+    assert "ValueError: a bug" in DevFormatter().format(bug)
 
 
 def test_failed_run_shows_the_authors_code(module: Any) -> None:
@@ -143,3 +163,30 @@ def test_page_is_opened_for_a_person_with_a_display(
     monkeypatch.setenv("DISPLAY", display)
     browser.open_page(url)
     assert opened == ([(url,)] if opens else [])
+
+
+def styles_of(fields: dict[str, Any]) -> set[str]:
+    return {str(span.style) for span in line_of(fields, 0.0).spans}
+
+
+def test_refusal_has_its_reason_on_one_line() -> None:
+    line = line_of({**FIELDS, "status": 422, "outcome": "refused", "error": "times: 20\n is\x1b[2J too much"}, 0.0)
+    assert line.plain.endswith("422 refused in 12.3 ms: times: 20 is\N{REPLACEMENT CHARACTER}[2J too much")
+
+
+def test_failed_run_is_red_whatever_its_status() -> None:
+    assert "green" in styles_of(FIELDS)
+    styles = styles_of({**FIELDS, "outcome": "failed"})
+    assert "bold red" in styles
+    assert "green" not in styles
+
+
+@pytest.mark.parametrize(("path", "prediction_id"), [("/predictions/job1", "job1"), ("/predictions/a%20b", "a b")])
+def test_id_that_stands_in_the_path_is_not_repeated(path: str, prediction_id: str) -> None:
+    line = line_of({**FIELDS, "method": "PUT", "path": path, "prediction_id": prediction_id}, 0.0)
+    assert line.plain[9:] == f"PUT {path} 200 succeeded in 12.3 ms"
+
+
+def test_accepted_prediction_has_a_line_at_its_end() -> None:
+    fields = {"prediction_id": ID, "outcome": "succeeded", "total_ms": 122_000.0}
+    assert DevFormatter().format(record("geartrain.runs", ENDED, **fields)).endswith(f"{ID} succeeded after 122.00 s")

@@ -146,20 +146,24 @@ def test_the_life_of_many_models_is_a_line_for_each_step(models: Repository, mon
     observer(Progress(stage="listening-admin", url="http://127.0.0.1:5001"))
     step(observer, "setup-output", "cats", text="loading\nweights\n")
     step(observer, "ready", "cats", slots=2)
-    step(observer, "setup-failed", "dogs", text="ValueError: [no] weights")
+    step(observer, "setup-failed", "dogs", text="setup() failed: ValueError: [no] weights")
+    step(observer, "settled")
     step(observer, "reload-failed", "cats", text="SyntaxError")
     step(observer, "unloaded", "cats")
     step(observer, "stopping")
     assert [line.rstrip() for line in terminal.getvalue().splitlines()] == [
         f"geartrain 0.1.0  2 models  {models.root}",
         "  Models  http://localhost:5000/models",
+        "  Page    http://localhost:5000/",
+        "  Docs    http://localhost:5000/docs",
         "  Health  http://localhost:5000/health-check",
-        "Ctrl-C stops.",
         "  Admin   http://127.0.0.1:5001",
         "cats 1  | loading",
         "cats 1  | weights",
         "cats 1  ready, 2 slots",
         "dogs 1  setup failed: ValueError: [no] weights",
+        "1 of 2 ready after 0.0 s",
+        "Ctrl-C stops.",
         "cats 1  not reloaded: SyntaxError",
         "cats 1  unloaded",
         "Stopping.",
@@ -182,6 +186,7 @@ def test_reloads_of_a_model_alone_are_a_line_each(monkeypatch: pytest.MonkeyPatc
     observer = ServeObserver(source, for_person=True)
     observer(Progress(stage="listening", model="pets", url="http://127.0.0.1:5000"))
     observer(Progress(stage="ready", model="pets", slots=1))
+    observer(Progress(stage="settled"))
     observer(Progress(stage="reload-failed", model="pets", text="SyntaxError"))
     observer(Progress(stage="ready", model="pets", slots=1))
     assert terminal.getvalue().splitlines()[-2:] == ["Not reloaded: SyntaxError", "Reloaded, 1 slot"]

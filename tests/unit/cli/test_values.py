@@ -13,6 +13,7 @@ import pytest
 
 from geartrain.cli.values import (
     InputError,
+    WrongInputsError,
     build_input,
     check_files,
     describe,
@@ -124,15 +125,15 @@ def test_text_becomes_a_value_of_its_type(spec: TypeSpec, text: str, value: Any)
 @pytest.mark.parametrize(
     ("spec", "text", "said"),
     [
-        (INTEGER, "ten", "expected integer, got string"),
-        (INTEGER, "", "expected integer, got string"),
-        (INTEGER, "1.5", "expected integer, got number"),
-        (INTEGER, "true", "expected integer, got boolean"),
+        (INTEGER, "ten", '"ten" is not of type "integer"'),
+        (INTEGER, "", '"" is not of type "integer"'),
+        (INTEGER, "1.5", '1.5 is not of type "integer"'),
+        (INTEGER, "true", 'true is not of type "integer"'),
         (INTEGER, "null", "must not be null; leave it out instead"),
-        (NUMBER, "NaN", "expected number, got string"),
-        (NUMBER, "[]", "expected number, got array"),
-        (BOOLEAN, "maybe", "expected boolean, got string"),
-        (BOOLEAN, "2", "expected boolean, got integer"),
+        (NUMBER, "NaN", '"NaN" is not of type "number"'),
+        (NUMBER, "[]", '[] is not of type "number"'),
+        (BOOLEAN, "maybe", '"maybe" is not of type "boolean"'),
+        (BOOLEAN, "2", '2 is not of type "boolean"'),
         (OBJECT, "5", 'expected object written as JSON, such as {"a": 1}, got integer'),
         (RECORD, "{bad", 'expected object written as JSON, such as {"a": 1}, got string'),
         (PATH, "cat.png", "expected a URL or @file, got 'cat.png'; for a file of your own write @cat.png"),
@@ -187,7 +188,7 @@ def test_list_comes_from_several_texts_or_one_of_json(items: TypeSpec, texts: li
 
 
 def test_every_element_is_checked() -> None:
-    assert complaint(array(INTEGER), "1", "b") == 'invalid input "x": expected integer, got string'
+    assert complaint(array(INTEGER), "1", "b") == 'invalid input "x": "b" is not of type "integer"'
     assert complaint(array(STRING), "red", "green", choices=("red",)) == 'invalid input "x": must be one of: red'
 
 
@@ -263,9 +264,22 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
 def test_unknown_input_lists_what_there_is() -> None:
     takes = signature(InputField("a", STRING), InputField("b", STRING))
     with pytest.raises(InputError, match=r'^unknown input "c"; this model takes a, b$'):
-        build_input(takes, {"c": ["1"]})
+        build_input(takes, {"a": ["x"], "b": ["y"], "c": ["1"]})
     with pytest.raises(InputError, match=r'^unknown input "c"; this model takes no inputs$'):
         build_input(signature(), {"c": ["1"]})
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    takes = signature(InputField("a", STRING), InputField("n", INTEGER), InputField("m", INTEGER))
+    with pytest.raises(WrongInputsError) as caught:
+        build_input(takes, {"n": ["x"], "c": ["1"], "m": ["2"]})
+    assert caught.value.sentences == (
+        'invalid input "n": "x" is not of type "integer"',
+        'unknown input "c"; this model takes a, n, m',
+        'missing required input "a"',
+    )
+    assert caught.value.names == frozenset({"n", "c", "a"})
+    assert caught.value.values == {"m": 2}
 
 
 def test_missing_input_is_named() -> None:
@@ -322,6 +336,6 @@ def test_validators_findings_are_told_in_the_same_words() -> None:
         'invalid input "n": 11 is greater than the maximum of 10',
         'invalid input "l/1": "a" is not of type "integer"',
         'invalid input "z": must not be null; leave it out instead',
-        'unknown input "y"; unexpected; there are a, b',
+        'unknown input "y"; there are a, b',
         'missing required input "m"',
     ]

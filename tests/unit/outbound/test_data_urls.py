@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import tracemalloc
 from urllib.parse import unquote_to_bytes
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geartrain.outbound import data_urls
-from geartrain.outbound.data_urls import DataUrlError, parse_data_url
+from geartrain.outbound.data_urls import DataUrlError, HeldUrl, parse_data_url, split_data_url
 from geartrain.outbound.names import clip_name, name_from_media_type, name_from_url, shown_url
 
 
@@ -174,14 +175,38 @@ def test_escape_of_what_is_not_ascii_is_no_base64(escape: str) -> None:
 
 
 @pytest.mark.parametrize("payload", [",", ",abc", ",%41%41%41", ",a%41b%", ";base64,", ";base64,QQ==", ";base64,QUJD"])
-def test_least_size_is_not_more_than_the_size(payload: str) -> None:
+def test_size_is_not_exceeded_by_the_payload_itself(payload: str) -> None:
     url = parse_data_url(f"data:{payload}")
-    assert 0 <= url.least_size() <= len(b"".join(url.pieces()))
+    assert not url.exceeds(len(b"".join(url.pieces())))
 
 
-def test_least_size_of_a_long_payload() -> None:
-    assert parse_data_url(f"data:;base64,{'QUJD' * 1000}").least_size() == 2998
-    assert parse_data_url(f"data:,{'%41' * 1000}").least_size() == 1000
+@pytest.mark.parametrize(
+    ("payload", "least"),
+    [
+        (f";base64,{'QUJD' * 1000}", 2998),
+        (f";base64,{'QUJD%0A ' * 1000}", 2998),
+        (f";base64,{'%51UJD' * 1000}", 2998),
+        (f",{'%41' * 1000}", 1000),
+    ],
+)
+def test_size_is_told_by_the_length_of_a_payload(payload: str, least: int) -> None:
+    url = split_data_url(f"data:{payload}")
+    assert url.exceeds(least - 1)
+    assert not url.exceeds(least)
+
+
+@pytest.mark.parametrize("size", [1, 5, 7, 65_536])
+@pytest.mark.parametrize(
+    "payload", ["QU\\u004aD" * 50, "Q\\/\\/D" * 50, "\\u0051\\u0055JD", "QUJD" * 40_000, "QUI\\u003d"]
+)
+def test_payload_in_a_json_text(payload: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_urls, "_JUDGED", max(size, 6))
+    json_text = f'"data:;base64,{payload}"'.encode()
+    held = HeldUrl("data:;base64,", json_text, begin=json_text.index(b",") + 1, end=len(json_text) - 1)
+    content = base64.b64decode(json.loads(json_text).partition(",")[2])
+    assert decoded(held) == content
+    assert split_data_url(held).exceeds(len(content) - 3)
+    assert not split_data_url(held).exceeds(len(content))
 
 
 @pytest.mark.parametrize("url", ["data:," + "%41" * 500_000, "data:;base64," + "%51UJD" * 250_000])

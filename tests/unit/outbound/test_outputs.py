@@ -103,7 +103,7 @@ async def test_named_pipe_is_an_error_and_holds_nobody(tmp_path: Path) -> None:
 
 async def test_file_is_read_off_the_loop(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    path.write_bytes(b"x" * 10_000_000)
+    path.write_bytes(b"x" * 100_000_000)
     turns = 0
     delivering = asyncio.create_task(InlineSink().deliver(FileRef(token(1), str(path), "image/png")))
     while not delivering.done():

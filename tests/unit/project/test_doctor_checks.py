@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import socket
 import sys
 import sysconfig
 import tempfile
 import textwrap
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from geartrain.cli import machine
+from geartrain.cli import hardware, machine
+from geartrain.cli.hardware import Torch
 from geartrain.project.code_check import check_code
 from geartrain.project.config_check import check_config
 from geartrain.project.findings import Finding, error, ok, warning
@@ -414,3 +417,54 @@ def test_port_that_the_server_would_not_start_with_is_an_error() -> None:
     assert machine.check_variables({"PORT": "8080"}, {}) == machine.check_variables({"PORT": ""}, {}) == []
     (finding,) = machine.check_variables({"PORT": "http"}, {})
     assert finding == error("PORT=http: it is no port", "write a number from 0 to 65535, such as PORT=5000")
+
+
+# The hardware
+
+
+CSV = "NVIDIA H100 80GB HBM3, 81559, 550.54.15\n"
+TABLE = "| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: 12.4 |\n"
+
+
+def driver(arguments: Sequence[str]) -> str:
+    return CSV if arguments else TABLE
+
+
+def nothing(_: Sequence[str]) -> str:
+    return ""
+
+
+def test_gpus_are_told_with_memory_driver_and_torch() -> None:
+    assert hardware.check_gpus(driver, Torch("2.13.0+cu124", cuda="12.4")) == [
+        ok("GPU 0: NVIDIA H100 80GB HBM3, 79.65 GiB, driver 550.54.15 for CUDA 12.4"),
+        ok("torch 2.13.0+cu124, built for CUDA 12.4"),
+    ]
+
+
+def test_torch_without_cuda_beside_a_gpu_is_a_warning() -> None:
+    *_, finding = hardware.check_gpus(driver, Torch("2.13.0+cpu"))
+    assert finding.level == "warning"
+    assert finding.text == "torch 2.13.0+cpu, built for processors alone, no CUDA: it cannot use the GPU"
+
+
+def test_torch_with_cuda_without_a_gpu_is_told() -> None:
+    assert hardware.check_gpus(nothing, Torch("2.13.0", cuda="12.4")) == [
+        ok("GPU: none of NVIDIA's here"),
+        ok('torch 2.13.0, built for CUDA 12.4, and there is no GPU: device="cuda" fails'),
+    ]
+
+
+def test_build_of_torch_is_read_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError")
+    text = "__version__ = '9.1+cu999'\ncuda: Optional[str] = '99.9'\nhip: Optional[str] = None\n"
+    (tmp_path / "torch" / "version.py").write_text(text)
+    (tmp_path / "torch-9.1.dist-info").mkdir()
+    (tmp_path / "torch-9.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert hardware.find_torch() == Torch("9.1+cu999", cuda="99.9")
+
+
+def test_memory_is_what_the_server_may_use() -> None:
+    assert re.fullmatch(r"memory: [\d.]+ [KMGT]?i?B free of [\d.]+ [GT]iB.*", hardware.check_memory().text)

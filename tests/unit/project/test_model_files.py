@@ -121,6 +121,14 @@ def test_folders_are_models_too(tmp_path: Path) -> None:
     assert find(triton / "model.savedmodel").name == "model"
     texts = write_all(tmp_path / "words", {"config.json": b"{}", "modules.json": b"[]", "1_Pooling/config.json": b"{}"})
     assert find(texts).backend == "sentence_transformers"
+    config = b'{"architectures": ["LlamaForCausalLM"], "vocab_size": 400}'
+    chats = write_all(tmp_path / "chats", {"config.json": config, "model-00001-of-00002.safetensors": b""})
+    assert (find(chats).backend, find(chats).file) == ("transformers", chats)
+    config = b'{"architectures": ["BertForSequenceClassification"]}'
+    ranks = {"config.json": config, "model.safetensors": b""}
+    assert find(write_all(tmp_path / "ranks", ranks)).backend == "cross_encoder"
+    ranks |= {"modules.json": b"[]", "config_sentence_transformers.json": b'{"model_type": "CrossEncoder"}'}
+    assert find(write_all(tmp_path / "saved", ranks)).backend == "cross_encoder"
     plain = write_all(tmp_path / "plain", {"config.json": b"{}", "model.safetensors": b"", "onnx/model.onnx": b""})
     assert (find(plain).backend, find(plain).file) == ("sentence_transformers", plain)
 

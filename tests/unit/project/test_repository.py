@@ -291,6 +291,11 @@ def test_the_inputs_of_a_warm_up_are_json(tmp_path: Path) -> None:
     assert read_settings(tmp_path).warmup == (b'{"text":"hi","size":[1,2]}', b"{}")
 
 
+def test_examples_are_inputs(tmp_path: Path) -> None:
+    write(tmp_path, **{"geartrain.yaml": "examples:\n  - text: hi\n"})
+    assert read_settings(tmp_path).examples == (b'{"text":"hi"}',)
+
+
 @pytest.mark.parametrize("text", ["warmup: yes", "warmup: [3]", "warmup: {text: hi}", "warmup: [{1: a}]"])
 def test_a_warm_up_that_is_no_list_of_inputs_is_refused(tmp_path: Path, text: str) -> None:
     write(tmp_path, **{"geartrain.yaml": text})

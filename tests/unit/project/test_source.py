@@ -90,7 +90,7 @@ def test_training_that_cannot_load_is_named(folder: Path) -> None:
     write(folder, "train: train.py:train", train="def fit(): ...")
     with pytest.raises(ProjectError, match=r"^train.py has no 'train'; it defines fit$"):
         precheck(find_training())
-    with pytest.raises(ProjectError, match=r"^train.py has no class Trainer; it defines fit$"):
+    with pytest.raises(ProjectError, match=r"^train.py has no class Trainer; it defines fit. Write a class Trainer "):
         precheck(find_training("train.py"))
     write(folder, train="class Runner:\n    def train(self) -> str: ...")
     precheck(find_training("train.py"))
@@ -378,7 +378,7 @@ def test_what_may_load_passes(folder: Path, text: str) -> None:
         (
             "class Cat: ...\ndef feed(): ...\ndef _x(): ...",
             "run.py",
-            "run.py has no class Runner; it defines Cat, feed",
+            "run.py has no class Runner; it defines Cat, feed. Write a class Runner with run(), or a function run()",
         ),
         ("x = 1", "run.py", "run.py has no class Runner; it defines no class and no function"),
     ],

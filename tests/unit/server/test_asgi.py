@@ -178,7 +178,7 @@ class Bench:
         self.workers.append(FakeWorker(self.runner, observer))
         return self.workers[-1]
 
-    def make_handler(self, app: App, _bodies: object, *, counts: object) -> NoHandler:
+    def make_handler(self, app: App, _bodies: object, **_options: object) -> NoHandler:
         self.apps.append(app)
         return NoHandler(app)
 

@@ -135,11 +135,12 @@ async def test_command_in_the_background_lends_nothing(
 
 
 async def test_command_that_ends_lends_nothing(lender: TerminalLender, screen: Screen) -> None:
-    borrower = Borrower()
-    lender.lend(borrower)
+    first, second = Borrower(), Borrower()
+    lender.lend(first)
     lender.close()
-    while "settle" not in screen.story:  # noqa: ASYNC110 - a thread says it
-        await asyncio.sleep(0)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    lender.lend(second)
+    await answered(first)
+    await answered(second)
+    assert first.reasons == second.reasons == ["a debugger cannot ask: the command is about to end"]
     assert "hold" not in screen.story
+    assert not lender.is_lent

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.service import shared_memory
 from geartrain.service.shared_memory import Region, SharedRegions
 from tests.support.shared_memory import SharedObject, shared_object
 
@@ -80,6 +81,22 @@ def test_descriptors_are_given_back(regions: SharedRegions, memory: SharedObject
         regions.register(name, memory.name, offset=0, byte_size=1)
     with fault(Code.INVALID_INPUT, "invalid args"):
         regions.register("c", memory.name, offset=8192, byte_size=1)
+    regions.unregister(None)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_regions_are_limited(regions: SharedRegions, memory: SharedObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "MAX_REGIONS", 3)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(3):
+        regions.register(f"r{number}", memory.name, offset=0, byte_size=1)
+    with fault(Code.INVALID_INPUT, "there are 3 shared memory regions already"):
+        regions.register("one more", memory.name, offset=0, byte_size=1)
+    assert len(regions.status(None)) == 3
+    regions.unregister("r1")
+    with fault(Code.INVALID_INPUT, "a name of a shared memory region has at most 1024 characters"):
+        regions.register("n" * 1025, memory.name, offset=0, byte_size=1)
+    regions.register("n" * 1024, memory.name, offset=0, byte_size=1)
     regions.unregister(None)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -142,6 +143,26 @@ async def test_what_nobody_waits_for_before_it_begins_is_left_out() -> None:
         await first
         assert await groups.run(operation("last")) == "last"
         assert engine.groups == [["first"], ["last"]]
+
+
+async def test_operation_is_let_go_of_when_its_caller_has_an_answer() -> None:
+    """It holds an input, and a store that stands still would collect those of all requests that it has failed."""
+    engine = Engine()
+    async with opened(engine, answer_within=0.05) as groups:
+        first = await begin(groups, engine, operation("first"))
+        waiting = [operation(f"w{number}", undo=f"u{number}") for number in range(5)]
+        held = [weakref.ref(each.steps) for each in waiting]
+        futures = [groups.submit(each) for each in waiting[:4]]
+        left = groups.submit(waiting.pop())
+        left.cancel()
+        waiting.clear()
+        await asyncio.wait([first, left, *futures])
+        assert [ref() for ref in held] == [None] * 5
+        assert all(isinstance(future.exception(), GeartrainError) for future in futures)
+        engine.may_run.set()
+        with pytest.raises(GeartrainError):
+            await first
+    assert engine.groups == [["first"]]
 
 
 async def test_what_may_be_done_is_undone_until_that_is_done() -> None:

@@ -211,6 +211,12 @@ class Written(RequestWriter[Sequence[RequestRecord]]):
         return open_access_log(AccessLogOptions(mode, each, new_writer=lambda: self))
 
 
+def test_long_names_are_cut() -> None:
+    """A line may wait, and the names in a path may be as long as a head."""
+    made = request(path="/p" * 5000, model="m" * 10_000, prediction_id="i" * 10_000)
+    assert [len(each) for each in (made.origin.path, made.origin.model, made.origin.prediction_id)] == [1024] * 3
+
+
 @pytest.fixture(autouse=True)
 def _level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER.name)
@@ -267,7 +273,7 @@ async def test_level(level: int, lines: int, caplog: pytest.LogCaptureFixture) -
 async def test_what_a_slow_reader_does_not_take_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(access_log, "_MOST", 65)
+    monkeypatch.setattr(access_log, "MAX_WAITING", 65)
     written = Written()
     written.gate.clear()
     with written.log() as log:

@@ -490,6 +490,15 @@ async def test_stream_sends_its_pieces_in_order() -> None:
         assert streaming.exchange.abandoned == 0
 
 
+async def test_stream_that_is_broken_off_stays_incomplete() -> None:
+    async with Streaming() as streaming:
+        await streaming.host.next()
+        await streaming.stream.write(b"one")
+        streaming.stream.abort()
+        await ended(streaming.task)
+        assert streaming.host.all_sent() == [{"type": "http.response.body", "body": b"one", "more_body": True}]
+
+
 async def test_stream_in_answer_to_head_has_no_body() -> None:
     async with Streaming(method="HEAD") as streaming:
         await streaming.stream.write(b"one")

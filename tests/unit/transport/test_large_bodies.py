@@ -16,6 +16,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import Buffer, join_bytes
+from geartrain.outbound.data_urls import HeldUrl, parse_data_url
 from geartrain.service.models.interface import Interface
 from geartrain.transport import body_messages, large_bodies
 from geartrain.transport.large_bodies import CogBody, GenerateBody, InferBody, LargeBodies
@@ -98,13 +99,98 @@ async def test_refused_cog_body_is_refused_alike(bodies: LargeBodies, text: byte
     assert found.value.fields == wanted.value.fields
 
 
+def whole(url: str) -> str:
+    """Return a URL with its payload."""
+    if not isinstance(url, HeldUrl):
+        return url
+    payload: str = json.loads(b'"%b"' % url.json[url.begin : url.end])
+    return url + payload
+
+
+async def test_s14_large_urls_stay_in_the_text(bodies: LargeBodies) -> None:
+    second = URL + "QUJD"
+    value = {"f": URL, "fs": ["data:,a", second, "http://a/b"]}
+    body = bytearray(json.dumps({"id": "a", "input": value, "x": "é"}).encode())
+    read = await bodies.read_cog(body, FILES)
+    assert not body
+    assert json.loads(read.input) == value
+    assert read.request.id == "a"
+    values = read.checked.values or {}
+    held = [values["f"], values["fs"][1]]
+    assert all(isinstance(url, HeldUrl) and url.json is read.input for url in held)
+    assert [*map(whole, held)] == [URL, second]
+    assert b"".join(parse_data_url(values["f"]).pieces()) == bytes(200_000)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"f": "data:,a", "o": URL},  # no file
+        {"f": URL, "o": "\x000\x00"},  # what looks like the place of one that is left out
+        {"f": URL, "o": URL},
+        {"f": URL, "fs": 5},
+        {"f": URL, "zz": 1},
+        {"f": "data:,é" + URL},
+        {"f": URL, "o": ["a"] * 30_000},
+        {"f": URL, "o": LONG * 6},
+    ],
+)
+async def test_s14_what_is_more_than_large_urls_is_read_whole(bodies: LargeBodies, value: Any) -> None:
+    text = json.dumps({"input": value}, ensure_ascii=False).encode()
+    read = await bodies.read_cog(text, FILES)
+    assert read.checked.errors == FILES.validator.check(read.input)
+    assert read.input == cog.input_of(cog.read_request(text))
+    values = read.checked.values
+    if values is not None:
+        files = {name: value for name, value in values.items() if name in {"f", "fs"}}
+        rest = {name: json.loads(bytes(values[name])) for name in values.keys() - files.keys()}
+        assert {"f": whole(files.pop("f")), **files, **rest} == value
+
+
+@pytest.mark.parametrize("payload", ['QUJD" ', "QU\nJD", "QU\\qJD", "\\"])
+async def test_s14_faults_of_json_in_large_urls_are_told(bodies: LargeBodies, payload: str) -> None:
+    text = b'{"input":{"f":"%b%b"}}' % (URL.encode(), payload.encode())
+    with pytest.raises(GeartrainError) as wanted:
+        cog.read_request(text)
+    with pytest.raises(GeartrainError) as found:
+        await bodies.read_cog(text, FILES)
+    assert (found.value.code, found.value.message) == (wanted.value.code, wanted.value.message)
+
+
+async def test_s14_inputs_with_limits_are_read_whole(bodies: LargeBodies) -> None:
+    field = InputField("f", TypeSpec("path"), max_length=70_000)
+    signature = Signature((field,), OutputSpec(TEXT))
+    model = Interface(WorkerInfo(signature, slots=1, is_async=False, has_healthcheck=False))
+    (error,) = (await read_cog(bodies, {"f": URL}, model)).checked.errors
+    assert "is longer than 70000" in error.msg
+
+
+async def test_s14_large_urls_have_an_echo_without_secrets(bodies: LargeBodies) -> None:
+    model = interface(f=TypeSpec("path"), k=TypeSpec("secret"))
+    read = await read_cog(bodies, {"k": "hidden", "f": URL}, model)
+    assert json.loads(read.checked.echo or b"") == {"k": "**********", "f": URL}
+    assert json.loads(read.input) == {"k": "hidden", "f": URL}
+
+
+async def test_s14_large_urls_of_generate_requests(bodies: LargeBodies) -> None:
+    model = interface(s=TEXT, f=TypeSpec("path"))
+    body = bytearray(json.dumps({"text_input": "a", "f": URL}).encode())
+    read = await bodies.read_generate(body, interface(text_input=TEXT, f=TypeSpec("path")))
+    assert not body
+    assert json.loads(read.request.values) == {"text_input": "a", "f": URL}
+    assert isinstance((read.checked.values or {})["f"], HeldUrl)
+    read = await read_generate(bodies, {"s": "a", "f": URL, "p": URL}, model)
+    assert json.loads(read.request.values) == {"s": "a", "f": URL}
+    assert read.request.request.parameters == {"p": URL}
+
+
 async def test_long_texts_of_files_are_whole(bodies: LargeBodies) -> None:
     odd = "data:text/plain," + "é%41" * 60_000
     value = {"f": URL, "fs": ["data:,a", odd, "data:;base64," + "QUJD" * 50_000], "o": [1, LONG]}
     checked = (await read_cog(bodies, value, FILES)).checked
     assert checked.errors == ()
     assert checked.values is not None
-    assert (checked.values["f"], checked.values["fs"]) == (URL, value["fs"])
+    assert (whole(checked.values["f"]), [*map(whole, checked.values["fs"])]) == (URL, value["fs"])
     assert json.loads(bytes(checked.values["o"])) == value["o"]
     assert [*checked.values] == ["f", "fs", "o"]
 

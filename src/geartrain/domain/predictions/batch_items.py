@@ -1,4 +1,4 @@
-"""How many rows of a batch a request takes, and which requests can share a batch."""
+"""Batch rows of a request, and the requests that can share a batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BatchItems:
         self._is_tensors_only = len(self._tensors) == len(signature.inputs)
 
     def measure(self, json: bytes, tensors: Sequence[Tensor] | None) -> tuple[Hashable, int]:
-        """Return what has to be equal in requests that share a batch, and the rows of this one.
+        """Return the key that requests in one batch must have in common, and the rows of this one.
 
         `json` and `tensors` as in `domain.predictions.calls.ItemInput`; they fit the signature. Raises `GeartrainError`
         when the inputs do not have equally many rows, or the model takes no batch as large: `INVALID_TENSOR`, or

@@ -14,7 +14,7 @@ DEFAULT_MAX_SIZE: Final = 32
 
 
 class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How requests are gathered into batches.
+    """Policy for gathering requests into batches.
 
     A free worker waits up to `max_delay` seconds for more. Without one, and with `learn_delay`, it waits where clients
     have been seen to come back together, as long as that pays (`service.scheduling.gathering`). `preferred_sizes`,
@@ -35,7 +35,7 @@ class BatchPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Batching(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a model takes batches: the policy, and how its signature is to be read.
+    """Batching of a model: the policy, and the reading of its signature.
 
     `by_rows`: it has tensor inputs. Their first dimension is the batch, which a client sees too: a request may bring
     several rows, and the lists among its inputs and outputs have an element for each. Otherwise a request is one item,

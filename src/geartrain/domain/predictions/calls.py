@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from geartrain.domain.errors import Code
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.domain.predictions.inference import Parameters
@@ -56,6 +57,10 @@ class CallInput(msgspec.Struct, frozen=True):
     single_client: bool = False
 
 
+INLINE: Final = "data:"
+"""In place of the URL that a client wants its output files at: they become `data:` URLs."""
+
+
 class FileRef(msgspec.Struct, frozen=True):
     """A file that an output refers to: the output's JSON has the string `token` where its URL belongs.
 
@@ -80,9 +85,10 @@ class Succeeded(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The run raised, or its worker died."""
+    """The run raised, or its worker died. `code`: why, where it was not the run."""
 
     error: str
+    code: Code | None = None
 
 
 class Canceled(msgspec.Struct, frozen=True):
@@ -93,7 +99,7 @@ Outcome = Succeeded | Failed | Canceled
 
 
 class ItemEnd(msgspec.Struct, frozen=True):
-    """How an item of a call ended; `item` may be `ALL`. The `files` are those that the output of a success names."""
+    """End of an item of a call; `item` may be `ALL`. The `files` are those that the output of a success names."""
 
     item: int
     outcome: Outcome
@@ -146,7 +152,7 @@ class WorkerObserver(Protocol):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """What a worker says of itself when it has loaded its model, before setup."""
+    """Self-description of a worker that has loaded its model, before setup."""
 
     signature: Signature
     slots: int

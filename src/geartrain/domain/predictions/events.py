@@ -1,4 +1,4 @@
-"""What can happen to a prediction, and the append-only log that keeps it.
+"""Events of a prediction, and the append-only log that keeps them.
 
 Every way of answering is a reader of this log, or a listener of it. Events are shared: a reader that lies
 behind refers to those that it has not taken, up to a limit of its own, and stalls no other. The log keeps the newest
@@ -20,7 +20,14 @@ LogSource = Literal["stdout", "stderr"]
 MetricMode = Literal["replace", "increment", "append", "delete"]
 
 DEFAULT_CAPACITY = 1024
+MAX_PRINTED: Final = 16 * 1024**2
+"""Characters of printed text in the events of a log, and in those that a reader has not taken.
+
+A byte of memory of a metric's value counts as one of them.
+"""
+
 _EVENT: Final = 56  # bytes of memory of an event and its place in the list
+_NUMBERS: Final = frozenset({bool, int, float, type(None)})
 _VALUE: Final = 8  # bytes of memory for each character of JSON: small numbers and strings take the most
 
 
@@ -78,14 +85,17 @@ class EventsDroppedError(LookupError):
 class EventLog:
     """The events of one prediction, in order. Indices count from 0 over the whole life of the prediction."""
 
-    __slots__ = ("_capacity", "_dropped", "_enders", "_events", "_listeners", "_most", "history")
+    __slots__ = ("_capacity", "_dropped", "_enders", "_events", "_listeners", "_most", "_printed", "history")
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         """`capacity`: how many events are held at least."""
-        self.history = capacity  # how many of them are for late readers
+        self.history = capacity  # number of events for late readers
         self._capacity = capacity
         self._most = 2 * capacity  # events that the list may hold
         self._dropped = 0  # events that have been cut off
+        self._printed = (
+            0  # characters, as of `printed_in`, in the events that are held, and perhaps in some that have been dropped
+        )
         # A list that is cut now and then: of the many predictions with three events none pays for a ring.
         self._events: list[Event] = []
         self._listeners: tuple[Callable[[Event], None], ...] = ()  # replaced, so that one may go while all are told
@@ -121,6 +131,14 @@ class EventLog:
         if self._listeners:
             self._tell(event)
 
+    def append_sized(self, event: Log | Metric) -> None:
+        """Append printed text or a metric. The oldest events are dropped when there is too much of either."""
+        size = printed_in(event)
+        if self._printed + size > MAX_PRINTED:
+            self._cut_printed(MAX_PRINTED // 2)
+        self._printed += size
+        self.append(event)
+
     def forget(self) -> None:
         """Drop all events; a reader that has not read them is told so."""
         self._dropped += len(self._events)
@@ -132,6 +150,18 @@ class EventLog:
         del self._events[:excess]
         self._dropped += excess
 
+    def _cut_printed(self, most: int) -> None:
+        """Drop the oldest events, so that few enough characters are left in the others."""
+        events = self._events
+        printed = sum(map(printed_in, events))
+        count = 0
+        while printed > most:
+            printed -= printed_in(events[count])
+            count += 1
+        del events[:count]
+        self._dropped += count
+        self._printed = printed
+
     def _tell(self, event: Event) -> None:
         for listener in self._listeners:
             try:
@@ -141,7 +171,7 @@ class EventLog:
 
     def end(self, event: Completed | Released) -> None:
         """Append the last event, and call the listeners."""
-        events = self._events  # as `append`, without its price
+        events = self._events  # `append` inlined
         events.append(event)
         if len(events) > self._most:
             self._cut()
@@ -167,7 +197,8 @@ class EventLog:
     def copy(self) -> EventLog:
         """Return a log with the same events and without listeners."""
         copy = EventLog(self._capacity)
-        copy.history, copy._most, copy._dropped = self.history, self._most, self._dropped
+        copy.history, copy._most = self.history, self._most
+        copy._dropped, copy._printed = self._dropped, self._printed
         copy._events = [*self._events]
         return copy
 
@@ -178,6 +209,10 @@ class EventLog:
     def listen_for_end(self, ender: Callable[[], None]) -> None:
         """Call `ender` after the last event: most readers of a prediction need no more."""
         self._enders += (ender,)
+
+    def unlisten_for_end(self, ender: Callable[[], None]) -> None:
+        """Stop calling `ender`; one that is not listening is ignored."""
+        self._enders = tuple(other for other in self._enders if other is not ender)
 
     def unlisten(self, listener: Callable[[Event], None]) -> None:
         """Stop calling `listener`; one that is not listening is ignored."""
@@ -190,6 +225,15 @@ def size_of_value(value: Any) -> int:
         return _VALUE * len(msgspec.json.encode(value))
     except (TypeError, ValueError, RecursionError):
         return sys.getsizeof(value)
+
+
+def printed_in(event: Event) -> int:
+    """Return the characters of an event that count against `MAX_PRINTED`: of printed text, or for a metric's value."""
+    if type(event) is Log:
+        return len(event.data)
+    if type(event) is Metric and type(event.value) not in _NUMBERS:
+        return size_of_value(event.value)
+    return 0
 
 
 def _memory_of(event: Event) -> int:

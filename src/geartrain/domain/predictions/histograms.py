@@ -101,7 +101,7 @@ def columns(runs: Sequence[Run]) -> Runs:
 
 
 class Histograms:
-    """How the predictions of a model version that came to a run are distributed. Times in seconds, sizes in bytes."""
+    """Distributions over the predictions of a model version that reached a run. Times in seconds, sizes in bytes."""
 
     __slots__ = ("buckets", "first_output", "input_size", "output_size", "queue", "run", "total")
 

@@ -16,7 +16,7 @@ LONGEST_TIMEOUT: Final = 366 * 24 * 3600.0  # seconds; timers take no more than 
 
 
 class SchedulePolicy(msgspec.Struct, frozen=True):
-    """What a client says of how its request is to be scheduled.
+    """Scheduling that a client requests.
 
     `timeout`: seconds that queue and run may take together; None for no limit. `priority`: the number of a level, 1 is
     the highest; 0 for the model's default.
@@ -35,7 +35,7 @@ NO_SCHEDULE: Final = SchedulePolicy()  # of a request that says nothing of it
 
 
 class InferRequest(msgspec.Struct, frozen=True):
-    """What a client wants of a model. `outputs` None means all of them."""
+    """Inference that a client requests. `outputs` None means all of them."""
 
     inputs: tuple[Tensor, ...]
     id: str = ""
@@ -45,7 +45,7 @@ class InferRequest(msgspec.Struct, frozen=True):
 
 
 class InferResponse(msgspec.Struct, frozen=True):
-    """What the client gets: the tensors, in the model's order, and the parameters that the run has recorded."""
+    """Result for the client: the tensors, in the model's order, and the parameters that the run has recorded."""
 
     model_name: str
     model_version: str

@@ -1,10 +1,10 @@
-"""What a store keeps of predictions: rows, their states and steps, leases, webhooks to be delivered, replicas.
+"""Stored predictions: rows, their states and steps, leases, webhooks to be delivered, replicas.
 
 No clock and no database. Times are in seconds since the epoch, spans of time in seconds.
 
 A replica is one server process; its name (`owner`) is never used again by another process. Replicas hold leases, and
 rows do not: a row is safe while the lease of its owner runs. An epoch is a fencing token: it grows by one each time a
-row changes hands, and who writes with an older one writes nothing.
+row changes hands, and a write with an older one has no effect.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import CLIENT_LEFT
 from geartrain.domain.predictions.webhook import Webhook
@@ -22,6 +23,9 @@ from geartrain.domain.principal import ANYONE, Principal
 Retry = Literal["always", "never"]
 """Whether a prediction runs again after its server was lost."""
 
+LISTED_ECHO: Final = 2_000
+"""Bytes of an input that a list shows; a longer one is left out."""
+
 LOST_ERROR: Final = "Its server was lost."
 """The error of a prediction that has failed because its server was lost and nobody may run it again."""
 
@@ -29,8 +33,20 @@ UNREADABLE_ERROR: Final = "Its server was lost, and its input cannot be decrypte
 """The error of a prediction whose stored input was encrypted with a key that no replica has any more."""
 
 
+LONGEST_PAUSE: Final = 3600.0
+"""Seconds after which a webhook that has failed is tried again, at most."""
+
+
+class LeaseEndedError(GeartrainError):
+    """The lease of the claimant has ended: it has to renew the lease, and may then claim again."""
+
+    def __init__(self) -> None:
+        message = "The store of predictions cannot be used: the lease of this server has ended. Try again later."
+        super().__init__(Code.STORE_UNAVAILABLE, message, retry_after=2)
+
+
 class RowState(StrEnum):
-    """Where the row of a prediction stands."""
+    """State of a prediction's row."""
 
     ABSENT = "absent"  # there is no row
     CLAIMED = "claimed"  # the id is taken; the input is not stored, so the prediction ends with its owner
@@ -39,7 +55,7 @@ class RowState(StrEnum):
 
 
 class RowStep(StrEnum):
-    """What can be done to a row."""
+    """Steps of a row."""
 
     CLAIM = "claim"
     ACCEPT = "accept"
@@ -58,7 +74,7 @@ ROW_STEPS: Final[dict[RowState, dict[RowStep, RowState]]] = {
         RowStep.ACCEPT: RowState.ACCEPTED,  # by its owner; or as for a claim
         RowStep.CHECKPOINT: RowState.CLAIMED,
         RowStep.CANCEL: RowState.CLAIMED,
-        RowStep.TAKE_OVER: RowState.CLAIMED,  # only to be ended: nobody has its input
+        RowStep.TAKE_OVER: RowState.CLAIMED,  # only to be ended: its input is nowhere
         RowStep.FINISH: RowState.ENDED,
         RowStep.RELEASE: RowState.ABSENT,
     },
@@ -83,9 +99,9 @@ def states_before(step: RowStep) -> tuple[RowState, ...]:
 
 
 class Key(msgspec.Struct, frozen=True, order=True):
-    """What a row is found by. The ids of a model's predictions are its own: two models may both have an id `a`.
+    """Key of a row. The ids of a model's predictions are its own: two models may both have an id `a`.
 
-    `model` is the name of the table of ids: the service decides what it puts there for trainings.
+    `model` is the name of the table of ids: the service chooses it for trainings.
     """
 
     model: str
@@ -124,13 +140,13 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """What has to be stored before a 202 leaves, so that any replica can run the prediction.
+    """Stored data that lets any replica run the prediction; written before a 202 leaves.
 
     Attributes:
         request: all that a run needs, in the service's own form. It is encrypted where the operator has given a key.
-        has_secret: whether `request` holds the value of an input of type `Secret`.
-        retry: whether it runs again after its server was lost.
-        attempts: how often it runs at most, the first time included.
+        has_secret: true if `request` holds the value of an input of type `Secret`.
+        retry: true if it runs again after the loss of its server.
+        attempts: most runs, the first included.
     """
 
     request: bytes
@@ -140,18 +156,18 @@ class Submission(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What is kept of a prediction, its events and its stored request left out.
+    """Stored state of a prediction, without its events and its stored request.
 
     Attributes:
         state: never `ABSENT`.
         status: of the run that `ownership.epoch` stands for.
-        echo: as in `Claim`; empty in a `Page`.
-        attempts: how many runs have been begun, or are to begin; 1 for the first.
+        echo: as in `Claim`; empty in a `Page` if it is longer than `LISTED_ECHO`.
+        attempts: number of runs begun, or to begin; 1 for the first.
         is_cancel_requested: see `LedgerPort.cancel`.
-        started_at, completed_at: None as long as it has not.
+        started_at, completed_at: None until then.
         error: empty if there is none.
-        owner_address: where the owner can be asked, as it has said in `ReplicasPort.renew`; empty if nowhere.
-        is_owner_alive: whether the lease of the owner runs.
+        owner_address: address of the owner for other servers, from `ReplicasPort.renew`; empty if it has none.
+        is_owner_alive: true while the lease of the owner runs.
         principal: as in `Claim`.
     """
 
@@ -177,18 +193,18 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class ClaimResult(msgspec.Struct, frozen=True):
-    """What has come of a claim: the row there is now, and whether the claimant has got it with this claim."""
+    """Result of a claim: the row as it is now, and true if this claim has got it."""
 
     row: Row
     is_granted: bool
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """What has become of a run since its last checkpoint.
+    """Progress of a run since its last checkpoint.
 
     Attributes:
         status: `STARTING` or `PROCESSING`.
-        started_at: when the run began; None if it has not.
+        started_at: begin of the run; None before it.
         events: the events since the last checkpoint (outputs, logs, metrics), in the service's own form. The store adds
             them to those that it has; empty adds nothing.
         part: the number of these events, from 0 in each epoch. A part that was written already stays as it is, so a
@@ -229,10 +245,10 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Hold(StrEnum):
-    """What a replica is told when it writes a row."""
+    """Answer to a replica that writes a row."""
 
     HELD = "held"  # the row is its own
-    CANCELING = "canceling"  # as held, and somebody has asked for the end of the prediction
+    CANCELING = "canceling"  # held, with a request to cancel the prediction
     FENCED = "fenced"  # nothing was written: the row has ended, has another owner, or is gone
 
 
@@ -245,7 +261,7 @@ class Owned(msgspec.Struct, frozen=True):
 
 
 class Verdict(StrEnum):
-    """What is to become of a row that was taken over."""
+    """Decision about a row that was taken over."""
 
     RUN = "run"
     CANCEL = "cancel"  # a client had asked for its end: to be finished as canceled
@@ -266,7 +282,7 @@ class TakenOver(msgspec.Struct, frozen=True):
 
 
 def judge(row: Row, *, retry: Retry, most_attempts: int) -> Verdict:
-    """Return what is to become of a row that was just taken over; `row.attempts` counts the run to come."""
+    """Decide about a row that was just taken over; `row.attempts` counts the run to come."""
     if row.is_cancel_requested:
         return Verdict.CANCEL
     if row.state is RowState.CLAIMED or retry == "never" or row.attempts > most_attempts:
@@ -313,7 +329,7 @@ class Replica(msgspec.Struct, frozen=True):
 
 
 class WantedModel(msgspec.Struct, frozen=True):
-    """What an administrator has last asked for: that a model is loaded, or is not.
+    """Last request of an administrator: a model is to be loaded, or unloaded.
 
     `revision` grows with each request, over all models: a model that is asked for again is to be loaded again.
     """
@@ -324,7 +340,7 @@ class WantedModel(msgspec.Struct, frozen=True):
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How long predictions that have ended are kept: so many seconds, and so many bytes in all."""
+    """Limits for predictions that have ended: seconds that they are kept, and bytes in all."""
 
     seconds: float
     bytes: int

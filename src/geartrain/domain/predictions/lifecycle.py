@@ -13,7 +13,7 @@ from geartrain.domain.state_machine import steps_to
 
 
 class Status(StrEnum):
-    """Where a prediction stands."""
+    """State of a prediction."""
 
     STARTING = "starting"
     PROCESSING = "processing"
@@ -23,7 +23,7 @@ class Status(StrEnum):
 
 
 class Health(StrEnum):
-    """Where a model stands. `BUSY` and `UNHEALTHY` are never stored: a report derives them from a `READY` model."""
+    """State of a model. `BUSY` and `UNHEALTHY` are never stored: a report derives them from a `READY` model."""
 
     UNKNOWN = "UNKNOWN"
     STARTING = "STARTING"
@@ -54,7 +54,7 @@ HEALTH_STEPS: Final[dict[Health, frozenset[Health]]] = {
 
 
 class ExecutionState(StrEnum):
-    """Where the execution of a prediction stands."""
+    """State of an execution."""
 
     ADMITTED = "admitted"
     CLAIMING = "claiming"  # its id, or its input, is being written to the store
@@ -69,7 +69,7 @@ class ExecutionState(StrEnum):
 
 
 class CallState(StrEnum):
-    """Where a call stands."""
+    """State of a call."""
 
     ASSIGNED = "assigned"  # handed to a slot, and not begun
     WITHDRAWN = "withdrawn"  # handed to a slot, and to be left out there: no member is left
@@ -132,7 +132,7 @@ CALL_STEPS: Final[dict[CallState, frozenset[CallState]]] = {
 
 
 class VersionState(StrEnum):
-    """Where a version of a model stands."""
+    """State of a model version."""
 
     ABSENT = "absent"  # never loaded, or unloaded
     LOADING = "loading"  # its first workers are on their way
@@ -142,7 +142,7 @@ class VersionState(StrEnum):
     REFUSED = "refused"  # no worker of it could be spawned
     UNLOADING = "unloading"  # its last predictions are under way
     RESTING = "resting"  # it has no workers, and a request loads it
-    WAKING = "waking"  # as resting, and its workers are on their way: requests wait for them
+    WAKING = "waking"  # resting, with its workers on their way: requests wait for them
 
 
 DORMANT: Final = frozenset({VersionState.RESTING, VersionState.WAKING})

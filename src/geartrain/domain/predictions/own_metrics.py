@@ -18,14 +18,14 @@ MAX_SERIES: Final = 1000  # combinations of labels, of all metrics of a model ve
 
 
 class OwnMetric(msgspec.Struct, frozen=True, array_like=True):
-    """What an author says of a metric.
+    """Description of a metric by its author.
 
     Attributes:
         name: without `_total`.
-        kind: what it is.
+        kind: counter, gauge or histogram.
         text: its description.
         labels: their names.
-        merge: of a gauge, what becomes of the values of several workers.
+        merge: of a gauge, the combination of the values of several workers.
         bounds: of a histogram, the upper bounds of its buckets, rising.
     """
 
@@ -52,7 +52,7 @@ class Series(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OwnReport(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker reports of one metric: those series that have changed since its last report."""
+    """Report of a worker on one metric: the series that have changed since its last report."""
 
     metric: OwnMetric
     series: tuple[Series, ...]
@@ -72,6 +72,8 @@ class OwnMetrics:
         """
         metric = report.metric
         known = self._metrics.get(metric.name)
+        if known is None and len(self._metrics) >= MAX_SERIES:
+            return False
         if known is None or msgspec.structs.replace(known, text=metric.text) != metric:
             self._series[metric.name] = {}
         self._metrics[metric.name] = metric

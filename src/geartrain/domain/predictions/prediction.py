@@ -5,6 +5,7 @@ No clock, loop or socket: times are given by the caller, in seconds since the ep
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -22,7 +23,6 @@ from geartrain.domain.predictions.events import (
     size_of_value,
 )
 from geartrain.domain.predictions.lifecycle import TO_STATUS, Status
-from geartrain.domain.predictions.metrics import apply_metric
 from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.printed.text import Printed
 from geartrain.domain.tensors.tensor import Buffer
@@ -37,6 +37,8 @@ _TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
 _START = Start()
 _NOTHING_PRINTED = Printed()  # of nearly all predictions; never added to
 _RELEASED = Released()
+_LARGE: Final = 4_096  # bytes of an item that is worth a part of its own
+_GROUP: Final = 1_024  # items that are joined at a time
 _CHUNK: Final = 120  # bytes of memory of a chunk beside its text: the object, its event, its places in two lists
 _COMPLETED = {status: Completed(status) for status in _TERMINAL}
 
@@ -44,7 +46,8 @@ _COMPLETED = {status: Completed(status) for status in _TERMINAL}
 class Prediction:
     """The state of one prediction and the log of how it came about.
 
-    `input` is the JSON text to echo, with secrets masked. `chunks` are the outputs given so far, each JSON text.
+    `input` is the JSON text to echo, with secrets masked. `chunks` are the outputs given so far, each JSON text;
+    `single_output` is that of a run that has succeeded and gives no list.
     `predict_time` is the run alone, in seconds: without the wait for a slot, the fetch of input files and the delivery
     of output files; 0 without a run. `record` is what is counted and logged of it.
     `principal` is the name of the client that it belongs to; empty on a server without keys.
@@ -52,7 +55,7 @@ class Prediction:
 
     __slots__ = (
         "_is_list",
-        "_output",
+        "_kept_size",
         "chunks",
         "completed_at",
         "created_at",
@@ -66,6 +69,7 @@ class Prediction:
         "principal",
         "printed",
         "record",
+        "single_output",
         "started_at",
         "status",
     )
@@ -81,9 +85,10 @@ class Prediction:
         self.predict_time: float | None = None
         self.status = _STARTING
         self.error: str | None = None
-        self.error_code: Code | None = None  # why it failed, if it was not the run
-        self._output: Buffer | None = None
+        self.error_code: Code | None = None  # reason of a failure outside the run
+        self.single_output: Buffer | None = None
         self._is_list = False  # the output is the list of the chunks
+        self._kept_size = 0  # bytes, once they have been counted
         self.chunks: list[Buffer] = []
         self.printed = _NOTHING_PRINTED
         self.metrics: dict[str, Any] = {}
@@ -91,21 +96,36 @@ class Prediction:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the prediction has ended."""
+        """True if the prediction has ended."""
         return self.status in _TERMINAL
 
     @property
     def output(self) -> Buffer | None:
         """The JSON text of the whole output, once it is known. That of a stream is joined anew by each call."""
-        return json_array(self.chunks) if self._is_list else self._output
+        return json_array(self.chunks) if self._is_list else self.single_output
+
+    @property
+    def gives_list(self) -> bool:
+        """True if the output, as far as it is known, is the list of the chunks."""
+        return self._is_list or (self.single_output is None and bool(self.chunks))
 
     @property
     def kept_size(self) -> int:
-        """Bytes of memory that the prediction takes once it has ended, within a few kB."""
+        """Bytes of memory that the prediction takes once it has ended, within a few kB.
+
+        It is counted once: a million chunks take 25 ms.
+        """
+        if self._kept_size:
+            return self._kept_size
         size = len(self.input) + sum(map(len, self.chunks)) + _CHUNK * len(self.chunks) + self.printed.memory
+        if self.error is not None:
+            size += sys.getsizeof(self.error)
         if self.metrics:
             size += size_of_value(self.metrics)
-        return size + self.log.memory
+        size += self.log.memory
+        if self.is_terminal:
+            self._kept_size = size
+        return size
 
     @property
     def is_abandoned(self) -> bool:
@@ -130,7 +150,7 @@ class Prediction:
 
     def forget_outputs(self) -> None:
         """Let go of all outputs, and of the events so far."""
-        self.chunks.clear()
+        self.chunks = []  # a thread may be writing the old list
         self.log.forget()
 
     def add_log(self, source: LogSource, data: str) -> None:
@@ -138,16 +158,16 @@ class Prediction:
         if self.printed is _NOTHING_PRINTED:
             self.printed = Printed()
         self.printed.add(data)
-        self.log.append(Log(source, data))
+        self.log.append_sized(Log(source, data))
 
     def add_metric(self, name: str, value: Any, mode: MetricMode) -> None:
         """The runner recorded a metric under a dotted `name`."""
         self.apply(Metric(name, value, mode))
 
     def apply(self, metric: Metric) -> None:
-        """As `add_metric`, of an event that is made already."""
+        """Apply the event of a metric."""
         apply_metric(self.metrics, metric.name, metric.value, mode=metric.mode)
-        self.log.append(metric)
+        self.log.append_sized(metric)
 
     def succeed(
         self, output: Buffer | None, *, at: float, predict_time: float | None = None, packed: bool = False
@@ -162,7 +182,7 @@ class Prediction:
             # The one output of a run that streams nothing is a chunk too, for readers that follow chunks.
             self.chunks.append(output)
             self.log.append(Output(output, len(self.chunks) - 1))
-        self._output = output
+        self.single_output = output
         self._complete(_SUCCEEDED, at, predict_time)
 
     def fail(self, error: str, *, at: float, predict_time: float | None = None, code: Code | None = None) -> None:
@@ -191,7 +211,7 @@ class Prediction:
             self.forget_outputs()
         for chunk in draft.chunks[len(self.chunks) :]:
             self.add_output(chunk)
-        self._output, self._is_list = draft._output, draft._is_list
+        self.single_output, self._is_list = draft.single_output, draft._is_list
         self.error, self.error_code = draft.error, draft.error_code
         self.status = TO_STATUS[draft.status](self.status)
         self.completed_at, self.predict_time = draft.completed_at, draft.predict_time
@@ -208,15 +228,67 @@ class Prediction:
         self.status = record.outcome = TO_STATUS[status](self.status)
         self.completed_at = record.completed = at
         if predict_time is None:
-            predict_time = 0.0 if self.started_at is None else at - self.started_at
+            # A clock that was set back meanwhile gives no negative time.
+            predict_time = 0.0 if self.started_at is None else max(0.0, at - self.started_at)
         self.predict_time = predict_time
         self.log.end(_COMPLETED[status])
 
 
+def json_array_parts(items: Sequence[Buffer], count: int | None = None) -> list[Buffer]:
+    """Return the text of an array in parts, without copies of large items.
+
+    `count`: the items of a list that grows. No step takes long, so a thread that does this lets others run.
+    """
+    if count is None:
+        count = len(items)
+    parts: list[Buffer] = [b"["]
+    for begin in range(0, count, _GROUP):
+        group = items[begin : min(begin + _GROUP, count)]
+        if begin:
+            parts.append(b",")
+        if sum(map(len, group)) < _LARGE * len(group):
+            parts.append(b",".join(group))
+        else:
+            separated: list[Buffer] = [b","] * (2 * len(group) - 1)
+            separated[::2] = group
+            parts += separated
+    parts.append(b"]")
+    return parts
+
+
 def json_array(items: Sequence[Buffer]) -> bytes:
-    """Return the JSON text of an array of JSON texts, made in one copy: they may be large, or many."""
-    parts: list[Buffer] = [b","] * (2 * len(items) + 1)
-    parts[1::2] = items
-    parts[0] = b"["
-    parts[-1] = b"]" if items else b"[]"
-    return b"".join(parts)
+    """Return the JSON text of an array of JSON texts."""
+    return b"".join(json_array_parts(items))
+
+
+def apply_metric(metrics: dict[str, Any], name: str, value: Any, *, mode: MetricMode) -> None:
+    """Fold one recorded value into `metrics`; the dots of `name` nest objects. Source: observed Cog, section 10.
+
+    The rules on names and types are checked where the author calls `record_metric`; here an impossible combination (a
+    parent name that holds a plain value) simply replaces what stood there.
+    """
+    if type(value) is list:
+        value = [*value]  # a list that grows here is not the one of the event
+    if mode == "replace" and "." not in name:  # nearly always
+        metrics[name] = value
+        return
+    *parents, leaf = name.split(".")
+    for parent in parents:
+        child = metrics.get(parent)
+        if not isinstance(child, dict):
+            child = metrics[parent] = {}
+        metrics = child
+    match mode:
+        case "replace":
+            metrics[leaf] = value
+        case "increment":
+            metrics[leaf] = metrics.get(leaf, 0) + value
+        case "append":
+            present = metrics.get(leaf, [])
+            if isinstance(present, list):
+                present.append(value)
+            else:
+                present = [present, value]
+            metrics[leaf] = present
+        case "delete":
+            metrics.pop(leaf, None)

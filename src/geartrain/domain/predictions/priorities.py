@@ -15,7 +15,7 @@ MAX_LEVELS: Final = 100
 
 
 class Level(msgspec.Struct, frozen=True):
-    """How requests of one priority wait.
+    """Waiting of requests with one priority.
 
     `max_queue` is how many may, `timeout` how many seconds one may; None for no limit of the level's own. One that has
     waited so long is refused (`reject`), or waits until all others of its level and of higher ones that are still in

@@ -11,23 +11,23 @@ from geartrain.domain.predictions.request_context import NO_REQUEST, RequestCont
 
 
 class PredictionRecord(msgspec.Struct, gc=False, eq=False):
-    """What is kept of one prediction. It stays small, because logs hold it for a while after the end.
+    """Record of one prediction. It stays small, because logs hold it for a while after the end.
 
-    Moments are in seconds since the epoch, 0 for what has not been.
+    Moments are in seconds since the epoch, 0 until they come.
 
     Attributes:
         prediction_id: empty for no prediction at all.
-        admitted: when it was admitted.
-        ready: when the files of its input were there.
-        request: that asks for it.
-        model: that runs it.
+        admitted: its admission.
+        ready: arrival of the files of its input.
+        request: its request.
+        model: its model.
         version: of the model.
         rows: its size in a batch.
         input_size: bytes of its input, with its tensors.
-        began: when its run began.
-        first_output: when the first of several outputs came.
-        run_ended: when its run was over, if something of it was still to be delivered then.
-        completed: when it reached its terminal state.
+        began: begin of its run.
+        first_output: the first of several outputs.
+        run_ended: end of its run, if an output was still to be delivered then.
+        completed: its terminal state.
         outcome: its terminal state, `STARTING` until then.
     """
 

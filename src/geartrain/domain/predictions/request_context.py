@@ -12,8 +12,9 @@ from typing import Final, Literal
 
 import msgspec
 
-ProtocolName = Literal["cog", "rest", "grpc", "generate", "system", "none"]
-"""How a model was asked: by Cog's API, the Open Inference Protocol over REST or gRPC, or its generate extension.
+ProtocolName = Literal["cog", "rest", "grpc", "generate", "openai", "mcp", "system", "none"]
+"""Protocol of a request: Cog's API, the Open Inference Protocol over REST or gRPC, its generate extension,
+OpenAI's API, or the Model Context Protocol.
 
 `system` is every request that runs no model; `none` is no request at all.
 """
@@ -106,9 +107,9 @@ def new_contexts(protocol: ProtocolName, count: int) -> list[RequestContext]:
 
 
 def new_context(sent: SentIds, protocol: ProtocolName) -> RequestContext:
-    """Return the context of a request: what its client has sent, and new ids in place of what is missing.
+    """Create the context of a request: the client's ids, and new ones in place of missing ones.
 
-    A new trace is marked as sampled: nobody before has decided about it, and a receiver that keeps to a decision would
+    A new trace is marked as sampled: no sender before has decided about it, and a receiver that follows the flag would
     drop it otherwise.
     """
     (made,) = new_contexts(protocol, 1)

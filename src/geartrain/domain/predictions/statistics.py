@@ -1,4 +1,4 @@
-"""What a model version has done so far, as the statistics extension counts it."""
+"""Running totals of a model version, as the statistics extension counts them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Duration(msgspec.Struct):
-    """How often something happened, and how long it took in all. Times in nanoseconds."""
+    """Number of occurrences of an event, and their total time. Times in nanoseconds."""
 
     count: int = 0
     ns: int = 0

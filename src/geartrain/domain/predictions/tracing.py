@@ -39,7 +39,7 @@ class TraceContext(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_sampled(self) -> bool:
-        """Whether spans of this trace are recorded."""
+        """True if spans of this trace are recorded."""
         return bool(self.flags & SAMPLED)
 
     @property
@@ -127,7 +127,7 @@ NO_TRACER: Final[TracerPort] = NoTracer()
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """What the requests that this server sends belong to."""
+    """Trace of the requests that this server sends."""
 
     tracer: TracerPort
     parent: TraceContext
@@ -138,7 +138,7 @@ _outgoing: ContextVar[Outgoing] = ContextVar("geartrain_outgoing", default=_NO_O
 
 
 def current_outgoing() -> Outgoing:
-    """Return what the requests that this task sends belong to; the tracer is `NO_TRACER` if they are not recorded."""
+    """Return the trace of requests that this task sends; the tracer is `NO_TRACER` if they are not recorded."""
     return _outgoing.get()
 
 

@@ -1,1 +1,1 @@
-"""What a model prints: as a terminal would show it, line by line, and progress bars at a bounded rate."""
+"""Printed text of a model: as a terminal would show it, line by line, and progress bars at a bounded rate."""

@@ -1,4 +1,4 @@
-"""What is printed, line by line, for a log that cannot change what it has written."""
+"""Printed text line by line, for a log that cannot change its earlier lines."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ class PrintedLines:
 
     def __init__(self) -> None:
         self._screen = Screen([""])
-        self._given: list[str] = []  # what was given of the first rows of the screen
+        self._given: list[str] = []  # text already returned of the first rows of the screen
 
     def add(self, text: str) -> list[str]:
         """Print some text; return the lines that are complete, without their ends."""
         screen = self._screen
-        if "\n" not in text:  # so no line is complete that was not
-            screen.feed(text)
-            return []
         gone = [line for line in screen.feed(text) if not self._given or self._given.pop(0) != line]
+        if "\n" not in text:  # so no line is complete that was not
+            return gone
         return gone + self._new(screen.lines()[: max(len(screen.rows) - 1 - screen.reach, 0)])
 
     def end(self) -> list[str]:
-        """Return what has not been given yet; the next text begins a new line."""
+        """Return the pending text; the next text begins a new line."""
         rows = self._screen.lines()
         rest = self._new(rows if rows[-1] else rows[:-1])
         self._screen = Screen([""])
@@ -35,7 +34,7 @@ class PrintedLines:
 
     @property
     def holds(self) -> bool:
-        """Whether there is something that `end` would give."""
+        """True if there is something that `end` would give."""
         return self._screen.lines() != [*self._given, ""]
 
     def _new(self, rows: list[str]) -> list[str]:

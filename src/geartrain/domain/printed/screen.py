@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 MAX_ROWS: Final = 32  # rows that the cursor can go back to
+MAX_HELD: Final = 256 * 1024  # characters of all rows, with their colours; beyond that the rows are given out
 _MAX_COLUMNS: Final = 16_384  # of a row that is kept as cells, and the most that one sequence moves the cursor
 _MAX_STYLE: Final = 2048  # characters of the colours in front of one character
 
@@ -68,9 +69,11 @@ class Row:
             width = width_of(character)
             if width == 0:
                 if column:
-                    cells[_leader(cells, column - 1)] += character
+                    at = _leader(cells, column - 1)
+                    if len(cells[at]) <= _MAX_STYLE:
+                        cells[at] += character
                 else:
-                    lead += character
+                    lead = (lead + character)[-_MAX_STYLE:]
                 continue
             if column == len(cells):
                 lead, self.trailing = self.trailing + lead, ""
@@ -99,17 +102,21 @@ class Row:
 
 
 class Screen:
-    """The last rows of a text. The text may come in any pieces: the rows are the same."""
+    """The last rows of a text. The text may come in any pieces: the rows are the same.
+
+    When rows together grow beyond `MAX_HELD`, the first of them are given out.
+    """
 
     def __init__(self, rows: list[str]) -> None:
         """`rows` are the last lines of what was printed before, with the cursor at the end of the last one."""
         self.rows = [Row(text) for text in rows]
         self.row = len(rows) - 1
-        self.reach = 0  # how far above the last row the cursor has been
+        self.reach = 0  # rows above the last one that the cursor has reached
         self._column = 0
         self._is_at_end = True  # of its row, whatever the column is
         self._lead = ""  # colours for the next character
         self._unfinished = ""
+        self._fed = sum(map(len, rows))  # characters since the rows were last measured, and what they had then
 
     def feed(self, text: str) -> list[str]:
         """Print text; return the lines that nothing can change any more."""
@@ -126,6 +133,9 @@ class Screen:
                 self._sequence(token["final"], token["numbers"], token[0])
             elif token["osc"]:
                 self._style(token["osc"])
+        self._fed += len(text)
+        if self._fed > MAX_HELD:
+            self._give_out(done)
         return done
 
     def lines(self) -> list[str]:
@@ -133,6 +143,23 @@ class Screen:
         texts = [str(row) for row in self.rows]
         texts[self.row] += self._lead
         return texts
+
+    def _give_out(self, done: list[str]) -> None:
+        """Move the first rows to `done` if they hold too much; an endless row ends where it is."""
+        lines = self.lines()
+        self._fed = sum(map(len, lines))
+        count = 0
+        while self._fed > MAX_HELD // 2:
+            self._fed -= len(lines[count])
+            count += 1
+        if count <= self.row:
+            del self.rows[:count]
+            self.row -= count
+        else:
+            count = len(lines)
+            self.rows, self.row, self._fed, self._lead = [Row()], 0, 0, ""
+            self._move_to(0)
+        done += lines[:count]
 
     def _write(self, text: str) -> None:
         row = self.rows[self.row]
@@ -222,7 +249,7 @@ class Screen:
 
 @lru_cache(maxsize=4096)
 def width_of(character: str) -> int:
-    """Return how many columns a character takes: 0, 1 or 2."""
+    """Return the number of columns of a character: 0, 1 or 2."""
     if character < "\u0300":
         return 1
     if unicodedata.category(character) in {"Mn", "Me", "Cf"}:

@@ -57,7 +57,12 @@ class Printed:
         return sum(map(sys.getsizeof, self._parts))
 
     def pack(self) -> None:
-        """Keep the text in one piece: many short ones take twice the memory or more. It can still grow."""
+        """Keep the text in one piece: many short ones take twice the memory or more, rows of a screen ten times.
+
+        It can still grow.
+        """
+        if self._screens:
+            self._parts.append("\n".join(self._screens.pop().lines()))
         if len(self._parts) > 1:
             self._parts = ["".join(self._parts)]
 

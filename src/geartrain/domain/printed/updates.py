@@ -30,19 +30,19 @@ class Updates(Generic[S]):
     __slots__ = ("_above", "_due", "_has_updates", "_held", "_is_at_start", "_size")
 
     def __init__(self) -> None:
-        """What came before, if anything, had no updates."""
+        """Create it behind earlier output without updates."""
         self._above = 0  # rows that are known to be above the cursor, where what was given last has left it
         self._held: list[tuple[S, str]] = []
         self._size = 0  # characters held
         self._due = 0.0  # when the next update may be given
         self._has_updates = False
         self._is_at_start = (
-            False  # whether it is known that what was given last leaves the cursor at the start of a line
+            False  # true if it is known that what was given last leaves the cursor at the start of a line
         )
 
     @property
     def holds(self) -> bool:
-        """Whether something is held."""
+        """True if something is held."""
         return bool(self._held)
 
     def is_due(self, now: float) -> bool:
@@ -50,7 +50,7 @@ class Updates(Generic[S]):
         return bool(self._held) and now >= self._due
 
     def add(self, source: S, text: str, now: float) -> list[tuple[S, str]]:
-        """Return what is to be given now, perhaps nothing."""
+        """Return the output that is due now, perhaps none."""
         is_update = OVERWRITES.search(text) is not None
         self._has_updates = self._has_updates or is_update
         if not self._has_updates:
@@ -64,7 +64,7 @@ class Updates(Generic[S]):
         return []
 
     def take(self, now: float) -> list[tuple[S, str]]:
-        """Return what is held: of an update that is overwritten by the next one, nothing is left."""
+        """Return the held output, without updates that the next one overwrites."""
         pieces: list[tuple[S, str]] = []
         for source, text in self._held:
             short = compact(text, is_at_start=self._is_at_start, above=self._above)
@@ -123,23 +123,23 @@ def compact(text: str, *, is_at_start: bool, above: int = 0) -> str:
 
 
 class _StripRow(Row):
-    """A row of which the first cells are known, as many as there are."""
+    """A row with a known number of first cells."""
 
     __slots__ = ("is_erased", "is_returned")
 
     def __init__(self) -> None:
         super().__init__()
         self.split()
-        self.is_returned = False  # whether the cursor has come back to it
+        self.is_returned = False  # true if the cursor has come back to it
         self.is_erased = False
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to write to the row."""
+        """True if there is nothing to write to the row."""
         return not (self.cells or self.trailing or self.is_erased)
 
     def redraw(self) -> str:
-        """Return what writes the row."""
+        """Return the text that draws the row."""
         begin = ("\r" if self.is_returned else "") + ("\x1b[K" if self.is_erased else "")
         return begin + "".join(self.cells) + self.trailing
 
@@ -155,12 +155,12 @@ class _Strip:
 
     @property
     def is_known(self) -> bool:
-        """Whether all is known of the cursor's row in front of the cursor."""
+        """True if all is known of the cursor's row in front of the cursor."""
         return self._column <= len(self._rows[self._row].cells)
 
     @property
     def can_redraw(self) -> bool:
-        """Whether `redraw` can leave the cursor where it is."""
+        """True if `redraw` can leave the cursor where it is."""
         return self.is_known or self._column == len(self._rows[-1].cells)
 
     def take(self, token: re.Match[str]) -> bool:
@@ -186,7 +186,7 @@ class _Strip:
         return len(self._rows) <= _MAX_BARS
 
     def redraw(self) -> str:
-        """Return what writes all rows, and leaves the cursor where it is."""
+        """Return the text that draws all rows, and leaves the cursor in its place."""
         text = f"\x1b[{self.above}A" if self.above else ""
         text += "\n".join([*["" if row.is_empty else row.redraw() for row in self._rows[:-1]], self._rows[-1].redraw()])
         up = len(self._rows) - 1 - self._row

@@ -1,4 +1,4 @@
-"""How far the download of what a model needs has come, and what has been downloaded for it so far."""
+"""Progress of a model's current download, and totals of its downloads so far."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _DECIMALS: Final = 10
 
 
 class DownloadStep(StrEnum):
-    """What is being done."""
+    """Step of a download."""
 
     NONE = "nothing"  # there is no download
     WAITING = "waiting"  # for another process that downloads the same
-    LOOKING = "looking"  # what there is
+    LOOKING = "looking"  # listing the files
     FETCHING = "fetching"
     UNPACKING = "unpacking"
     VERIFYING = "verifying"
@@ -57,7 +57,7 @@ class Download:
 
     @property
     def is_active(self) -> bool:
-        """Whether something is being downloaded, or looked for."""
+        """True if something is being downloaded, or looked for."""
         return self.step is not DownloadStep.NONE
 
     def begin(self, source: str) -> None:
@@ -86,7 +86,7 @@ class Download:
         self.received_files += received
 
     def end(self) -> None:
-        """Note that there is nothing more to download."""
+        """Note the end of all downloads."""
         self.step = DownloadStep.NONE
 
     def describe(self) -> str:
@@ -100,7 +100,7 @@ class Download:
 
     @property
     def percent(self) -> int:
-        """How much of it is there, from 0 to 100; 0 where its size is not known."""
+        """Downloaded percentage, from 0 to 100; 0 for an unknown size."""
         if self.total_bytes == UNKNOWN_SIZE:
             return 0
         return min(100, self.bytes * 100 // self.total_bytes) if self.total_bytes else 100

@@ -1,4 +1,4 @@
-"""What names a model or weights that lie elsewhere, such as `s3://bucket/prefix` or `hf://org/name@revision`. Pure."""
+"""References of models and weights elsewhere, such as `s3://bucket/prefix` or `hf://org/name@revision`. Pure."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ class RemoteReference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_pinned(self) -> bool:
-        """Whether what it names never changes: a commit on the hub."""
+        """True if what it names never changes: a commit on the hub."""
         return _COMMIT.fullmatch(self.revision) is not None
 
     @property
     def key(self) -> str:
-        """What names it in a cache: the same for each signature of one URL. Letters and digits."""
+        """Name in a cache: the same for each signature of one URL. Letters and digits."""
         parts = (self.scheme, self.place, self.path, self.revision, _lasting_query(self.url))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def is_remote(text: str) -> bool:
-    """Whether a text is meant as the reference of something that lies elsewhere."""
+    """True if a text is meant as the reference of something that lies elsewhere."""
     return _SCHEME.match(text) is not None
 
 

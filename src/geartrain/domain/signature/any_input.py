@@ -21,7 +21,7 @@ class AnyInputView(TensorView):
     """A view that gives the tensor of a request the name and the datatype of the model's one input."""
 
     def bind(self, tensors: Sequence[Tensor]) -> Bound:
-        """As `TensorView.bind`, of one tensor of whatever name; it is converted where its datatype is another one.
+        """Bind one tensor of any name; it is converted from any datatype.
 
         Numbers that the datatype of the model cannot hold are rounded, as conversions of numpy do.
         """

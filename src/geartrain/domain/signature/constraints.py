@@ -1,4 +1,4 @@
-"""What a value must satisfy, and the complete list of what is wrong with it.
+"""Constraints of values, and the complete list of an input's faults.
 
 A `Rule` is a type of the signature together with the limits of its `Input()`. `faults` reads it with the semantics of
 JSON Schema (7.0 is an integer, true is not a number, a limit speaks only about values it can measure) and words each
@@ -9,14 +9,15 @@ compiled check did not accept.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from geartrain.domain.errors import FIELD_REQUIRED, MISSING
 from geartrain.domain.rendering import render
 from geartrain.domain.signature.json_schema import limit
-from geartrain.domain.signature.patterns import compile_pattern
 from geartrain.domain.signature.types import nested_array
 from geartrain.domain.tensors.nested_json import NestedArray
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 JsonType = Literal["string", "integer", "number", "boolean", "array", "object", "any"]
 FaultType = Literal["value_error", "value_error.missing", "value_error.extra"]
 
-MAX_FAULTS_PER_FIELD = 100
+MAX_FAULTS_PER_FIELD = 10
 MASK = "**********"
 
 _JSON_TYPES: dict[Kind, JsonType] = {
@@ -116,16 +117,21 @@ def rule_for_type(spec: TypeSpec) -> Rule:
 
 
 def rule_for_input(field: InputField) -> Rule:
-    """The rule of a parameter. Null passes for an Optional, and where None is the default."""
-    choices = field.choices if field.choices is not None else field.type.choices
+    """The rule of a parameter. Null passes for an Optional, and where None is the default.
+
+    Choices and limits of a list are those of its elements.
+    """
     rule = rule_for_type(field.type)
-    if field.choices is not None and rule.items is not None:
-        rule = msgspec.structs.replace(rule, items=msgspec.structs.replace(rule.items, choices=field.choices))
-        choices = None
+    nullable = field.type.nullable or (field.has_default and field.default is None)
+    if rule.items is not None:
+        return msgspec.structs.replace(rule, nullable=nullable, items=_limited(rule.items, field))
+    return msgspec.structs.replace(_limited(rule, field), nullable=nullable)
+
+
+def _limited(rule: Rule, field: InputField) -> Rule:
     return msgspec.structs.replace(
         rule,
-        nullable=field.type.nullable or (field.has_default and field.default is None),
-        choices=choices,
+        choices=field.choices if field.choices is not None else rule.choices,
         minimum=None if field.ge is None else limit(field.ge),
         maximum=None if field.le is None else limit(field.le),
         min_length=field.min_length,
@@ -142,7 +148,7 @@ def _record_fields(spec: TypeSpec) -> tuple[tuple[str, Rule, bool], ...] | None:
 
 
 def holds(spec: TypeSpec, *kinds: Kind) -> bool:
-    """Whether a type of one of these kinds stands anywhere in `spec`."""
+    """True if a type of one of these kinds stands anywhere in `spec`."""
     inner = (spec.items,) if spec.items is not None else ()
     return spec.kind in kinds or any(
         holds(part, *kinds) for part in (*inner, *spec.members, *(field.type for field in spec.fields))
@@ -170,7 +176,7 @@ def faults(rule: Rule, value: Any, path: tuple[str | int, ...] = ()) -> Iterator
 
 
 def accepts(rule: Rule, value: Any) -> bool:
-    """Whether `value` satisfies `rule`."""
+    """True if `value` satisfies `rule`."""
     return next(faults(rule, value), None) is None
 
 
@@ -184,7 +190,8 @@ def first_faults(rule: Rule, value: Any) -> Iterator[Fault]:
 
 def _item_faults(rule: Rule, values: list[Any], path: tuple[str | int, ...]) -> Iterator[Fault]:
     """The faults of a list's elements; one look at their types settles most lists, however long."""
-    is_plain = rule.choices is None and rule.array is None
+    limits = (rule.minimum, rule.maximum, rule.min_length, rule.max_length, rule.pattern, rule.choices, rule.array)
+    is_plain = all(limit is None for limit in limits)
     only_type = is_plain and rule.items is None and rule.fields is None and not rule.members
     if only_type and set(map(type, values)) <= _PLAIN_TYPES[rule.json_type]:
         return
@@ -202,7 +209,7 @@ def _record_faults(rule: Rule, value: dict[str, Any], path: tuple[str | int, ...
             yield Fault((*path, name), unexpected(name, fields, "fields of this object"), "value_error.extra")
     for name, _, required in rule.fields or ():
         if required and name not in value:
-            yield Fault((*path, name), "Field required", "value_error.missing")
+            yield Fault((*path, name), FIELD_REQUIRED, MISSING)
 
 
 def _choice_faults(rule: Rule, value: Any, path: tuple[str | int, ...]) -> Iterator[Fault]:
@@ -243,3 +250,20 @@ def unexpected(name: str, known: Iterable[str], what: str) -> str:
     """The sentence about an unknown field; `what` names the things that `known` lists."""
     names = ", ".join(known)
     return f"Unexpected field {render(name)}; the {what} are: {names}" if names else f"Unexpected field {render(name)}"
+
+
+def compile_pattern(pattern: str) -> Callable[[str], bool]:
+    """Return a predicate: does `pattern` occur in a text (unanchored, section 7 of the observed API)?
+
+    It runs in the parent, on the loop that serves everybody, on text that a client chose, so no pattern may take
+    exponential time: `jsonschema_rs` (the dialect of JSON Schema, and Cog's engine) gives up after a fixed number of
+    steps. Only a pattern that it cannot read, such as one with Python's named groups, falls to `re`. Raises `re.error`
+    for what is no regular expression in either dialect.
+    """
+    import jsonschema_rs  # 60 ms that only models with a regex need
+
+    try:
+        return jsonschema_rs.Draft7Validator({"pattern": pattern}).is_valid
+    except jsonschema_rs.ValidationError:
+        search = re.compile(pattern).search
+        return lambda text: search(text) is not None

@@ -1,4 +1,4 @@
-"""What the configuration of another server says of the tensors of a model file, beside what the file itself says."""
+"""Tensors of a model file that the configuration of another server declares, beside the file's own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DeclaredTensor(msgspec.Struct, frozen=True, array_like=True, omit_defaults
 
 
 class Declared(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What is declared of a model; no tensors where the file is to say it.
+    """Declared tensors of a model; none where the file decides.
 
     `origin` is the name of the file that says so. `first` is the first dimension of all tensors: that of a batch, one
     like any other, or whatever the model's file makes it. `platform` is what metadata says, "" for what the backend

@@ -31,7 +31,7 @@ _KINDS: dict[Kind, JsonObject] = {
     "object": {"type": "object"},
     "opaque": {},
 }
-_COMPONENT_NAME = re.compile(r"[A-Za-z0-9._-]+")  # what OpenAPI admits as the name of a component
+_COMPONENT_NAME = re.compile(r"[A-Za-z0-9._-]+")  # OpenAPI's names of components
 _EXACT_FLOAT = 2**53  # integers up to here are the same number as a float
 
 
@@ -123,7 +123,7 @@ def input_schema(inputs: Sequence[InputField], *, title: str, reserved: Collecti
             kind = _with_choices(field, {"$ref": f"#/components/schemas/{name}"})
         else:
             kind = _with_choices(field, choices)
-        properties[field.name] = {**kind, **_annotations(field, position)}
+        properties[field.name] = {**_limited(kind, field), **_annotations(field, position)}
     required = [field.name for field in inputs if field.required]
     schema: JsonObject = {"title": title, "type": "object", "properties": properties}
     if required:
@@ -160,8 +160,23 @@ def _with_choices(field: InputField, choices: JsonObject) -> JsonObject:
     return {**kind, "nullable": True} if field.type.nullable else kind
 
 
+def _limited(schema: JsonObject, field: InputField) -> JsonObject:
+    """The schema of a parameter with its limits, which are those of the elements of a list."""
+    limits: JsonObject = {
+        "minimum": None if field.ge is None else limit(field.ge),
+        "maximum": None if field.le is None else limit(field.le),
+        "minLength": field.min_length,
+        "maxLength": field.max_length,
+        "pattern": field.regex,
+    }
+    limits = {keyword: value for keyword, value in limits.items() if value is not None}
+    if limits and field.type.items is not None:
+        return {**schema, "items": {**schema["items"], **limits}}
+    return {**schema, **limits}
+
+
 def _annotations(field: InputField, position: int) -> JsonObject:
-    """What stands beside the type of a property. The default of a secret stays with the model."""
+    """Return the annotations of a property beside its type. The default of a secret stays with the model."""
     schema: JsonObject = {"x-order": position}
     if field.description is not None:
         schema["description"] = field.description
@@ -169,11 +184,6 @@ def _annotations(field: InputField, position: int) -> JsonObject:
         schema["default"] = field.default
         if field.default is None:
             schema["nullable"] = True  # `Secret` alone admits it without being Optional
-    for keyword, bound in (("minimum", field.ge), ("maximum", field.le)):
-        if bound is not None:
-            schema[keyword] = limit(bound)
-    lengths = (("minLength", field.min_length), ("maxLength", field.max_length), ("pattern", field.regex))
-    schema.update({keyword: value for keyword, value in lengths if value is not None})
     if field.deprecated:
         schema["deprecated"] = True
     if field.accept is not None:

@@ -63,7 +63,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class _Element(msgspec.Struct, frozen=True):
-    """How values of one JSON type lie in a tensor."""
+    """Layout of values of one JSON type in a tensor."""
 
     datatype: str
     read: Callable[[str, Tensor], list[Any]]  # of the input's name
@@ -110,6 +110,7 @@ class TensorView:
         self.outputs = tuple(map(_of_stream, self._out.specs)) if mode == "iterator" else self._out.specs
         self.names = tuple(spec.name for spec in self.outputs)
         self.gives_tensors = self._out.has_tensors
+        self.makes_outputs = self.streams or self._out.makes_some  # which takes time if they are large
         self.has_tensors = self.gives_tensors or any(field.type.kind == "tensor" for field in signature.inputs)
 
     # input
@@ -148,7 +149,7 @@ class TensorView:
         return Bound(_encode(values) if values else _NO_INPUT, tuple(passed))
 
     def is_converted(self, name: str) -> bool:
-        """Whether an input of this name is no tensor to the model."""
+        """True if an input of this name is no tensor to the model."""
         return name in self._ports
 
     def from_json(self, name: str, value: Any) -> Tensor:
@@ -176,7 +177,7 @@ class TensorView:
 
     @property
     def gives_one(self) -> bool:
-        """Whether a run gives one tensor, and nothing else."""
+        """True if a run gives one tensor, and nothing else."""
         return self._out.is_one_tensor and not self.streams
 
     def check_requested(self, names: Sequence[str]) -> None:
@@ -343,6 +344,7 @@ class _Outputs:
         self._ports = {name: _named_port(name, inner) for name, inner in named if inner.kind != "tensor"}
         self.has_tensors = len(self._ports) < len(named)
         self.is_one_tensor = self.has_tensors and len(named) == 1
+        self.makes_some = bool(self._ports)  # of JSON
 
     def tensors(self, chunk: Buffer) -> list[Tensor]:
         if not self.has_tensors:
@@ -357,7 +359,7 @@ class _Outputs:
 
     def _plain(self, value: Any) -> list[Tensor]:
         values = (value or {}) if self._is_record or self.has_tensors else {OUTPUT: value}
-        # What is None is not given: the protocol has no tensor for it.
+        # None is an absent value: the protocol has no tensor for it.
         return [port.output(values[name]) for name, port in self._ports.items() if values.get(name) is not None]
 
 

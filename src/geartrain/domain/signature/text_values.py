@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from geartrain.domain.rendering import render
 from geartrain.domain.signature.types import InputField, TypeSpec
 
 TRUE: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
@@ -73,12 +74,12 @@ def encode_values(values: dict[str, Any]) -> bytes:
 
 
 def takes_file(spec: TypeSpec) -> bool:
-    """Whether one file can be a value of this type."""
+    """True if one file can be a value of this type."""
     return spec.kind in _FILE_KINDS or any(takes_file(member) for member in spec.members)
 
 
 def takes_files(spec: TypeSpec) -> bool:
-    """Whether a list of files can be a value of this type."""
+    """True if a list of files can be a value of this type."""
     return spec.kind == "array" and spec.items is not None and takes_file(spec.items)
 
 
@@ -167,7 +168,7 @@ def refuse_several(count: int) -> None:
 
 
 def json_kind(value: Any) -> str:
-    """Return what JSON calls a value."""
+    """Return JSON's name of a value's type."""
     match value:
         case None:
             return "null"
@@ -268,7 +269,7 @@ def _refuse_constant(name: str) -> None:
 def _expected(kind: str, value: Any) -> MismatchError:
     if value is None:
         return MismatchError("must not be null; leave it out instead")
-    return MismatchError(f"expected {kind}, got {json_kind(value)}")
+    return MismatchError(f'{render(value)} is not of type "{kind}"')  # in the words of the validator
 
 
 def _show(choice: Any) -> str:

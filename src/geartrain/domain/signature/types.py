@@ -85,10 +85,21 @@ class InputField(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OutputSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `run()` gives: one value, or a stream of values of `type`."""
+    """Output of `run()`: one value, or a stream of values of `type`."""
 
     type: TypeSpec
     mode: OutputMode = "value"
+
+
+class OpenAIEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An endpoint of OpenAI's API that the author has declared with `geartrain.openai.endpoint`.
+
+    `names`: pairs of a parameter of the endpoint and the input that takes it.
+    """
+
+    name: str
+    names: tuple[tuple[str, str], ...] = ()
+    threshold: float = 0.5  # of moderations: the score from which on a text is flagged
 
 
 class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -101,8 +112,9 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
     takes_any: bool = (
         False  # its one input, a tensor of numbers, may come under any name and as numbers of any datatype
     )
+    openai: OpenAIEndpoint | None = None  # declared; other endpoints follow from the names and types
 
 
 def nested_array(kind: TypeSpec) -> NestedArray:
-    """Return what the nested arrays of a tensor of this type have to be."""
+    """Return the form of the nested arrays of a tensor of this type."""
     return NestedArray(kind.datatype, kind.shape, kind.variadic, kind.variadic_at, kind.names)

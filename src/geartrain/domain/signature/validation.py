@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from geartrain.domain.errors import Code, FieldError, GeartrainError
+from geartrain.domain.errors import FIELD_REQUIRED, MISSING, Code, FieldError, GeartrainError
 from geartrain.domain.rendering import clip, json_fault, render
 from geartrain.domain.signature.compiled import QuickCheck
 from geartrain.domain.signature.constraints import (
@@ -85,16 +85,16 @@ class InputValidator:
                     errors.append(_error(name, Fault((), self._unexpected(name), "value_error.extra")))
                 continue
             for fault in first_faults(rule, value[name]):
-                (missing if fault.type == "value_error.missing" else errors).append(_error(name, fault))
+                (missing if fault.type == MISSING else errors).append(_error(name, fault))
         if unknown > _MOST_UNKNOWN:
             text = f"{unknown} fields are unexpected, of which the first {_MOST_UNKNOWN} are named"
-            errors.append(_error(ROOT, Fault((), text, "value_error.extra")))
+            errors.insert(0, _error(ROOT, Fault((), text, "value_error.extra")))
         return errors + missing
 
     def _missing_fields(self, value: dict[str, Any]) -> Iterator[FieldError]:
         for name in self._required:
             if name not in value:
-                yield _error(name, Fault((), "Field required", "value_error.missing"))
+                yield _error(name, Fault((), FIELD_REQUIRED, MISSING))
 
     def _unexpected(self, name: str) -> str:
         return unexpected(name, self._rules, "inputs of this model")

@@ -47,7 +47,7 @@ _LIST: Final = frozenset({list})
 
 
 class NestedArray(msgspec.Struct, frozen=True):
-    """What the nested arrays of one tensor have to be; see `TensorSpec` for all but the datatype."""
+    """Form of the nested arrays of one tensor; see `TensorSpec` for all but the datatype."""
 
     datatype: str
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ class NestedArray(msgspec.Struct, frozen=True):
         return ELEMENTS[self.datatype]
 
     def accepts(self, value: Any) -> bool:
-        """Whether `value` is such an array. Takes no step of Python's for an element, and one for each dimension."""
+        """True if `value` is such an array. Takes no step of Python's for an element, and one for each dimension."""
         sizes = self._sizes(value)
         return sizes is not None and self._fits(value, sizes) and self._has_names(value, sizes)
 

@@ -74,7 +74,7 @@ ARRAY_NAMES: Final[dict[str, str]] = {
 
 VARIABLE: Final = -1  # the size of a dimension that is not fixed
 MAX_ELEMENTS: Final = 2**40
-MAX_RANK: Final = 64  # as numpy has it
+MAX_RANK: Final = 64  # same as numpy
 _JOINED: Final = 65_536  # elements of a BYTES tensor that are joined at a time
 MAX_TEXTS: Final = 2_000_000  # elements of a BYTES tensor: each is looked at by itself
 _LENGTH: Final = 4  # bytes in front of each element of BYTES
@@ -97,7 +97,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
-    """What a model says of a tensor. `shape` has -1 where any size will do.
+    """Declaration of a tensor. `shape` has -1 for any size.
 
     `variadic`: any number of dimensions stands at `variadic_at` in `shape`; an empty `shape` is then any shape at all.
     `optional`: may be left out. `names`: one for each dimension, where some have to be equally long; "" for the others.
@@ -121,7 +121,7 @@ class Shaped(Protocol):
 
     @property
     def variadic(self) -> bool:
-        """Whether any number of dimensions stands at `variadic_at`."""
+        """True if any number of dimensions stands at `variadic_at`."""
 
     @property
     def variadic_at(self) -> int:
@@ -152,7 +152,7 @@ def check(spec: TensorSpec, tensor: Tensor) -> None:
 
 
 def check_type(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
-    """As `check`, of a tensor whose contents are not there yet."""
+    """Check a tensor without its contents."""
     if datatype != spec.datatype:
         raise tensor_error(f"input '{spec.name}' has datatype {clip(datatype)}; the model expects {spec.datatype}")
     if not fits(shape, spec):
@@ -161,7 +161,7 @@ def check_type(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
 
 
 def fits(shape: Sequence[int], spec: Shaped) -> bool:
-    """Whether a shape is one of those that are declared: the number of dimensions, their sizes and their names."""
+    """True if a shape is one of those that are declared: the number of dimensions, their sizes and their names."""
     wanted = spread(spec, spec.shape, len(shape), fill=VARIABLE) if spec.variadic else spec.shape
     if wanted is None or len(shape) != len(wanted):
         return False
@@ -182,7 +182,7 @@ def spread(spec: Shaped, items: tuple[T, ...], rank: int, *, fill: T) -> tuple[T
 
 
 def names_agree(shape: Sequence[int], spec: Shaped) -> bool:
-    """Whether all dimensions of one name are equally long, in a shape that has as many of them as are declared."""
+    """True if all dimensions of one name are equally long, in a shape that has as many of them as are declared."""
     names = spread(spec, spec.names, len(shape), fill="") if spec.variadic else spec.names
     sizes: dict[str, int] = {}
     return all(not name or sizes.setdefault(name, size) == size for name, size in zip(names or (), shape, strict=True))
@@ -237,16 +237,16 @@ def check_size(tensor: Tensor) -> None:
 
 def check_bytes(name: str, data: Buffer, count: int) -> None:
     """Check that `data` holds exactly `count` elements of BYTES; raise `INVALID_TENSOR`."""
-    for _ in _pieces(name, data, count):
+    for _ in pieces_of(name, data, count):
         pass
 
 
 def split_bytes(name: str, data: Buffer, count: int | None = None) -> list[bytes]:
     """Return the elements of a BYTES tensor; raise `INVALID_TENSOR` if they are cut, or not `count` of them."""
-    return [bytes(data[begin:end]) for begin, end in _pieces(name, data, count)]
+    return [bytes(data[begin:end]) for begin, end in pieces_of(name, data, count)]
 
 
-def _pieces(name: str, data: Buffer, count: int | None) -> Iterator[tuple[int, int]]:
+def pieces_of(name: str, data: Buffer, count: int | None) -> Iterator[tuple[int, int]]:
     """Yield where each element of a BYTES tensor begins and ends; raise `INVALID_TENSOR` as `split_bytes` does."""
     found = position = 0
     size = len(data)
@@ -300,11 +300,11 @@ class _Place(msgspec.Struct, frozen=True, array_like=True):
 class _Header(msgspec.Struct, frozen=True, array_like=True):
     json_size: int
     tensors: tuple[_Place, ...]
-    at: int  # where the JSON begins
+    at: int  # begin of the JSON
 
 
 class _Layout(NamedTuple):
-    """What stands before the JSON, and before the contents of each tensor so that they are aligned."""
+    """Bytes before the JSON, and before the contents of each tensor so that they are aligned."""
 
     head: bytes
     gaps: tuple[bytes, ...]
@@ -347,7 +347,7 @@ def pack(json: bytes, tensors: Sequence[Tensor]) -> list[Buffer]:
 
 
 def pack_parts(json: bytes, tensors: Sequence[tuple[Tensor, Sequence[Buffer]]]) -> list[Buffer]:
-    """As `pack`, of tensors whose contents are in parts, one behind the other; their `data` is not looked at."""
+    """Pack tensors whose contents are in parts, one behind the other; their `data` is ignored."""
     sized = tuple([(each.name, each.datatype, each.shape, sum(map(len, parts))) for each, parts in tensors])
     head, gaps = _layout(len(json), sized)
     packed: list[Buffer] = [head + json]
@@ -357,14 +357,14 @@ def pack_parts(json: bytes, tensors: Sequence[tuple[Tensor, Sequence[Buffer]]]) 
 
 
 def heads(tensors: Sequence[Tensor]) -> list[bytes]:
-    """Return what stands before the contents of each tensor, in a piece of one tensor or more and an empty object."""
+    """Return the bytes before each tensor's contents, in a piece of one tensor or more and an empty object."""
     sized = tuple([(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in tensors])
     head, (first, *gaps) = _layout(len(_EMPTY), sized)
     return [head + _EMPTY + first, *gaps]
 
 
 def stack(json: bytes, requests: Sequence[Sequence[Tensor]]) -> list[Buffer]:
-    """As `pack`, of the tensors of several requests, those of one name laid along their first dimension.
+    """Pack the tensors of several requests, those of one name laid along their first dimension.
 
     All requests have the same names, and shapes that differ in nothing but the size of that dimension.
     """
@@ -390,12 +390,12 @@ class OnlyTensor(msgspec.Struct, frozen=True):
 
 
 def head_of(packed: Buffer) -> bytes:
-    """Return what a packed piece begins with: pieces with the same head differ in their contents only."""
+    """Return the beginning of a packed piece: pieces with the same head differ in their contents only."""
     return bytes(packed[: _LENGTH + int.from_bytes(packed[:_LENGTH], "little")])
 
 
 def only_tensor(head: bytes) -> OnlyTensor | None:
-    """Return what a head says of the only tensor of its piece, None if there are several, or none."""
+    """Decode the head of a piece with a single tensor; None if there are several, or none."""
     places = _decode(head[_LENGTH:]).tensors
     if len(places) != 1:
         return None

@@ -80,7 +80,7 @@ class BucketStore:
 
     async def read(self, file: RemoteFile, start: int, end: int) -> AsyncGenerator[bytes, None]:
         if start >= end:
-            return  # an empty file, of which no range can be asked for
+            return  # an empty file has no ranges
         try:
             options = {"range": (start, end), **({"if_match": file.etag} if file.etag else {})}
             result = await self._api.get_async(self._store, file.address, options=options)  # type: ignore[arg-type]
@@ -148,4 +148,4 @@ def _open(reference: RemoteReference, environ: Mapping[str, str]) -> ObjectStore
 
 def _endpoint(scheme: str, environ: Mapping[str, str]) -> str:
     found = next((environ[name].strip() for name in _ENDPOINTS[scheme] if environ.get(name, "").strip()), "")
-    return found if not found or "://" in found else f"http://{found}"  # as of STORAGE_EMULATOR_HOST
+    return found if not found or "://" in found else f"http://{found}"  # see STORAGE_EMULATOR_HOST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import shutil
 import threading
@@ -19,25 +20,30 @@ from geartrain.domain.remote.progress import UNKNOWN_SIZE, Download, DownloadSte
 from geartrain.domain.remote.reference import BUCKETS, RemoteReference, archive_suffix
 from geartrain.outbound.remote.archives import remove_tree, unpack
 from geartrain.outbound.remote.entry import CacheEntry, Manifest, StoredFile, Version, hash_file
-from geartrain.outbound.remote.errors import ChangedError, MissingExtraError, RemoteError, UnreachableError, is_full
+from geartrain.outbound.remote.errors import (
+    ChangedError,
+    MissingExtraError,
+    RemoteError,
+    UnreachableError,
+    is_full,
+    is_unreachable,
+)
 from geartrain.outbound.remote.partial import PartialFile
 from geartrain.outbound.remote.store import Listing, RemoteFile, Store
 from geartrain.outbound.remote.threads import beside
 from geartrain.outbound.remote.transfer import Transfer
-from geartrain.outbound.retrying import retry_context
+from geartrain.outbound.retries import Retries, retry
 
 logger = logging.getLogger(__name__)
 
 _LOOKED_AGAIN: Final = 0.2  # seconds between two looks whether another process is ready
-_LISTINGS: Final = 3  # how often it is begun anew because it has changed meanwhile
-_TRIES: Final = 4  # of a listing
-_FIRST_PAUSE: Final = 0.2  # seconds
-_LONGEST_PAUSE: Final = 2.0  # seconds
+_LISTINGS: Final = 3  # new beginnings after changes meanwhile
+_RETRIES: Final = Retries(tries=4, longest_pause=2.0, jitter=0.2, seconds=math.inf)  # of a listing
 _ROOM: Final = "make room, or choose another folder with --cache-dir or GEARTRAIN_CACHE"
 
 
 class CacheSettings(msgspec.Struct, frozen=True):
-    """Where the cache is. `verify`: what is in it is compared with its checksums before it is used."""
+    """Folder of the cache. `verify`: its files are compared with their checksums before use."""
 
     folder: Path
     verify: bool = False
@@ -79,7 +85,8 @@ class Cache:
                 version = await fetching.run()
                 if version.folder not in self._held:
                     self._held[version.folder] = entry.hold(version)
-                entry.remove_unused()
+                with contextlib.suppress(OSError):  # of a disk that is full, or read-only: what was fetched is there
+                    entry.remove_unused()
         except RemoteError:
             download.failures += 1
             raise
@@ -161,7 +168,7 @@ class _Fetching:
     async def _update(self, store: Store, current: tuple[Version, ...]) -> Version:
         """Fetch what has changed since the current version."""
         try:
-            listing = self._expected(await _list(store))
+            listing = self._expected(await retry(store.look, is_unreachable, _RETRIES))
         except UnreachableError as error:
             for version in current:
                 logger.warning("%s; what was fetched before is used", error.message)
@@ -291,20 +298,6 @@ def _unchanged(listing: Listing, current: tuple[Version, ...]) -> list[tuple[Rem
             if file.sha256 in {"", stored.sha256}:
                 found.append((file, version, stored))
     return found
-
-
-async def _list(store: Store) -> Listing:
-    async for attempt in retry_context(
-        on=UnreachableError,
-        attempts=_TRIES,
-        timeout=None,
-        wait_initial=_FIRST_PAUSE,
-        wait_max=_LONGEST_PAUSE,
-        wait_jitter=_FIRST_PAUSE,
-    ):
-        with attempt:
-            return await store.look()
-    raise AssertionError  # the last attempt has raised
 
 
 def _link(source: Path, target: Path) -> None:

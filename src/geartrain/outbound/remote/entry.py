@@ -1,20 +1,16 @@
-"""One reference in the cache: what is complete of it, what is on its way, and who uses it.
+"""One reference in the cache: complete files, files on their way, and users of both.
 
-```
-KEY/                       the key of the reference
-  lock                     locked by whoever downloads
-  current                  the version that was completed last
-  incoming/                partial files
-  VERSION.lock             locked, shared, by whoever uses that version
-  VERSION/manifest.json    its files, with sizes and checksums
-  VERSION/content/NAME     the model
-```
+``` KEY/ the key of the reference lock locked during a download current the version that was completed last incoming/
+partial files VERSION.lock locked, shared, by each user of that version VERSION/manifest.json its files, with sizes and
+checksums VERSION/content/NAME the model ```
 
 A version appears under its name when it is complete, and is never changed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -29,6 +25,7 @@ import msgspec
 from geartrain.outbound.remote.archives import remove_tree
 
 _VERSION: Final = re.compile(r"[0-9a-f]{16}")
+_READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _HASHED: Final = 4 * 1024**2
 
 
@@ -134,8 +131,12 @@ class CacheEntry:
         return Version(folder, manifest)
 
     def make_current(self, name: str) -> None:
-        """Note which version is to be used when nobody can be asked."""
-        _write(self.folder / "current", name.encode())
+        """Note the version to use when the source cannot be reached; nothing is written if it is noted already."""
+        path = self.folder / "current"
+        with contextlib.suppress(OSError):
+            if path.read_bytes() == name.encode():
+                return
+        _write(path, name.encode())
 
     def remove(self, version: Version) -> None:
         """Remove a version."""
@@ -195,7 +196,16 @@ def hash_file(path: Path, abandoned: threading.Event) -> str:
 
 
 def _open_lock(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Open the file of a lock, and make it if it is not there; in a folder that is read-only it has to be."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno not in _READ_ONLY:
+            raise
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            raise error from None
 
 
 def _write(path: Path, content: bytes) -> None:

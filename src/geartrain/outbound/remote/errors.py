@@ -1,4 +1,4 @@
-"""What can go wrong while something is fetched. Messages are sentences for an operator, and have no secrets."""
+"""Failures of fetching. Messages are sentences for an operator, and have no secrets."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ class UnreachableError(RemoteError):
     """The service cannot be reached, breaks off, or has a fault of its own: another try may succeed."""
 
 
+def is_unreachable(error: Exception) -> bool:
+    """True if another try may succeed."""
+    return isinstance(error, UnreachableError)
+
+
 class ChangedError(RemoteError):
     """The file is another one than at the beginning of its download."""
 
@@ -37,12 +42,12 @@ class MissingExtraError(RemoteError):
 
 
 def without_secrets(text: str) -> str:
-    """Return what a library says, in one line, without what signs a URL and without user and password."""
+    """Return a library's message in one line, without signatures of URLs, users and passwords."""
     line = " ".join(text.partition("\n\nDebug source")[0].split())
     line = _USER.sub(r"\1", _QUERY.sub(r"\1", line))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a disk is full, or no more may be written to it."""
+    """True if a disk is full, or no more may be written to it."""
     return error.errno in _FULL

@@ -20,7 +20,7 @@ _HASHED: Final = 4 * 1024**2  # bytes that are read at once
 
 
 class _Journal(msgspec.Struct):
-    """What is known of a partial file: which file it is, how much of each part has come, its checksum at the end."""
+    """State of a partial file: its identity, the received bytes of each part, its checksum at the end."""
 
     etag: str
     size: int
@@ -40,7 +40,7 @@ class Part:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it has come; of unknown size that is only known when the service says so."""
+        """True if all of it has come; of unknown size that is only known when the service says so."""
         return self.end != UNKNOWN_SIZE and self.start + self.have == self.end
 
 
@@ -64,12 +64,12 @@ class PartialFile:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all bytes are there."""
+        """True if all bytes are there."""
         return all(part.is_complete for part in self.parts)
 
     @property
     def have(self) -> int:
-        """How many bytes are there."""
+        """Number of received bytes."""
         return sum(part.have for part in self.parts)
 
     @property

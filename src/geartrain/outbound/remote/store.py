@@ -1,4 +1,4 @@
-"""What there is at a reference, and the port of the services that have it."""
+"""Contents of a reference, and the port of the services that have them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_resume(self) -> bool:
-        """Whether a download that was broken off can go on later."""
+        """True if a download that was broken off can go on later."""
         return bool(self.etag) and self.has_ranges and self.size != UNKNOWN_SIZE
 
 
@@ -46,13 +46,13 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def version(self) -> str:
-        """What changes when any file changes, is added or removed. Letters and digits."""
+        """Return a name that changes when any file changes, is added or removed. Letters and digits."""
         lines = [f"{each.path}\0{each.size}\0{each.etag}\0{each.sha256}" for each in self.files]
         return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
 
     @property
     def tells_changes(self) -> bool:
-        """Whether another listing differs when the content of a file does."""
+        """True if another listing differs when the content of a file does."""
         return all(each.etag or each.sha256 for each in self.files)
 
     @property

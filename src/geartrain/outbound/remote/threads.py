@@ -1,4 +1,4 @@
-"""Work beside an event loop, which nobody has to wait for when the process ends."""
+"""Work beside an event loop that does not delay the end of the process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def _heed(ended: asyncio.Future[T]) -> None:
-    """Look at the error of what nobody may wait for any more."""
+    """Retrieve the error of work that may have no waiter any more."""
     if not ended.cancelled():
         ended.exception()
 
@@ -69,7 +69,7 @@ def _heed(ended: asyncio.Future[T]) -> None:
 def _in_thread(work: Callable[[], T]) -> concurrent.futures.Future[T]:
     """Run `work` in a thread that ends with the process."""
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
-    future.set_running_or_notify_cancel()  # from here on it has a result, whoever waits for it
+    future.set_running_or_notify_cancel()  # from here on it has a result, with or without a waiter
 
     def run() -> None:
         try:

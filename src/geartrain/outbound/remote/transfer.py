@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from geartrain.domain.remote.progress import UNKNOWN_SIZE, Download
-from geartrain.outbound.remote.errors import ChangedError, RemoteError, UnreachableError
+from geartrain.outbound.remote.errors import ChangedError, RemoteError, UnreachableError, is_unreachable
 from geartrain.outbound.remote.partial import SMALL, Part, PartialFile
 from geartrain.outbound.remote.store import RemoteFile, Store
 from geartrain.outbound.remote.threads import beside
-from geartrain.outbound.retrying import retry_context
+from geartrain.outbound.retries import Retries, retry
 
 CONNECTIONS: Final = 8
 _OPEN: Final = 64  # files that are open at once, at most
 _SAVED: Final = 8 * 1024**2  # bytes of a part after which the journal is written
-_TRIES: Final = 6  # without a byte in between
-_FIRST_PAUSE: Final = 0.2  # seconds
-_LONGEST_PAUSE: Final = 10.0  # seconds
+_RETRIES: Final = Retries(tries=6, longest_pause=10.0, jitter=0.2, seconds=math.inf)  # without a byte in between
 
 
 class Transfer:
@@ -73,18 +73,12 @@ class Transfer:
             while True:
                 had = part.have
                 try:
-                    await self._try_part(partial, part)
+                    await retry(functools.partial(self._read, partial, part), is_unreachable, _RETRIES)
                 except UnreachableError:
                     if part.have <= had:  # nothing has come in all these tries
                         raise
                 else:
                     return
-
-    async def _try_part(self, partial: PartialFile, part: Part) -> None:
-        pauses = {"wait_initial": _FIRST_PAUSE, "wait_max": _LONGEST_PAUSE, "wait_jitter": _FIRST_PAUSE}
-        async for attempt in retry_context(on=UnreachableError, attempts=_TRIES, timeout=None, **pauses):
-            with attempt:
-                await self._read(partial, part)
 
     async def _read(self, partial: PartialFile, part: Part) -> None:
         """Read what is missing of a part."""

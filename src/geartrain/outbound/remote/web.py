@@ -40,7 +40,7 @@ class WebFiles:
         )
 
     async def look(self, url: str, name: str) -> RemoteFile:
-        """Return what a URL leads to; raises as `Store.look` does."""
+        """Return the file behind a URL; raises as `Store.look` does."""
         # A HEAD is refused where a URL is signed for GET.
         try:
             async with self._client.stream("GET", url, headers={"range": "bytes=0-0"}) as response:
@@ -136,6 +136,6 @@ class WebStore:
 
 
 def _validator(response: httpx.Response) -> str:
-    """Return what tells one state of a file from another, and `If-Range` takes; "" if there is nothing."""
+    """Return the validator of a file's state for `If-Range`; "" if there is none."""
     etag = response.headers.get("etag", "")
     return str(etag if etag and not etag.startswith("W/") else response.headers.get("last-modified", ""))

@@ -66,7 +66,7 @@ _SERVER: Final = {
 
 
 class Identity(NamedTuple):
-    """What a settings file calls its model."""
+    """Name and version of a model in a settings file."""
 
     name: str
     version: str
@@ -188,7 +188,7 @@ def _inputs(document: Mapping[str, Any], backend: str) -> tuple[list[dict[str, A
         if not isinstance(name, str) or datatype not in DATATYPES or not isinstance(shape, list):
             raise ProjectError("`inputs` needs `name`, `datatype` and `shape` of each")
         found.append({"name": name, "datatype": datatype, "shape": [VARIABLE, *shape[1:]]})
-    if len(found) > 1:  # the columns of a table, for each of which MLServer also takes [rows, 1]
+    if len(found) > 1:  # columns of a table; MLServer also takes [rows, 1] for each
         for each in found:
             each["shape"] = [VARIABLE]
     return found, []
@@ -221,7 +221,7 @@ def _batching(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _replicas(document: Mapping[str, Any], server: Mapping[str, Any]) -> int | None:
-    """Return how many workers the model has; 0 means the server's own process in MLServer, and one worker here."""
+    """Return the number of workers; 0 means the server's own process in MLServer, and one worker here."""
     for where in (document, server):
         count = where.get("parallel_workers")
         if count is None:

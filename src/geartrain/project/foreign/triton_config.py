@@ -176,5 +176,5 @@ def _remarks(folder: pathlib.Path, config: pb.ModelConfig) -> Iterator[str]:
 
 
 def _stated(config: pb.ModelConfig, file: str) -> Mapping[str, Any]:
-    """Return what `GET …/config` tells as it is written here. `file` is the name by default."""
+    """Return the configuration for `GET …/config` as it is written here. `file` is the name by default."""
     return {"version_policy": {"latest": {"num_versions": 1}}, "default_model_filename": file, **plain(config)}

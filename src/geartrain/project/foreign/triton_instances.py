@@ -24,7 +24,7 @@ class Instances(msgspec.Struct, frozen=True):
 
 
 def read_instances(config: pb.ModelConfig) -> Instances:
-    """Return what the groups say together; raise ProjectError that names the field."""
+    """Combine the groups of instances; raise ProjectError that names the field."""
     groups = list(config.instance_group)
     there = {field.name for group in groups for field, _ in group.ListFields()}
     remarks = [f"`instance_group.{name}` is passed over" for name in _PASSED_OVER if name in there]

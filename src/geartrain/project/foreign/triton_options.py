@@ -78,7 +78,7 @@ def _torch(given: Texts) -> tuple[dict[str, Any], set[str]]:
     values: dict[str, Any] = {}
     values |= _count(given, "INTRA_OP_THREAD_COUNT", "threads")
     heeded = {"INTRA_OP_THREAD_COUNT"}
-    if given.get("INFERENCE_MODE", "").lower() == "true":  # as it always is here
+    if given.get("INFERENCE_MODE", "").lower() == "true":  # always so here
         heeded.add("INFERENCE_MODE")
     return values, heeded
 

@@ -1,4 +1,4 @@
-"""How the requests of a `config.pbtxt` share batches, and how they wait."""
+"""Batches and queues of a `config.pbtxt`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_batching(config: pb.ModelConfig) -> Mapping[str, Any] | None:
 
 
 def read_queue(config: pb.ModelConfig) -> int | None:
-    """Return how many requests may wait; None where that is not said of all of them."""
+    """Return the number of requests that may wait; None if it is not the same for all of them."""
     given = config.dynamic_batching
     return None if given.priority_levels else given.default_queue_policy.max_queue_size or None
 

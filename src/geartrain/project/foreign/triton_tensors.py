@@ -12,7 +12,7 @@ from geartrain.project.settings import TRITON_NAME
 
 
 def read_declared(config: pb.ModelConfig, *, platform: str) -> Declared:
-    """Return what is declared of a model's tensors; raise ProjectError that names the tensor and the field."""
+    """Return the declaration of a model's tensors; raise ProjectError that names the tensor and the field."""
     has_batch = config.max_batch_size > 0
     is_said = config.HasField("max_batch_size") or bool(config.input or config.output)
     return Declared(

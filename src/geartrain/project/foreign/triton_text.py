@@ -82,7 +82,7 @@ class _Fields:
 
 
 def _sentence(error: text_format.ParseError) -> str:
-    """Return what is wrong, without the place that the parser puts before it."""
+    """Return the parser's complaint without its place."""
     place, colon, rest = str(error).partition(" : ")
     return rest if colon and place.replace(":", "").isdecimal() else str(error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,17 +22,18 @@ T = TypeVar("T")
 
 STORE_FAULTS: Final = frozenset({Code.STORE_UNAVAILABLE, Code.STORE_VERSION, Code.NO_STORAGE})
 _DAY: Final = 86_400.0
+_LARGE: Final = 65_536  # bytes of a history that is read in a thread
 
 
 class DurableSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator decides of a store. Times in seconds.
+    """Settings of a store. Times in seconds.
 
     Attributes:
-        lease: after how long without a sign of life other servers take over what this one runs.
-        attempts: how often an accepted prediction is run at most, the first time included.
-        retention: how long predictions that have ended are kept.
-        has_key: whether the operator has given a key that inputs are encrypted with.
-        address: where other servers can ask this one, `HOST:PORT`, and then it asks them, too; empty for nowhere.
+        lease: time without a sign of life after which other servers take over the predictions of this one.
+        attempts: most runs of an accepted prediction, the first included.
+        retention: time that finished predictions are kept.
+        has_key: true if inputs are encrypted with a key of the operator.
+        address: `HOST:PORT` at which other servers reach this one, which then asks them as well; empty if they cannot.
     """
 
     lease: float = 15.0
@@ -50,7 +51,7 @@ NOT_DURABLE: Final = NotDurable()
 
 
 class Durability:
-    """The predictions that a store knows; see `Runs`. Nothing of it is asked for a prediction that nobody names."""
+    """Creation and lookup of durable predictions; see `Runs`. Predictions without an id of the client do not use it."""
 
     def __init__(
         self, store: StorePort, *, owner: str, settings: DurableSettings, encode_end: Callable[[Prediction], bytes]
@@ -64,12 +65,13 @@ class Durability:
         self.settings = settings
         self.encode_end = encode_end
         self.is_leaving = False
-        self.fault = ""  # why the store gave no answer to the last call, a sentence; empty if it did
+        self.fault = ""  # reason for which the store did not answer the last call, a sentence; empty if it did
         self.runs: dict[Key, DurableRun] = {}
         self._by_prediction: dict[Prediction, DurableRun] = {}
         self.telling: dict[Key, asyncio.Future[None]] = {}  # the webhooks before the last one of a prediction
         self.on_run_over: Callable[[DurableRun], None] = lambda _run: None
         self.on_delivery: Callable[[], None] = lambda: None
+        self.renew: Callable[[], Awaitable[None]] = _no_renewal  # until there is a `Lease`
 
     # for the runs
 
@@ -112,13 +114,15 @@ class Durability:
         return row if row is not None and principal.may_see(row.principal) else None
 
     def whereabouts(self, row: Row) -> Whereabouts:
-        """Return who answers for a prediction that does not run here; without an address of its own, this server."""
+        """Return the place that answers for a prediction that runs elsewhere; this server, if it has no address."""
         return whereabouts(row, owner=self.owner) if self.settings.address else IN_STORE
 
     async def restore(self, row: Row, *, history: int) -> Prediction:
         """Return the prediction of a row."""
         parts = await self._answer(self.store.ledger.read_events(row.ownership))
-        return restore(row, parts, history=history)
+        if sum(map(len, parts)) <= _LARGE:
+            return restore(row, parts, history=history)
+        return await asyncio.to_thread(restore, row, parts, history=history)
 
     async def cancel(self, key: Key, principal: Principal) -> Row | None:
         """Note that the end of a prediction is asked for; return its row if it has not ended. See `LedgerPort`."""
@@ -158,3 +162,7 @@ class Durability:
 
     def _writing(self) -> list[asyncio.Future[Any]]:
         return [each for run in self._by_prediction.values() for each in run.writing]
+
+
+async def _no_renewal() -> None:
+    pass

@@ -10,13 +10,21 @@ from typing import Final
 import msgspec
 
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.predictions.events import LAST, Event
+from geartrain.domain.predictions.events import LAST, MAX_PRINTED, Event, Log
 from geartrain.domain.predictions.ledger import Checkpoint, Delivery, End, Hold, Ownership
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.durable.history import encode_end, encode_events
 from geartrain.service.ledger import StorePort
 
 CHECKPOINT_INTERVAL: Final = 0.5  # seconds: the least time between two checkpoints of a run
+MAX_UNWRITTEN: Final = 2 * MAX_PRINTED
+"""Characters of printed text that wait for the store; beyond that the oldest half of them is dropped."""
+
+MOST_EVENTS: Final = 16_384
+"""Events of one part: it is read in one step, which must not take long."""
+
+_MANY: Final = 1024  # outputs from which on an end is written in a thread
+_LARGE: Final = 262_144  # bytes of outputs and printed text, likewise
 _PAUSE: Final = 0.1  # seconds before an end that could not be written is tried again; doubled each time
 _LONGEST_PAUSE: Final = 2.0
 _PATIENCE: Final = 5.0  # seconds for which a client waits for an end that cannot be written
@@ -35,8 +43,9 @@ class HistoryWriter:
         self._ownership = ownership
         self._prediction = prediction
         self._note = note
-        self._heed: tuple[Callable[[Hold], None], ...] = ()  # whoever hears what the store says at a checkpoint
+        self._heed: tuple[Callable[[Hold], None], ...] = ()  # receivers of the store's answers to checkpoints
         self._events: list[Event] = []  # of no part yet
+        self._printed = 0  # characters in them
         self._part = b""  # that is being written, or could not be
         self._parts = 0  # that are written
         self._timer: asyncio.TimerHandle | None = None  # until the next checkpoint
@@ -46,7 +55,7 @@ class HistoryWriter:
     # while it runs
 
     def begin_checkpoints(self, heed: Callable[[Hold], None]) -> None:
-        """Write while it runs, too; `heed` hears what the store says of the row."""
+        """Write checkpoints during the run. The callback receives the store's answers about the row."""
         self._heed = (heed,)
 
     def stop_checkpoints(self) -> None:
@@ -59,8 +68,23 @@ class HistoryWriter:
         if type(event) in LAST:
             return
         self._events.append(event)
+        if type(event) is Log:
+            self._printed += len(event.data)
+            if self._printed > MAX_UNWRITTEN:
+                self._drop_printed(self._printed - MAX_UNWRITTEN // 2)
         if self._heed and self._timer is None and self._writing is None:
             self._wait()
+
+    def _drop_printed(self, excess: int) -> None:
+        """Drop the oldest printed text: the store is away, or the run prints faster than it writes."""
+        kept: list[Event] = []
+        for event in self._events:
+            if excess > 0 and type(event) is Log:
+                excess -= len(event.data)
+                self._printed -= len(event.data)
+            else:
+                kept.append(event)
+        self._events = kept
 
     def _wait(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(CHECKPOINT_INTERVAL, self._begin)
@@ -72,6 +96,8 @@ class HistoryWriter:
     async def _checkpoint(self) -> None:
         try:
             hold = await self._write_part()
+            while len(self._events) > MOST_EVENTS:
+                hold = await self._write_part()
         except GeartrainError as error:
             self._note(error)
         else:
@@ -83,7 +109,10 @@ class HistoryWriter:
 
     async def _write_part(self) -> Hold:
         if not self._part:
-            self._part, self._events = encode_events(self._events), []
+            events = self._events[:MOST_EVENTS]
+            del self._events[:MOST_EVENTS]
+            self._printed -= sum(len(event.data) for event in events if type(event) is Log)
+            self._part = await asyncio.to_thread(encode_events, events)
         prediction = self._prediction
         checkpoint = Checkpoint(prediction.status, prediction.started_at, self._part, self._parts)
         hold = await self._store.ledger.checkpoint(self._ownership, checkpoint)
@@ -96,29 +125,32 @@ class HistoryWriter:
     def finish(
         self,
         draft: Prediction,
-        deliveries: tuple[Delivery, ...],
+        deliveries: Callable[[], tuple[Delivery, ...]],
         *,
         for_ever: bool,
         then: Callable[[asyncio.Future[Hold]], None],
     ) -> None:
         """Write the end that a draft of the prediction has reached, trying until it is written.
 
-        `then` gets the future that has come of it. Unless `for_ever`, it raises what the store raises when a client has
-        waited too long.
+        `deliveries` makes the webhooks that tell of it, perhaps in a thread. `then` gets the future that has come of
+        it. Unless `for_ever`, it raises what the store raises when a client has waited too long.
         """
-        end = End(
-            status=draft.status,
-            completed_at=draft.created_at if draft.completed_at is None else draft.completed_at,
-            started_at=draft.started_at,
-            error=draft.error or "",
-            events=encode_end(self._events, self._prediction, draft),
-            deliveries=deliveries,
-            part=self._parts,
-        )
+
+        def end() -> End:
+            return End(
+                status=draft.status,
+                completed_at=draft.created_at if draft.completed_at is None else draft.completed_at,
+                started_at=draft.started_at,
+                error=draft.error or "",
+                events=encode_end(self._events, self._prediction, draft),
+                deliveries=deliveries(),
+                part=self._parts,
+            )
+
         keep_trying = functools.partial(self._keep_trying, end, for_ever=for_ever, then=then)
-        if self._writing is None and not self._part:
+        if self._writing is None and not self._part and _is_small(draft):
             # Nearly always that is all. It needs no task.
-            self.finishing = self._store.ledger.finish(self._ownership, end)
+            self.finishing = self._store.ledger.finish(self._ownership, end())
             self.finishing.add_done_callback(functools.partial(self._on_tried, keep_trying, then))
         else:
             keep_trying()
@@ -136,18 +168,26 @@ class HistoryWriter:
         else:
             then(tried)
 
-    def _keep_trying(self, end: End, *, for_ever: bool, then: Callable[[asyncio.Future[Hold]], None]) -> None:
-        self.finishing = asyncio.ensure_future(self._until_written(end, for_ever=for_ever))
+    def _keep_trying(
+        self, make: Callable[[], End], *, for_ever: bool, then: Callable[[asyncio.Future[Hold]], None]
+    ) -> None:
+        self.finishing = asyncio.ensure_future(self._until_written(make, for_ever=for_ever))
         self.finishing.add_done_callback(then)
 
-    async def _until_written(self, end: End, *, for_ever: bool) -> Hold:
+    async def _until_written(self, make: Callable[[], End], *, for_ever: bool) -> Hold:
         if self._writing is not None:
             await asyncio.wait((self._writing,))
         clock, pause = asyncio.get_running_loop().time, _PAUSE
         limit = clock() + _PATIENCE
+        end: End | None = None
         while True:
             try:
-                return await self._try(end)
+                while self._part or len(self._events) > MOST_EVENTS:
+                    if await self._write_part() is Hold.FENCED:
+                        return Hold.FENCED
+                if end is None:
+                    end = await asyncio.to_thread(make)
+                return await self._store.ledger.finish(self._ownership, msgspec.structs.replace(end, part=self._parts))
             except GeartrainError as error:
                 self._note(error)
                 if not for_ever and clock() > limit:
@@ -155,7 +195,8 @@ class HistoryWriter:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _try(self, end: End) -> Hold:
-        if self._part and await self._write_part() is Hold.FENCED:
-            return Hold.FENCED
-        return await self._store.ledger.finish(self._ownership, msgspec.structs.replace(end, part=self._parts))
+
+def _is_small(draft: Prediction) -> bool:
+    """Return True if an end takes no time to write, nor the webhook that tells of it."""
+    chunks = draft.chunks
+    return len(chunks) <= _MANY and sum(map(len, chunks)) + draft.printed.size <= _LARGE

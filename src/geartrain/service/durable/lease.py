@@ -1,9 +1,8 @@
-"""The lease of this server: as long as it runs, nobody takes over what the server runs."""
+"""The lease of this server, which keeps other servers from taking its predictions over."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -20,7 +19,12 @@ _REMOVED_AT_ONCE: Final = 1000
 
 
 class Lease:
-    """Renews the lease three times in its time, and does what the store has to say at each of them."""
+    """Renews the lease three times in its time, and does what the store has to say at each of them.
+
+    The store judges leases by its own clock, and this server its own lease by a monotonic one. A lease that the store
+    has ended too early means that its clock was set forward: then the leases of the other servers have ended as well,
+    though they run. They have the time of a lease to renew theirs before anything is taken over.
+    """
 
     def __init__(
         self,
@@ -40,7 +44,12 @@ class Lease:
         self._is_dead = is_dead
         self._take_over = take_over
         self._task: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None  # because of a claim
+        self._is_over = False
+        self._ends_at = 0.0  # at the latest, on the clock of the loop
+        self._take_over_at = 0.0
         self._tidy_at = 0.0
+        durability.renew = self._renew_now
 
     async def start(self) -> None:
         """Get the lease, and keep it from now on. If the store gives no answer it is tried again."""
@@ -49,15 +58,17 @@ class Lease:
 
     async def stop(self) -> None:
         """Give the lease back: what this server has not ended can be taken over at once."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        self._is_over = True
+        for task in (self._task, self._renewing):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
         await self._try(lambda: self._durability.store.replicas.leave(self._durability.owner))
 
     async def _run(self) -> None:
         while True:
-            await self._try(self._take_over)
+            if asyncio.get_running_loop().time() >= self._take_over_at:
+                await self._try(self._take_over)
             await self._try(self._tidy)
             await asyncio.sleep(self._durability.settings.lease / 3)
             await self._try(self._renew)
@@ -79,11 +90,22 @@ class Lease:
             if replica.owner != self._durability.owner and self._is_dead(replica.owner):
                 await replicas.leave(replica.owner)  # a server of this machine that was killed
 
+    async def _renew_now(self) -> None:
+        """Renew the lease out of turn: a claim has found that it has ended. One renewal serves all that wait."""
+        if self._is_over:
+            return
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.ensure_future(self._renew())
+        await asyncio.shield(self._renewing)
+
     async def _renew(self) -> None:
-        durability = self._durability
-        await durability.store.replicas.renew(
-            durability.owner, address=self._address, seconds=durability.settings.lease
-        )
+        durability, lease = self._durability, self._durability.settings.lease
+        now = asyncio.get_running_loop().time()
+        was_running = await durability.store.replicas.renew(durability.owner, address=self._address, seconds=lease)
+        if not was_running and now < self._ends_at:
+            logger.warning("the clock of the store of predictions was set forward")
+            self._take_over_at = now + lease
+        self._ends_at = now + lease
         durability.note(None)
         held = {run.ownership: run for run in durability.runs.values() if run.state is RunState.HELD}
         if not held:

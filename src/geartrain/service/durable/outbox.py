@@ -10,14 +10,13 @@ from collections.abc import Callable
 from typing import Final
 
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.predictions.ledger import OutboxEntry
+from geartrain.domain.predictions.ledger import LONGEST_PAUSE, OutboxEntry
 from geartrain.service.durable.durability import Durability
 from geartrain.service.ports import WebhookSenderPort
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 64  # deliveries
-_LONGEST_PAUSE: Final = 3600.0
 _MOST_ATTEMPTS: Final = 24  # with the pauses between them, about 16 hours
 
 
@@ -82,7 +81,7 @@ class OutboxDispatcher:
         del self._running[number]
 
     async def _deliver(self, entry: OutboxEntry, seconds: float) -> None:
-        """Try until the loan is nearly over; then the entry is due again later, for whoever comes first.
+        """Try until the loan is nearly over; then the entry is due again later, for any server.
 
         While the receiver has not answered the webhook before it, nothing is tried, and the entry is due again when the
         loan is over.
@@ -106,7 +105,7 @@ class OutboxDispatcher:
                 await outbox.remove((entry.number,))
             else:
                 logger.info("the webhook of a finished prediction waits", extra=_fields(entry, reason))
-                await outbox.retry_later(entry.number, min(2.0**entry.attempts, _LONGEST_PAUSE))
+                await outbox.retry_later(entry.number, min(2.0**entry.attempts, LONGEST_PAUSE))
         except GeartrainError as error:  # it is due again when the loan is over
             self._durability.note(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -15,6 +15,7 @@ from geartrain.domain.predictions.ledger import (
     Delivery,
     Hold,
     Key,
+    LeaseEndedError,
     Ownership,
     Row,
 )
@@ -31,7 +32,7 @@ FENCED: Final = "Another server has taken this prediction over; its state there 
 
 
 class RunState(StrEnum):
-    """Where the run of a durable prediction stands."""
+    """State of the run of a durable prediction."""
 
     CLAIMING = "claiming"  # its row is being written
     REFUSED = "refused"  # the id is not free, or the store gives no answer
@@ -57,10 +58,11 @@ _KNOWN: Final = frozenset({_S.HELD, _S.ENDING, _S.ENDED})
 
 
 class Runs(Protocol):
-    """What the runs of one server share."""
+    """Parts that all durable runs of a server share."""
 
     store: StorePort
     is_leaving: bool  # the server ends
+    renew: Callable[[], Awaitable[None]]  # the lease, now
 
     def note(self, error: GeartrainError | None) -> None:
         """Hear whether the store has answered."""
@@ -106,17 +108,17 @@ class DurableRun:
 
     @property
     def state(self) -> RunState:
-        """Where it stands."""
+        """State of the run."""
         return self._state.state
 
     @property
     def is_known(self) -> bool:
-        """Whether the row is this server's, so that clients may be told of the prediction."""
+        """True if the row is this server's, so that clients may be told of the prediction."""
         return self.state in _KNOWN
 
     @property
     def writing(self) -> tuple[asyncio.Future[Any], ...]:
-        """What the store is asked for, the row or its end: the server waits for that when it ends."""
+        """Pending writes of the row or of its end; the server waits for them when it stops."""
         if self.state is _S.CLAIMING:
             return (self._asked,)
         return (self._history.finishing,) if self.state is _S.ENDING else ()
@@ -133,17 +135,26 @@ class DurableRun:
         self.key, self.execution, self.prediction = key, execution, execution.prediction
         execution.claim()
 
-    def claim(self, asked: asyncio.Future[ClaimResult], then: Callable[[], None]) -> None:
-        """Wait for the row, which has been `asked` for; call `then` when it is this server's."""
-        self._asked = asked
-        asked.add_done_callback(functools.partial(self._on_claimed, then))
+    def claim(self, ask: Callable[[], asyncio.Future[ClaimResult]], then: Callable[[], None]) -> None:
+        """Ask for the row, once more if the lease has to be renewed first; call `then` when it is this server's."""
+        self._asked = ask()
+        self._asked.add_done_callback(functools.partial(self._on_claimed, ask, then))
 
-    def _on_claimed(self, then: Callable[[], None], asked: asyncio.Future[ClaimResult]) -> None:
+    def _on_claimed(
+        self,
+        ask: Callable[[], asyncio.Future[ClaimResult]] | None,
+        then: Callable[[], None],
+        asked: asyncio.Future[ClaimResult],
+    ) -> None:
         try:
             result = asked.result()
         except asyncio.CancelledError:
             self.refuse(GeartrainError(Code.SHUTTING_DOWN, "The server is shutting down."))
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            if ask is not None and isinstance(error, LeaseEndedError):
+                self._asked = asyncio.ensure_future(self._claim_renewed(ask))
+                self._asked.add_done_callback(functools.partial(self._on_claimed, None, then))
+                return
             if isinstance(error, GeartrainError):
                 self._runs.note(error)
             self.refuse(as_unavailable(error))
@@ -157,6 +168,10 @@ class DurableRun:
                 self._close(_S.REFUSED)
                 self.execution.drop()
                 self.made.set_result(result.row)
+
+    async def _claim_renewed(self, ask: Callable[[], asyncio.Future[ClaimResult]]) -> ClaimResult:
+        await self._runs.renew()
+        return await ask()
 
     def refuse(self, error: Exception) -> None:
         """There is no row."""
@@ -190,7 +205,10 @@ class DurableRun:
         """See `RunPort.end`."""
         self._history.stop_checkpoints()
         self._state.step(_S.ENDING)
-        deliveries = tuple([Delivery(webhook, self._runs.encode_end(draft)) for webhook in self._webhook])
+
+        def deliveries() -> tuple[Delivery, ...]:
+            return tuple([Delivery(webhook, self._runs.encode_end(draft)) for webhook in self._webhook])
+
         then = functools.partial(self._on_written, draft)
         self._history.finish(draft, deliveries, for_ever=self.is_accepted, then=then)
 

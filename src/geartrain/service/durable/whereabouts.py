@@ -1,4 +1,4 @@
-"""Who answers for a prediction that a store knows: this server from the store, or the server that runs it."""
+"""The server that answers for a durable prediction: this one from the store, or the one that runs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Elsewhere(msgspec.Struct, frozen=True):
 
 
 class InStore(msgspec.Struct, frozen=True):
-    """What the store has of it is all that is known: it has ended, or no server can be asked."""
+    """The stored state is final or the best known: the prediction has ended, or its server cannot be asked."""
 
 
 IN_STORE: Final = InStore()
@@ -24,7 +24,7 @@ Whereabouts = Elsewhere | InStore
 
 
 def whereabouts(row: Row, *, owner: str) -> Whereabouts:
-    """Return who answers for a prediction that does not run in this server, whose name is `owner`."""
+    """Return the place that answers for a prediction that does not run in this server, which is called `owner`."""
     if row.state is RowState.ENDED or row.ownership.owner == owner:
         return IN_STORE
     if row.is_owner_alive and row.owner_address:

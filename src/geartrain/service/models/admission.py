@@ -1,4 +1,4 @@
-"""What is asked of a model, and the check of it before anything is started."""
+"""The prediction that a request asks for, and its check before anything is started."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from geartrain.service.ports import InputFilesPort, OutputsPort
 from geartrain.service.scheduling.preparation import NO_ATTACHMENTS, Attachments
 
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_LONGEST_TEXTS: Final = 1_048_576  # characters of a context, or of the parameters of a request
 SECRET_ECHO: Final = "**********"  # noqa: S105 - what is shown in place of a secret
 
 
 class CheckedInput(msgspec.Struct, frozen=True):
-    """What has been found about an input where it does not hold up the loop, against one interface of a model.
+    """Result of checking an input off the loop against one interface of a model.
 
     `values`: as `Admission.check` returns it. `echo`: as `Admission.echo` does, None for the input itself.
     """
@@ -35,7 +36,7 @@ class CheckedInput(msgspec.Struct, frozen=True):
 
 
 class NewPrediction(msgspec.Struct, frozen=True):
-    """What a request asks for. `input` is a JSON object in UTF-8; `created_at` in seconds since the epoch."""
+    """A requested prediction. `input` is a JSON object in UTF-8; `created_at` in seconds since the epoch."""
 
     input: bytes = b"{}"
     id: str | None = None
@@ -46,10 +47,11 @@ class NewPrediction(msgspec.Struct, frozen=True):
     version: str = ""  # of the model, if the client names one
     webhook: Webhook | None = None
     output_prefix: str | None = None  # the URL that its output files shall go to
+    inline: bool = False  # its output files are given as `data:` URLs, wherever the operator wants others
     background: bool = False  # no client waits for its answer
     tensors: tuple[Tensor, ...] | None = None  # inputs that have been checked; see `ItemInput`
     parameters: Parameters | None = None
-    queue: int | None = None  # how many may wait before it, where that is not the operator's `Limits.queue`
+    queue: int | None = None  # predictions that may wait before it; None for the operator's `Limits.queue`
     schedule: SchedulePolicy = NO_SCHEDULE
     request: RequestContext = NO_REQUEST  # that asks for it
     attachments: Attachments = NO_ATTACHMENTS  # files that came with the request
@@ -100,6 +102,8 @@ class Admission:
         checked = new.checked if new.checked is not None and new.checked.interface is interface else None
         validator = interface.validator if new.tensors is None else interface.plain_validator
         errors = validator.check(new.input) if checked is None else checked.errors
+        if new.context is not None or new.parameters is not None:
+            _check_texts(new)
         if new.attachments is not NO_ATTACHMENTS:
             errors += self._check_attachments(new.attachments)
         if new.webhook is not None:
@@ -135,6 +139,16 @@ class Admission:
         if checked is not None and checked.interface is self.interface:
             return new.input if checked.echo is None else checked.echo
         return without_secrets(new.input, self.secrets)
+
+
+def _check_texts(new: NewPrediction) -> None:
+    """Refuse texts beside the input that are longer than any use of them: they travel in the message of the call."""
+    for name, members in (("context", new.context), ("parameters", new.parameters)):
+        size = sum([len(key) + (len(value) if type(value) is str else 0) for key, value in (members or {}).items()])
+        if size > _LONGEST_TEXTS:
+            fault = f"it has more than {_LONGEST_TEXTS} characters"
+            field = FieldError(("body", name), fault, "value_error")
+            raise GeartrainError(Code.INVALID_INPUT, f"{name}: {fault}", fields=(field,))
 
 
 def without_secrets(raw: bytes, secrets: Collection[str]) -> bytes:

@@ -46,15 +46,15 @@ class Catalogue:
         self.loads = Loads(repository, grace=grace, tell=tell, make_room=self._make_room)
         self.residency = Residency(self._entries, self.loads, residency, measure=repository.memory)
         self._policy = residency
-        self.control: ModelControl = self  # what clients ask to load and unload; see `SharedControl`
+        self.control: ModelControl = self  # loads and unloads that clients request; see `SharedControl`
 
-    # what is there
+    # models and versions
 
     def find(self, name: str, version: str = "") -> Deployment:
         """Return the deployment of a model version, of the default one without a `version`.
 
-        It need not be ready: whoever goes on with it may meet `NOT_READY`. Raises `NOT_FOUND` when there is none, or
-        none that is served; `NOT_READY` when that version could not be loaded, or has been unloaded.
+        It need not be ready: later calls may raise `NOT_READY`. Raises `NOT_FOUND` for an unknown version or one that
+        is not served; `NOT_READY` for one that could not be loaded, or has been unloaded.
         """
         entry = self._entries.get(name)
         if entry is None:
@@ -87,7 +87,7 @@ class Catalogue:
                 lines.append(IndexEntry(name))
         return lines
 
-    # what Cog's API needs
+    # Cog's API
 
     @property
     def default_model(self) -> str | None:
@@ -197,7 +197,7 @@ class Catalogue:
 
 
 def _unknown(name: str, version: str = "") -> GeartrainError:
-    """Say that there is no such model, or no such version of it. Observed Triton, section 3."""
+    """Create the error for an unknown model or version. Observed Triton, section 3."""
     what = f"'{clip(name)}' version {clip(version)}" if version else f"'{clip(name)}'"
     return GeartrainError(Code.NOT_FOUND, f"Request for unknown model: {what} is not found")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -12,7 +11,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.calls import ItemInput, WorkerInfo
+from geartrain.domain.predictions.calls import INLINE, ItemInput, WorkerInfo
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, LogSource
 from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.predictions.ledger import Retry
@@ -35,7 +34,15 @@ from geartrain.service.models.warmup import NO_EXAMPLES, Examples, WarmUp
 from geartrain.service.models.workers import HealthReport, Workers
 from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort, OutputsPort
 from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
-from geartrain.service.scheduling.context import DEFAULT_MAX_OUTPUT, NO_OUTPUT_LIMIT, OnPrint, RunContext, no_mirror
+from geartrain.service.scheduling.context import (
+    CLOCKS,
+    DEFAULT_MAX_OUTPUT,
+    NO_OUTPUT_LIMIT,
+    Clocks,
+    OnPrint,
+    RunContext,
+    no_mirror,
+)
 from geartrain.service.scheduling.execution import Execution
 from geartrain.service.scheduling.scheduler import Scheduler
 from geartrain.service.scheduling.tracing import NO_TRACES, traces_of
@@ -52,41 +59,41 @@ _UNMEASURED: Final[tuple[Hashable, int]] = ((), 1)
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What an operator allows. Times in seconds."""
+    """Limits that an operator sets. Times in seconds."""
 
     # Predictions that may wait for a slot; without a place, the answer is "at capacity". 0: none, but for a model that
     # takes batches `DEFAULT_QUEUE`.
     queue: int = 0
-    keep: float = 300.0  # how long a finished prediction can still be looked up
-    stream_grace: float = 30.0  # how long a stream that POST made runs on without readers
-    cancel_grace: float | None = 60.0  # how long a run may ignore a cancel; then its worker is killed. None: no limit
-    run_timeout: float | None = None  # how long a run may take before it is canceled and fails; None: no limit
+    keep: float = 300.0  # time that a finished prediction can still be looked up
+    stream_grace: float = 30.0  # time that a stream made by POST runs on without readers
+    cancel_grace: float | None = 60.0  # time that a run may ignore a cancel; then its worker is killed. None: no limit
+    run_timeout: float | None = None  # time that a run may take before it is canceled and fails; None: no limit
     max_output_size: int | None = DEFAULT_MAX_OUTPUT  # bytes of the outputs of a run; beyond, it fails. None: no limit
     priorities: Priorities = NO_PRIORITIES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeploymentSettings:
-    """How a version of a model is served. Times in seconds."""
+    """Settings of a served model version. Times in seconds."""
 
-    noun: Noun = "prediction"  # what its runs are called
+    noun: Noun = "prediction"  # name of its runs in messages
     replicas: int = 1
     restarts: RestartPolicy | None = None  # after a crash of a worker; None: it stays DEFUNCT
     setup_timeout: float | None = None  # None disables the limit
     limits: Limits = dataclasses.field(default_factory=Limits)
     inference_queue: int = DEFAULT_QUEUE  # requests of the Open Inference Protocol that may wait for a slot
-    retry: Retry = "always"  # whether an accepted prediction runs again after its server was lost
+    retry: Retry = "always"  # true if an accepted prediction runs again after its server was lost
     history: int = DEFAULT_CAPACITY  # events of a prediction that are kept for late readers; 0 for none
     webhook_interval: float = DEFAULT_INTERVAL  # the least time between two of output and logs
     webhook_token: str | None = dataclasses.field(default=None, repr=False)
     user_agent: str | None = None  # of the requests for input files
     buckets: Buckets = DEFAULT_BUCKETS  # of the histograms
-    examples: Examples = NO_EXAMPLES  # that each worker runs before it is ready
+    examples: Examples = NO_EXAMPLES  # each worker checks them, and runs some of them, before it is ready
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
 
 
 class VersionRecord(msgspec.Struct, frozen=True, eq=False):
-    """What stays of a version of a model when another deployment serves it."""
+    """The part of a model version that outlives a deployment."""
 
     name: str  # of the model
     number: str
@@ -99,7 +106,7 @@ class OutboundPort(Protocol):
 
     @property
     def tracer(self) -> TracerPort:
-        """What takes the spans of predictions."""
+        """Tracer of the predictions."""
 
     @property
     def durability(self) -> Durability | NotDurable:
@@ -107,22 +114,22 @@ class OutboundPort(Protocol):
 
     @property
     def outputs(self) -> OutputsPort:
-        """Where output files go."""
+        """Destination of output files."""
 
     def new_folder(self) -> FolderPort:
         """Return a directory for one prediction."""
 
     def new_attachments(self) -> AttachmentStorePort:
-        """Return what takes the files that come with one request."""
+        """Create the store for the files of one request."""
 
     def input_files(self, signature: Signature, user_agent: str | None, *, root: Path | None = None) -> InputFilesPort:
-        """Return what makes local files of the URLs in the inputs of a model.
+        """Create the fetcher of the URLs in a model's inputs.
 
         With `root`, for inputs that are the operator's own, also of paths relative to that folder.
         """
 
     def webhooks(self, token: str | None, interval: float) -> Webhooks:
-        """Return what sends webhooks with this token, at least `interval` seconds apart."""
+        """Create the sender of webhooks with this token, at least `interval` seconds apart."""
 
 
 class Deployment:
@@ -137,12 +144,12 @@ class Deployment:
         outbound: OutboundPort,
         on_setup_output: Callable[[str], None] = lambda _text: None,
         on_print: OnPrint = no_mirror,
-        clock: Callable[[], float] = time.time,
+        clocks: Clocks = CLOCKS,
     ) -> None:
         """`spawn` makes a worker; none is made before `workers.spawn()`.
 
-        `on_setup_output` hears what the load and the setup of the workers print, `on_print` what runs print. `clock`
-        gives seconds since the epoch.
+        `on_setup_output` hears what the load and the setup of the workers print, `on_print` what runs print. `clocks`
+        are those of the machine, but for tests.
         """
         self.name = record.name
         self.version = record.number
@@ -157,7 +164,7 @@ class Deployment:
             restarts=settings.restarts,
             own_metrics=DeployedMetrics(record.name, record.number, record.counts.own),
             labels={"model": record.name, "version": record.number},
-            clock=clock,
+            clock=clocks.wall,
         )
         self.predictions = record.predictions
         record.counts.use_buckets(settings.buckets)
@@ -174,8 +181,9 @@ class Deployment:
             max_output_size=settings.limits.max_output_size or NO_OUTPUT_LIMIT,
             new_folder=outbound.new_folder,
             on_print=on_print,
-            clock=clock,
-            traces=traces_of(outbound.tracer, record.name, record.number, clock=clock),
+            clock=clocks.wall,
+            steady=clocks.steady,
+            traces=traces_of(outbound.tracer, record.name, record.number, clock=clocks.wall),
         )
         limits = settings.limits
         self.scheduler = Scheduler(
@@ -286,6 +294,8 @@ class Deployment:
                 raise
         if new.output_prefix is not None and not new.background:
             execution.output_prefix = new.output_prefix
+        elif new.inline:
+            execution.output_prefix = INLINE
         predictions.live[prediction_id] = execution
         self.executions.live.add(execution)
         return execution
@@ -306,21 +316,21 @@ class Deployment:
             executions.tell_drained()
 
     def webhooks(self) -> Webhooks:
-        """Return what sends the webhooks of its predictions."""
+        """Sender of the predictions' webhooks."""
         return self.outbound.webhooks(self.settings.webhook_token, self.settings.webhook_interval)
 
-    # what is asked
+    # calls of protocols
 
     @property
     def slots(self) -> int:
-        """How many predictions can run at once when setup is done; raises `NOT_READY` before the model is loaded."""
+        """Number of predictions that can run at once; raises `NOT_READY` before the model is loaded."""
         return self.workers.permits.size or self.interface.info.slots * self.settings.replicas
 
     async def report(self) -> HealthReport:
         """Return the health now, after asking the author's healthcheck if there is one."""
         return await self.workers.report(is_free=lambda: self.scheduler.has_capacity)
 
-    # as the observer of its workers
+    # observer of its workers
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """Learn what the model takes and gives. Workers that say the same again change nothing."""
@@ -352,13 +362,16 @@ class Deployment:
 
 
 def _warming_up(spawn: SpawnReplica, settings: DeploymentSettings, outbound: OutboundPort) -> SpawnReplica:
-    """Return what spawns workers that run the model's examples before they are ready, if it has any."""
+    """Create the spawner of workers that check the model's examples and run its warm-up, if it has any."""
     examples = settings.examples
-    if not examples.inputs:
-        return spawn
-    warm_up = WarmUp(
+    return warm_up_of(settings, outbound).spawning(spawn) if examples.inputs or examples.shown else spawn
+
+
+def warm_up_of(settings: DeploymentSettings, outbound: OutboundPort) -> WarmUp:
+    """Make the warm-up of a model with these settings."""
+    examples = settings.examples
+    return WarmUp(
         examples=examples,
         input_files=lambda signature: outbound.input_files(signature, settings.user_agent, root=examples.root),
         new_folder=outbound.new_folder,
     )
-    return warm_up.spawning(spawn)

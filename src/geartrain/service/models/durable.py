@@ -20,6 +20,7 @@ from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.runs import DurableRun
 from geartrain.service.models.admission import Admission, NewPrediction
 from geartrain.service.scheduling.durable import DurableExecution
+from geartrain.service.scheduling.failures import log_end
 from geartrain.service.scheduling.preparation import NO_ATTACHMENTS, Attachment, Attachments
 
 if TYPE_CHECKING:
@@ -35,21 +36,21 @@ if TYPE_CHECKING:
 
 class _Outbound(Protocol):
     def new_attachments(self) -> AttachmentStorePort:
-        """Return what takes files."""
+        """Create the store for the files of one request."""
 
 
 class _Settings(Protocol):
     @property
     def noun(self) -> str:
-        """What its runs are called."""
+        """Name of its runs in messages."""
 
     @property
     def retry(self) -> Retry:
-        """Whether they run again after their server was lost."""
+        """True if they run again after their server was lost."""
 
 
 class DeploymentPort(Protocol):
-    """What a durable prediction needs of the deployment that runs it."""
+    """The deployment of a durable prediction."""
 
     name: str
     version: str
@@ -59,7 +60,7 @@ class DeploymentPort(Protocol):
 
     @property
     def settings(self) -> _Settings:
-        """How it is served."""
+        """Settings of the deployment."""
 
     @property
     def outbound(self) -> _Outbound:
@@ -76,7 +77,7 @@ class DeploymentPort(Protocol):
         """Take back an admission that failed."""
 
     def webhooks(self) -> Webhooks:
-        """Return what sends its webhooks."""
+        """Sender of its webhooks."""
 
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class _StoredFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
-    """What is stored of an accepted request: all that its run needs. `version` is the one that it names, if it does."""
+    """Stored form of an accepted request, complete enough to run it. `version` is the one that it names, if any."""
 
     input: bytes
     context: dict[str, str] | None = None
@@ -121,7 +122,7 @@ def read_request(request: bytes) -> StoredRequest:
 
 
 def key_of(deployment: DeploymentPort, prediction_id: str) -> Key:
-    """Return what the row of a prediction is found by."""
+    """Return the key of a prediction's row."""
     return Key(table_of(deployment.name, deployment.settings.noun), prediction_id)
 
 
@@ -133,16 +134,16 @@ def table_of(model: str, noun: str) -> str:
 def create_durable(
     deployment: DeploymentPort, durability: Durability, new: NewPrediction, *, values: dict[str, Any] | None
 ) -> Prediction:
-    """Make a prediction live that begins when its row is written. Raises as `Deployment.create`.
+    """Create a live prediction that begins when its row is written. Raises as `Deployment.create`.
 
-    Whoever answers its client waits for that first: see `DurableRun.made`.
+    A protocol waits for the row before it answers: see `DurableRun.made`.
     """
     if new.accepted:
         _check_secrets(deployment, durability, new)
     run = _admit(deployment, durability, new)
     begin = functools.partial(_begin, deployment, durability, new, run=run, values=values)
     try:
-        run.claim(_ask(deployment, durability, new, run=run), begin)
+        run.claim(functools.partial(_ask, deployment, durability, new, run=run), begin)
     except Exception as error:
         run.refuse(error)
         raise
@@ -173,6 +174,7 @@ def resume(
     run = _admit(deployment, durability, new)
     run.hold(row.ownership)
     run.made.set_result(None)
+    log_end(run.prediction)
     _begin(deployment, durability, new, run=run, values=values)
     return run
 

@@ -30,7 +30,7 @@ class Loading:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.done = NOTHING  # what the latest load has brought into service; nothing if it failed
+        self.done = NOTHING  # deployments of the latest load; empty if it failed
         self.download = Download()
         self.began = 0.0
 
@@ -41,7 +41,7 @@ class Loading:
 
     @property
     def is_idle(self) -> bool:
-        """Whether none is under way."""
+        """True if none is under way."""
         return not (self.tasks or self.lock.locked())
 
 
@@ -55,10 +55,10 @@ class ModelEntry:
         self.versions: dict[str, Version] = {}
         self.available: dict[str, Deployment] = {}  # that requests may name, by version
         self.wanted = NOTHING
-        self.is_wanted = False  # whether it is to be served, well or not
+        self.is_wanted = False  # true if it is to be served, well or not
         self.fault = ""  # of the model as a whole
         self.loading = Loading()
-        self.has_default = False  # whether a version serves requests that name none
+        self.has_default = False  # true if a version serves requests that name none
         self.waking = NO_WAKING
         self.default: tuple[Deployment, ...] = ()  # the deployment for them; also one that failed, to say why
 
@@ -130,7 +130,7 @@ class ModelEntry:
             raise GeartrainError(Code.NOT_READY, f"The model '{self.name}' is not ready. {reason}")
 
     def _reason(self, version: str) -> str:
-        """Why no version is loaded; empty if none is wanted."""
+        """Return the reason for which no version is loaded; empty if none is wanted."""
         number = version or next(reversed(self.numbers()), "")
         known = self.versions.get(number)
         return self.fault or ("" if known is None or known.reason == "unloaded" else known.reason)
@@ -157,11 +157,11 @@ class ModelEntry:
             return HealthReport(Health.SETUP_FAILED, SetupReport(now, now, failed=True, reason=reason))
         return await deployment.report()
 
-    # what is told of it
+    # descriptions
 
     @property
     def is_ready(self) -> bool:
-        """Whether all of it that is wanted can take requests."""
+        """True if all of it that is wanted can take requests."""
         if self.fault or not self.wanted.versions:
             return False
         return all(number in self.versions and self.versions[number].is_ready for number in self.wanted.versions)
@@ -191,7 +191,7 @@ class ModelEntry:
 
 
 def is_downloading(entry: ModelEntry) -> bool:
-    """Whether there is nothing of a model yet but a download."""
+    """True if there is nothing of a model yet but a download."""
     return entry.loading.download.is_active and not entry.available
 
 
@@ -217,7 +217,7 @@ class ModelRef:
 
     @property
     def deployment(self) -> Deployment:
-        """What serves it now; raises `NOT_FOUND`, `NOT_READY` with the reason."""
+        """Return the current deployment; raise `NOT_FOUND`, or `NOT_READY` with the reason."""
         entry = self._find()
         if entry.default and not self.version:  # nearly all
             return entry.default[0]

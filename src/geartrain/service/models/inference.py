@@ -35,7 +35,7 @@ def create_bound(
     origin: RequestContext = NO_REQUEST,
     checked: CheckedInput | None = None,
 ) -> Prediction:
-    """As `create`, of a request whose input has been made by the model's view, and perhaps checked, before."""
+    """Create a prediction whose input was made by the model's view, and perhaps checked, before."""
     view = deployment.interface.view
     if request.outputs is not None:
         view.check_requested(request.outputs)
@@ -52,7 +52,7 @@ def create_from_json(
     tensors: tuple[Tensor, ...] | None = None,
     checked: CheckedInput | None = None,
 ) -> Prediction:
-    """As `create`, of an input that is JSON already; what `request` has as tensors is not looked at."""
+    """Create a prediction whose input is JSON already; the tensors of `request` are ignored."""
     new = NewPrediction(
         input=values,
         tensors=tensors,
@@ -65,18 +65,28 @@ def create_from_json(
     return deployment.create(new)
 
 
-def response(deployment: Deployment, prediction: Prediction, request: InferRequest) -> InferResponse:
-    """Return the answer of a run that is over; raise `GeartrainError` if it failed or was canceled."""
+def response(
+    deployment: Deployment, prediction: Prediction, request: InferRequest, *, outputs: list[Tensor] | None = None
+) -> InferResponse:
+    """Return the answer of a run that is over; raise `GeartrainError` if it failed or was canceled.
+
+    `outputs`: those of the run, where they have been made already.
+    """
     check_success(deployment, prediction)
-    view = deployment.interface.view
-    output = None if view.streams else prediction.output  # that of a stream would be joined for nothing
-    outputs = view.whole(output or b"null", prediction.chunks)
+    if outputs is None:
+        view = deployment.interface.view
+        output = None if view.streams else prediction.output  # that of a stream would be joined for nothing
+        outputs = view.whole(output or b"null", prediction.chunks)
     return _response(deployment, outputs, request, parameters=_recorded(prediction))
 
 
-def response_of(deployment: Deployment, chunk: Buffer, request: InferRequest) -> InferResponse:
-    """Return the answer that one yield of the run is."""
-    return _response(deployment, deployment.interface.view.one(chunk), request, parameters={})
+def response_of(
+    deployment: Deployment, chunk: Buffer, request: InferRequest, *, outputs: list[Tensor] | None = None
+) -> InferResponse:
+    """Return the answer that one yield of the run is; `outputs` as of `response`."""
+    if outputs is None:
+        outputs = deployment.interface.view.one(chunk)
+    return _response(deployment, outputs, request, parameters={})
 
 
 def check_success(deployment: Deployment, prediction: Prediction) -> None:

@@ -1,4 +1,4 @@
-"""What is told of models: whether they are ready, what they take and give, what they have done."""
+"""Readiness, metadata and statistics of models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FAULTY: Final = frozenset({VersionState.FAILED, VersionState.REFUSED})
 
 
 def is_ready(catalogue: Catalogue, name: str, version: str = "") -> bool:
-    """Whether a model version can take requests; False also for one that is not there."""
+    """True if a model version can take requests; False also for one that is not there."""
     try:
         number = normal(version) or _default_number(catalogue, name)
         return catalogue.entry(name).versions[number].is_ready

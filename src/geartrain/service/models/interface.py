@@ -1,4 +1,4 @@
-"""What a loaded model takes and gives."""
+"""Inputs and outputs of a loaded model."""
 
 from __future__ import annotations
 

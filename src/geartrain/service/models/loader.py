@@ -26,7 +26,7 @@ class Opening(msgspec.Struct, frozen=True, eq=False):
 
 
 class Refusal(msgspec.Struct, frozen=True, eq=False):
-    """A version of which no worker could be spawned."""
+    """A version whose worker could not be spawned."""
 
     version: Version
     error: LoadError

@@ -94,7 +94,7 @@ class Loads:
         What serves well and has not changed on disk is left alone, unless it shall be loaded `anew` all the same.
         """
         task = self._run(entry, self._load(entry, anew=anew))
-        await asyncio.wait((task,))  # whoever gives up waiting takes nothing from the others
+        await asyncio.wait((task,))  # a waiter that gives up does not cancel the load for others
         if task.cancelled():
             raise GeartrainError(
                 Code.LOAD_FAILED, f"load failed for model '{entry.name}': it has been unloaded meanwhile"
@@ -150,7 +150,7 @@ class Loads:
     # loading
 
     def _run(self, entry: ModelEntry, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Go on with a load, whoever waits for it; its error, if any, is told."""
+        """Run a load to its end, with or without waiters; its error, if any, is logged."""
         task = asyncio.ensure_future(load)
         entry.loading.tasks.add(task)
         task.add_done_callback(entry.loading.tasks.discard)
@@ -187,7 +187,7 @@ class Loads:
 
 
 def _is_served(entry: ModelEntry, found: Wanted | None) -> bool:
-    """Whether just what has been found serves, with all of its workers: to load it again would change nothing."""
+    """True if just what has been found serves, with all of its workers: to load it again would change nothing."""
     if found is None or not found.digest or found != entry.loading.done or entry.fault or not entry.is_wanted:
         return False
     versions = [entry.versions[number] for number in found.versions if number in entry.versions]
@@ -204,7 +204,7 @@ def _give_up(tasks: Iterable[asyncio.Future[None]]) -> None:
 
 
 def _heed(task: asyncio.Task[None]) -> None:
-    """Look at the error of a load that nobody may wait for: it has been told."""
+    """Retrieve the error of a load that may have no waiter: it has been logged."""
     if not task.cancelled():
         with contextlib.suppress(GeartrainError):
             task.result()

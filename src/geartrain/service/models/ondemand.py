@@ -96,7 +96,7 @@ class OnDemandWorker:
 
     @property
     def is_debugged(self) -> bool:
-        """Whether a person may have stopped the worker that is there in a debugger."""
+        """True if a person may have stopped the worker that is there in a debugger."""
         return self._child is not None and self._child.is_debugged
 
     def cancel(self, slot: int, call_id: str) -> None:
@@ -143,7 +143,7 @@ class OnDemandWorker:
     # its worker's observer
 
     def on_setup_log(self, source: LogSource, data: str) -> None:
-        """What setup prints belongs to the call that it is for."""
+        """Attribute what setup prints to the call that caused it."""
         if self._call is None:
             self._on_load_output(source, data)
         else:
@@ -153,7 +153,7 @@ class OnDemandWorker:
         """The signature is known since `start`."""
 
     def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
-        """Nobody is told of them: trainings have no metrics."""
+        """Ignore the reports: trainings have no metrics."""
 
     def on_lost(self, reason: str) -> None:
         """The worker has died; its call, if it had one, has failed already, and the slot is as good as ever."""
@@ -167,7 +167,7 @@ class OnDemandWorker:
 
     async def _set_up_and_run(self, slot: int, call: CallInput, running: _RunningCall) -> None:
         if self._ending is not None:
-            await asyncio.wait((self._ending,))  # what it holds, memory above all, is needed now
+            await asyncio.wait((self._ending,))  # its resources, memory above all, are needed now
         child = self._spawn(self, inspect=False)
         try:
             async with setup_limit(self._setup_limit, child):

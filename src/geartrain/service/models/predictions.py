@@ -128,7 +128,7 @@ class Executions:
     """The executions of one deployment that are not over."""
 
     def __init__(self) -> None:
-        self.is_closed = False  # whether no further one is admitted
+        self.is_closed = False  # true if no further one is admitted
         self.live: set[Execution] = set()
         self._waiting: list[asyncio.Future[None]] = []  # for the end of the last of them
 

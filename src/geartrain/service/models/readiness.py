@@ -1,4 +1,4 @@
-"""Whether the server as a whole can take requests."""
+"""True if the server as a whole can take requests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Readiness:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests should be sent to the server."""
+        """True if requests should be sent to the server."""
         return not self.is_leaving and all(entry.is_ready for entry in self._entries.values() if entry.is_wanted)
 
     def reasons(self) -> list[str]:
-        """Return what keeps the server from being ready, a sentence each; nothing if it is."""
+        """Return the reasons for which the server is not ready, a sentence each; empty if it is."""
         found = ["The server is about to stop."] if self.is_leaving else []
         for name in sorted(self._entries):
             entry = self._entries[name]

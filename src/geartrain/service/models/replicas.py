@@ -23,17 +23,17 @@ logger = logging.getLogger(__name__)
 
 
 class SetupReport(msgspec.Struct):
-    """How setup went. Times in seconds since the epoch."""
+    """Result of setup. Times in seconds since the epoch."""
 
     started_at: float
     completed_at: float | None = None
     failed: bool = False
     printed: Printed = msgspec.field(default_factory=Printed)
-    reason: str = ""  # why it has failed
+    reason: str = ""  # reason for a failure
 
     @property
     def logs(self) -> str:
-        """What load and setup have printed, and why they failed."""
+        """Printed text of load and setup, and the reason for which they failed."""
         return f"{self.printed}{self.reason}\n" if self.reason else str(self.printed)
 
     def fail(self, reason: str, *, at: float) -> ModelSetupError:
@@ -55,7 +55,7 @@ class ModelSetupError(Exception):
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How one of several replicas is, and why if it is not well."""
+    """Health of one of several replicas, with a reason if it is not well."""
 
     status: Health
     reason: str | None = None
@@ -97,7 +97,7 @@ class Replica:
         self.setup = SetupReport(clock())
         self.restarts = Restarts(policy)
         self.permits = PermitPool()
-        self.lost: str | None = None  # why the latest worker is gone
+        self.lost: str | None = None  # reason for the loss of the latest worker
         self._owner = owner
         self._spawn = spawn
         self._worker: WorkerPort | None = None
@@ -116,7 +116,7 @@ class Replica:
 
     @property
     def info(self) -> WorkerInfo:
-        """What the latest worker that became ready said of itself; raises RuntimeError before one has."""
+        """Return the self-description of the latest ready worker; raise RuntimeError before the first one."""
         if self._info is None:
             msg = "no worker has been ready"
             raise RuntimeError(msg)
@@ -186,7 +186,7 @@ class Replica:
             return
         logger.error("%s; another is started", what, extra={**self._owner.labels, "reason": reason, "delay": delay})
         self._restarting = asyncio.ensure_future(self._restart(delay))
-        if self.health is not Health.STARTING:  # as it is when the crash was in a restart
+        if self.health is not Health.STARTING:  # it is STARTING if the crash was in a restart
             self._step(Health.STARTING)
 
     async def _restart(self, delay: float) -> None:

@@ -1,4 +1,4 @@
-"""Where models come from, and what is told of them: the ports of the catalogue."""
+"""Ports of the catalogue: sources of models, and descriptions of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RepositoryPort(Protocol):
         """The models that are there."""
 
     def has_remote_files(self, name: str) -> bool:
-        """Whether a model, or something that it needs, lies elsewhere. May block."""
+        """True if a model, or something that it needs, lies elsewhere. May block."""
 
     async def fetch(self, name: str, download: Download) -> None:
         """Bring what lies elsewhere of a model; raises `LoadError`. `download` is told how far it has come."""

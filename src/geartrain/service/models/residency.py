@@ -20,12 +20,13 @@ logger = logging.getLogger(__name__)
 _SHORTEST_PERIOD: Final = 0.02  # seconds between two looks
 _LONGEST_PERIOD: Final = 1.0
 _SHARE: Final = 4  # looks in the time after which a model rests
+_JUMP: Final = 1.0  # seconds by which a clock that was not set goes wrong between two looks at most
 
 
 class ResidencyPolicy(msgspec.Struct, frozen=True):
-    """What an operator allows. `idle`: seconds that a model stays without work; `max_memory`: bytes of all workers.
+    """Limits for models on demand. `idle`: seconds that a model stays without work; `max_memory`: bytes of all workers.
 
-    `on_demand`: nothing is loaded at the start. `waiting`: how many requests may wait for the load of a model.
+    `on_demand`: nothing is loaded at the start. `waiting`: number of requests that may wait for the load of a model.
     """
 
     idle: float = inf
@@ -35,12 +36,12 @@ class ResidencyPolicy(msgspec.Struct, frozen=True):
 
     @property
     def is_watching(self) -> bool:
-        """Whether models may be unloaded."""
+        """True if models may be unloaded."""
         return self.idle < inf or self.max_memory < inf
 
     @property
     def wakes(self) -> bool:
-        """Whether requests load models."""
+        """True if requests load models."""
         return self.on_demand or self.is_watching
 
 
@@ -59,13 +60,20 @@ class Residency:
         *,
         measure: Callable[[str], int],
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`measure` gives the bytes that the workers of a model use; it may block. `clock` is that of its counts."""
+        """`measure` gives the bytes that the workers of a model use; it may block. `clock` is that of its counts.
+
+        `steady` cannot be set. When `clock` was, every model counts as used at that moment.
+        """
         self._entries = entries
         self._loads = loads
         self._policy = policy
         self._measure = measure
         self._clock = clock
+        self._steady = steady
+        self._ahead = clock() - steady()  # of the clock, at the latest look
+        self._jumped_at = 0.0
         self._sizes: dict[str, int] = {}  # when it was last measured
         self._has_warned = False
         self._watch: tuple[asyncio.Task[None], ...] = ()
@@ -114,15 +122,19 @@ class Residency:
     async def look(self) -> None:
         """Let those rest that have to."""
         now = self._clock()
+        ahead = now - self._steady()
+        if abs(ahead - self._ahead) > _JUMP:
+            self._jumped_at = now
+        self._ahead = ahead
         for entry in self._loaded():
-            unused = now - _last_use(entry, now)
+            unused = now - self._last_use(entry, now)
             if unused >= self._policy.idle:
                 self._loads.rest(entry, f"no work for {unused:.0f} s")
         if self._policy.max_memory == inf:
             return
         loaded = self._loaded()
         while await self._measure_all(loaded) > self._policy.max_memory:
-            latest = max(loaded, key=lambda each: _last_use(each, self._clock()))
+            latest = max(loaded, key=lambda each: self._last_use(each, now))
             if len(loaded) == 1:
                 self._warn(latest)
                 return
@@ -133,7 +145,7 @@ class Residency:
     async def _rest_one(self, entries: list[ModelEntry]) -> bool:
         """Let the least recently used of those rest that have no work; return whether there was one."""
         now = self._clock()
-        for entry in sorted(entries, key=lambda each: _last_use(each, now)):
+        for entry in sorted(entries, key=lambda each: self._last_use(each, now)):
             if is_idle(entry):
                 self._loads.rest(entry, "its memory is needed")
                 leaving = {end for version in entry.versions.values() for end in version.leaving}
@@ -141,6 +153,18 @@ class Residency:
                     await asyncio.wait(leaving)
                 return True
         return False
+
+    def _last_use(self, entry: ModelEntry, now: float) -> float:
+        """Return when a model has last had work, or has been loaded, in seconds since the epoch; `now` for one at work.
+
+        Of a model that was used before the clock was set, that is when the clock was set.
+        """
+        if not is_idle(entry):
+            return now
+        loaded = [version for version in entry.versions.values() if version.is_loaded]
+        ready = [version.deployment.workers.setup.completed_at or 0.0 for version in loaded]
+        latest = max([0.0, *ready, *(version.record.counts.latest for version in loaded)])
+        return max(self._jumped_at, latest if latest <= now else 0.0)
 
     def _loaded(self) -> list[ModelEntry]:
         return [each for each in self._entries.values() if any(v.is_loaded for v in each.versions.values())]
@@ -163,15 +187,6 @@ class Residency:
             )
 
 
-def _last_use(entry: ModelEntry, now: float) -> float:
-    """Return when a model has last had work, or has been loaded, in seconds since the epoch; `now` if it has work."""
-    if not is_idle(entry):
-        return now
-    loaded = [version for version in entry.versions.values() if version.is_loaded]
-    ready = [version.deployment.workers.setup.completed_at or 0.0 for version in loaded]
-    return max([0.0, *ready, *(version.record.counts.latest for version in loaded)])
-
-
 def is_idle(entry: ModelEntry) -> bool:
-    """Whether a model has no work: no prediction is live, none waits for it, and nobody loads it."""
+    """True if a model has no work: no live prediction, no waiting request, no running load."""
     return entry.loading.is_idle and not (entry.predictions.live or entry.waking.waiting)

@@ -1,4 +1,4 @@
-"""Whether and when a crashed worker is followed by another."""
+"""True if and when a crashed worker is followed by another."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Restarts:
 
     @property
     def note(self) -> str:
-        """What is added to the reason of a crash that no restart follows; empty if restarts are off."""
+        """Addition to the reason of a crash without a restart; empty if restarts are off."""
         policy = self._policy
         return "" if policy is None else f"; no further restart: the limit of restarts in a row is {policy.limit}"
 
     @property
     def hint(self) -> str:
-        """What an operator can do about a crash that no restart follows."""
+        """Advice for an operator about a crash without a restart."""
         if self._policy is None:
             return "start the server again; with --restart on-crash another worker follows by itself"
         return "start the server again, or load the model anew"

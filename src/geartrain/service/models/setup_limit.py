@@ -1,4 +1,4 @@
-"""How long the setup of a worker may take."""
+"""Time limit of a worker's setup."""
 
 from __future__ import annotations
 

@@ -50,7 +50,9 @@ class Takeover:
         self._durability = durability
         self._find = find
         self._clock = clock
-        self._held: dict[Key, asyncio.Future[None]] = {}  # what is taken up, and the tasks that bring it to its model
+        self._held: dict[
+            Key, asyncio.Future[None]
+        ] = {}  # rows that are taken up, and the tasks that bring them to their models
         self._runs: set[DurableRun] = set()  # that have come so far, and are not over
         self._has_more = False
         self._looking: set[asyncio.Future[None]] = set()

@@ -24,7 +24,7 @@ class Trainings:
     """The model that trains, which may have to be loaded first."""
 
     def __init__(self, ref: ModelRef, load: Callable[[], Coroutine[Any, Any, None]] = _is_loaded_elsewhere) -> None:
-        """`load` makes the model ready, when it is first needed; by default whoever started it does, at once."""
+        """Create it; `load` makes the model ready on first need. By default the caller has started it."""
         self.ref = ref
         self._load = load
         self._loading: asyncio.Task[None] | None = None

@@ -35,7 +35,7 @@ class Version:
         self.record = record
         self.number = record.number
         self.state = _S.ABSENT
-        self.reason = ""  # why it is not served, or not as it lies on disk
+        self.reason = ""  # reason for which it is not served, or not in the version on disk
         self.leaving: set[asyncio.Future[None]] = set()  # the ends of the deployments before this one
         self._deployment: Deployment | None = None
         self.coming: tuple[Deployment, ...] = ()  # the one whose workers are on their way
@@ -119,7 +119,7 @@ class Version:
         self._step(_S.RESTING, _ON_DEMAND)
         return resting
 
-    # what is asked
+    # queries
 
     @property
     def deployment(self) -> Deployment:
@@ -131,17 +131,17 @@ class Version:
 
     @property
     def has_deployment(self) -> bool:
-        """Whether workers of it are there: they serve, are on their way, or say why they do not."""
+        """True if workers of it are there: they serve, are on their way, or say why they do not."""
         return self.state in _DEPLOYED
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it is served; its workers may have died since."""
+        """True if it is served; its workers may have died since."""
         return self.state in _LOADED
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can take requests."""
+        """True if it can take requests."""
         return self.state in DORMANT or (self.is_loaded and self.deployment.workers.health is Health.READY)
 
     def entry(self) -> IndexEntry:

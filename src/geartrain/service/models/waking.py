@@ -54,7 +54,7 @@ class ModelAsleepError(GeartrainError):
 
 
 async def when_loaded(ask: Callable[[], T], time_limit: float | None = None) -> T:
-    """Return what `ask` gives when the model that it asks for has been loaded, if requests load it.
+    """Call `ask` when its model has been loaded, if requests load models, and return the result.
 
     It may be unloaded for another one meanwhile; then it is loaded again, with `time_limit` seconds for each load.
     """

@@ -37,7 +37,7 @@ class SharedControl:
         self._following: dict[str, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    # what clients ask for
+    # requests of clients
 
     async def load(self, name: str) -> None:
         """Load a model here, and then everywhere: what cannot be loaded here is asked of no other server."""
@@ -53,7 +53,7 @@ class SharedControl:
         wanted = await self._durability.store.replicas.want(name, is_wanted=is_wanted)
         self._done[name] = max(wanted.revision, self._done.get(name, 0))
 
-    # what others have asked for
+    # requests of other servers
 
     def start(self) -> None:
         """Follow what was asked of any server from now on, and what was asked before."""

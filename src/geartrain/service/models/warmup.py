@@ -39,14 +39,21 @@ class WarmUpError(Exception):
 
 
 class Examples(msgspec.Struct, frozen=True):
-    """The inputs of a warm-up, each a JSON object in UTF-8. Paths of files in them are relative to `root`.
+    """Inputs that an author has written down, each a JSON object in UTF-8. Paths of files are relative to `root`.
 
-    `origin` is the name of the file that says so.
+    Attributes:
+        inputs: those of the warm-up, which each worker runs.
+        root: the folder of the version.
+        origin: the name of the file that has them.
+        shown: those for people, which nothing runs.
+        folder: the folder of the model, which has its versions where there are several.
     """
 
     inputs: tuple[bytes, ...] = ()
     root: Path = Path()
     origin: str = "geartrain.yaml"
+    shown: tuple[bytes, ...] = ()
+    folder: Path = Path()
 
 
 NO_EXAMPLES: Final = Examples()
@@ -66,14 +73,14 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
     new_folder: Callable[[], FolderPort]
 
     def spawning(self, spawn: SpawnReplica) -> SpawnReplica:
-        """Return what spawns a worker whose start ends when it has run the examples."""
+        """Create the spawner of workers whose start includes running the examples."""
         return lambda index, observer: WarmedWorker(functools.partial(spawn, index), observer, self)
 
-    def check(self, info: WorkerInfo) -> None:
+    def check(self, signature: Signature) -> None:
         """Raise `WarmUpError` for an example that does not fit the signature, or whose file is not there."""
-        validator = InputValidator(info.signature)
-        files = self._files(info, validator)
-        for example in self._named():
+        validator = InputValidator(signature)
+        files = self._files(signature, validator)
+        for example in (*self._named(), *self._shown()):
             try:
                 errors = validator.check(example.input) or files.check(msgspec.json.decode(example.input))
             except GeartrainError as error:
@@ -83,7 +90,7 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
 
     async def run(self, worker: WorkerPort, info: WorkerInfo, observer: WorkerObserver) -> None:
         """Run the examples, one after the other; what they print is told as output of setup. Raises `WarmUpError`."""
-        files = self._files(info, InputValidator(info.signature))
+        files = self._files(info.signature, InputValidator(info.signature))
         for example in self._named():
             values: dict[str, Any] = msgspec.json.decode(example.input)
             if not files.needed(values):
@@ -100,8 +107,12 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
         for index, example in enumerate(self.examples.inputs):
             yield _Example(f"warmup[{index}]", f"`warmup[{index}]` in {self.examples.origin}", example)
 
-    def _files(self, info: WorkerInfo, validator: InputValidator) -> InputFilesPort:
-        return self.input_files(info.signature) if validator.file_fields else NoInputFiles()
+    def _shown(self) -> Iterator[_Example]:
+        for index, example in enumerate(self.examples.shown):
+            yield _Example(f"examples[{index}]", f"`examples[{index}]` in {self.examples.origin}", example)
+
+    def _files(self, signature: Signature, validator: InputValidator) -> InputFilesPort:
+        return self.input_files(signature) if validator.file_fields else NoInputFiles()
 
 
 async def _fetch(place: str, values: dict[str, Any], files: InputFilesPort, *, folder: FolderPort) -> dict[str, Any]:
@@ -117,7 +128,7 @@ async def _run_one(example: _Example, worker: WorkerPort, *, info: WorkerInfo, o
         try:
             rows = BatchItems(info.signature, info.batching).measure(example.input, None)[1]
         except GeartrainError as error:
-            raise WarmUpError(f"{example.place}: {_listed(error.fields) or error}") from error
+            raise WarmUpError(f"{example.place}: {error.reason}") from error
     call = _ExampleCall(worker, observer)
     worker.run(_SLOT, CallInput(example.id, (ItemInput(example.id, example.input, rows),)), call)
     await call.is_over.wait()
@@ -132,7 +143,7 @@ class WarmedWorker:
         """Raises OSError if no process can be had."""
         self._observer = observer
         self._warm_up = warm_up
-        self._faults: list[str] = []  # why it cannot be ready
+        self._faults: list[str] = []  # reasons for which it cannot be ready
         self._is_ready = False
         self._worker = worker = spawn(self)
         # From here on calls reach the worker itself.
@@ -141,12 +152,12 @@ class WarmedWorker:
 
     @property
     def may_prefetch(self) -> bool:
-        """Whether a call may be given to a slot that is busy."""
+        """True if a call may be given to a slot that is busy."""
         return self._worker.may_prefetch
 
     @property
     def is_debugged(self) -> bool:
-        """Whether a person may have stopped it in a debugger."""
+        """True if a person may have stopped it in a debugger."""
         return self._worker.is_debugged
 
     @property
@@ -184,7 +195,7 @@ class WarmedWorker:
         """Check the examples before the setup, which may take minutes."""
         self._observer.on_loaded(info)
         try:
-            self._warm_up.check(info)
+            self._warm_up.check(info.signature)
         except WarmUpError as error:
             self._faults.append(str(error))
             self._worker.kill(str(error))
@@ -211,7 +222,7 @@ class _ExampleCall:
         self._observer = observer
 
     def on_begin(self) -> None:
-        """Nobody waits for it."""
+        """Ignore the beginning: it has no waiter."""
 
     def on_unstarted(self) -> None:
         """The worker has died before."""
@@ -249,4 +260,4 @@ class _ExampleCall:
 
 
 def _listed(errors: Sequence[FieldError]) -> str:
-    return "; ".join(f"{'.'.join(map(str, error.loc[2:])) or 'input'}: {error.msg}" for error in errors)
+    return "; ".join(error.sentence for error in errors)

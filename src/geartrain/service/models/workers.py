@@ -6,7 +6,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -16,10 +16,10 @@ from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.printed.text import Printed
-from geartrain.service.models.healthcheck import HealthCheck
 from geartrain.service.models.own_metrics import DeployedMetrics
 from geartrain.service.models.replicas import ModelSetupError, Replica, ReplicaReport, SetupReport, SpawnReplica
 from geartrain.service.models.restarts import RestartPolicy
+from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.permits import PermitPool, SharedPermits
 
 _NOT_READY = {
@@ -29,12 +29,13 @@ _NOT_READY = {
     Health.DEFUNCT: "The model's worker is gone, so no prediction can be made. GET /health-check for the reason; with "
     "--restart on-crash, the server starts another worker.",
 }
+HEALTHCHECK_TIMEOUT: Final = 5.0  # seconds; observed Cog, section 4
 _READY = Health.READY  # to read it from its class takes several times as long
 _BEST_FIRST = (Health.READY, Health.STARTING, Health.DEFUNCT, Health.SETUP_FAILED, Health.UNKNOWN)
 
 
 class RestartReport(msgspec.Struct, frozen=True):
-    """How often workers have been restarted, and why the latest one was."""
+    """Number of restarts of workers, and the reason for the latest."""
 
     count: int
     last_reason: str | None
@@ -123,7 +124,7 @@ class Workers:
         """End the workers, with `grace` seconds for those that are ready."""
         await asyncio.gather(*(replica.stop(grace) for replica in self.replicas))
 
-    # as the owner of its replicas
+    # owner of its replicas
 
     def on_replica(self, replica: Replica) -> None:
         """The health of a replica has changed."""
@@ -155,7 +156,7 @@ class Workers:
         """The author's own metrics have changed in the worker of a replica."""
         self.own_metrics.add(replica, reports)
 
-    # what is asked
+    # queries
 
     def check_ready(self) -> None:
         """Raise `NOT_READY` unless a prediction can be made."""
@@ -168,7 +169,7 @@ class Workers:
 
     @property
     def are_all_ready(self) -> bool:
-        """Whether each replica can take predictions."""
+        """True if each replica can take predictions."""
         return all(replica.health is _READY for replica in self.replicas)
 
     @property
@@ -179,12 +180,12 @@ class Workers:
 
     @property
     def lost(self) -> str | None:
-        """Why a worker is gone, None if none is."""
+        """Reason for the loss of a worker, None if all are alive."""
         return next((replica.lost for replica in self.replicas if replica.lost is not None), None)
 
     @property
     def setup(self) -> SetupReport:
-        """How setup went, of all replicas together."""
+        """Result of setup, over all replicas."""
         if len(self.replicas) == 1:
             return self.replicas[0].setup
         setups = [replica.setup for replica in self.replicas]
@@ -215,3 +216,30 @@ class Workers:
         elif not is_free():
             health = Health.BUSY
         return HealthReport(health, self.setup, error, defunct, replicas, self.restarts)
+
+
+class HealthCheck:
+    """Runs the healthchecks of workers. Concurrent callers share one run, and so its time limit."""
+
+    def __init__(self) -> None:
+        self._run: asyncio.Task[str | None] | None = None
+        self._ends_at = 0.0  # on the loop's clock
+
+    async def run(self, workers: Sequence[WorkerPort]) -> str | None:
+        """Ask these workers, at most `HEALTHCHECK_TIMEOUT` seconds; return what is wrong, None if all is well."""
+        if not workers:
+            return None
+        if self._run is None or self._run.done():
+            self._run = asyncio.ensure_future(_ask_all(workers))
+            self._ends_at = asyncio.get_running_loop().time() + HEALTHCHECK_TIMEOUT
+        try:
+            async with asyncio.timeout_at(self._ends_at):
+                return await asyncio.shield(self._run)
+        except TimeoutError:
+            return f"Healthcheck failed: user-defined healthcheck timed out after {HEALTHCHECK_TIMEOUT} seconds"
+
+
+async def _ask_all(workers: Sequence[WorkerPort]) -> str | None:
+    """Return the complaint of the first unhealthy worker, if any."""
+    verdicts = await asyncio.gather(*(worker.healthcheck() for worker in workers))
+    return next((verdict.error or "Healthcheck failed" for verdict in verdicts if not verdict.healthy), None)

@@ -1,1 +1,1 @@
-"""Who runs what, and when: the queue, the calls that it is cut into, and the life of each prediction in them."""
+"""The queue, the calls that are made from it, and the life of each prediction in them."""

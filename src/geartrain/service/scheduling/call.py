@@ -34,7 +34,7 @@ class CallOwner(Protocol):
     """The scheduler, as a call needs it."""
 
     context: RunContext
-    is_batching: bool  # whether the model takes several predictions in one call
+    is_batching: bool  # true if the model takes several predictions in one call
     pace: Pace
 
     def release(self, call: Call) -> None:
@@ -44,7 +44,7 @@ class CallOwner(Protocol):
         """All members of a call have ended, and its slot is still in use, perhaps for good."""
 
     def is_followed(self, call: Call) -> bool:
-        """Whether another call was prefetched on its slot, which the worker has begun when this one is over."""
+        """True if another call was prefetched on its slot, which the worker has begun when this one is over."""
 
     def requeue(self, call: Call, members: Sequence[Execution]) -> None:
         """A call has not begun and never will; its members wait again."""
@@ -65,6 +65,7 @@ class Call:
         "_members",
         "_owner",
         "_predict_time",
+        "_since",
         "_timer",
         "call_id",
         "permit",
@@ -97,6 +98,7 @@ class Call:
         self.state = _ASSIGNED
         self._owner = owner
         self._began_at = 0.0  # until it is known
+        self._since = 0.0  # the same moment on the clock that cannot be set
         self.took = 0.0  # seconds, once its run is over
         self._predict_time: float | None = None  # of the run in the worker, once it has told
         self._timer: asyncio.TimerHandle | None = None  # kills a worker that ignores a cancel
@@ -110,6 +112,8 @@ class Call:
         `at`: the moment at which the call begins, if that is known; otherwise the clock says it.
         """
         self._began_at = at
+        if at:
+            self._since = self._owner.context.steady()
         members = self._members
         items = (members[0].item,) if self.size == 1 else tuple([member.item for member in members.values()])
         self.permit.worker.run(
@@ -166,7 +170,7 @@ class Call:
 
     @property
     def is_debugged(self) -> bool:
-        """Whether a person may have stopped its run in a debugger."""
+        """True if a person may have stopped its run in a debugger."""
         return self.permit.worker.is_debugged
 
     def _kill(self, grace: float) -> None:
@@ -188,6 +192,7 @@ class Call:
         self.state = _to_running(self.state)
         owner = self._owner
         at = self._began_at = self._began_at or owner.context.clock()
+        self._since = self._since or owner.context.steady()
         if owner.context.traces is not NO_TRACES:
             self._seat_members()
         for member in self._members.values():
@@ -255,7 +260,7 @@ class Call:
                 if end.files or member.delivery.is_pending:
                     has_files = True
         if self.state in _IN_RUN and (idle or not members):
-            self._count(at)
+            self._count()
         if idle:
             if self._timer is not None:
                 self._timer.cancel()
@@ -295,9 +300,9 @@ class Call:
         self.state = _to_over(self.state)
         self._owner.release(self)
 
-    def _count(self, at: float) -> None:
+    def _count(self) -> None:
         owner = self._owner
-        took = self.took = at - self._began_at
+        took = self.took = owner.context.steady() - self._since
         owner.pace.note(took / self.size)
         counts = owner.context.counts
         counts.runs += 1

@@ -15,7 +15,7 @@ DEFAULT_QUEUE: Final = 1024  # requests that may wait, where requests do
 
 
 class ModelPort(Protocol):
-    """What a scheduler needs of its model."""
+    """The scheduler's model."""
 
     health: Health
 
@@ -30,7 +30,7 @@ class ModelPort(Protocol):
 
 
 class Capacity:
-    """How many predictions may wait in one queue, beyond those that a free slot is there for."""
+    """Number of predictions that may wait in one queue, beyond those with a free slot."""
 
     def __init__(self, model: ModelPort, *, queue: int, priorities: Priorities) -> None:
         """`queue`: how many predictions may wait, where the protocol of a client does not say it."""
@@ -44,19 +44,19 @@ class Capacity:
         self.size = self._queue or (DEFAULT_QUEUE if is_batching else 0)
 
     def fits(self, waiting: int, size: int | None) -> bool:
-        """Whether one more may wait beside so many; `size` is that of the protocol's queue, None for the operator's."""
+        """True if one more may wait beside so many; `size` is that of the protocol's queue, None for the operator's."""
         limit = self.size if size is None else size
         return waiting < limit or waiting < limit + self._model.permits.idle  # mostly there is a place in the queue
 
     def fits_level(self, level: int, waiting: int) -> bool:
-        """Whether one more may wait in a level, in which so many do."""
+        """True if one more may wait in a level, in which so many do."""
         largest = self.priorities.levels[level].max_queue
         return largest is None or waiting < largest or self._model.permits.idle > 0
 
     def refusal(self, size: int | None, *, ahead: int) -> GeartrainError:
-        """Return what one is told for whom there is no place. `ahead`: how many would be served before it."""
+        """Create the error for a full queue. `ahead`: predictions that would be served before the refused one."""
         if size is None:
-            code, message = Code.AT_CAPACITY, "At capacity - all prediction slots busy"
+            code, message = Code.AT_CAPACITY, "At capacity - all prediction slots busy (--queue lets requests wait)"
         else:
             code, message = Code.QUEUE_FULL, "Exceeds maximum queue size"
         return GeartrainError(code, message, retry_after=self.retry_after(ahead))

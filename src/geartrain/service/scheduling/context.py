@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -33,17 +33,28 @@ def no_mirror(_prediction: Prediction, _source: LogSource, _text: str) -> None:
     """Stand in for a mirror: what is printed stands in the prediction's logs alone."""
 
 
+class Clocks(NamedTuple):
+    """The clocks of a machine: seconds since the epoch, and seconds on a clock that cannot be set."""
+
+    wall: Callable[[], float] = time.time
+    steady: Callable[[], float] = time.monotonic
+
+
+CLOCKS: Final = Clocks()
+
+
 class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     """The ports and settings of one deployment. Times in seconds; None disables a limit."""
 
     outputs: Callable[[], OutputsPort]
     counts: Counts
     input_files: Callable[[], InputFilesPort]
-    gives_tensors: Callable[[], bool]  # whether outputs of a request with tensors are packed
-    cancel_grace: float | None = None  # how long a run may ignore a cancel before its worker is killed
+    gives_tensors: Callable[[], bool]  # true if outputs of a request with tensors are packed
+    cancel_grace: float | None = None  # time that a run may ignore a cancel before its worker is killed
     max_output_size: int = NO_OUTPUT_LIMIT  # bytes of the outputs of a run, beyond which it is canceled and fails
-    run_timeout: float | None = None  # how long a run may take before it is canceled and fails
+    run_timeout: float | None = None  # time that a run may take before it is canceled and fails
     new_folder: Callable[[], FolderPort] = no_folder
     on_print: OnPrint = no_mirror
     clock: Callable[[], float] = time.time  # seconds since the epoch
+    steady: Callable[[], float] = time.monotonic  # seconds on a clock that cannot be set: how long calls take
     traces: TracesPort = NO_TRACES

@@ -48,7 +48,7 @@ class Delivery:
 
     @property
     def is_pending(self) -> bool:
-        """Whether an output is still on its way, so that what comes now has to wait."""
+        """True if an output is still on its way, so that what comes now has to wait."""
         return self._worker is not None
 
     def give(self, output: bytes, files: Sequence[FileRef], then: Callable[[bytes], None]) -> None:
@@ -116,7 +116,7 @@ class Delivery:
         if task.cancelled():
             self._discard(files)  # again, for one that was cut before its first step; that is harmless
         else:
-            task.exception()  # seen, also where nobody waits for it any more
+            task.exception()  # retrieved, in case it has no waiter left
 
 
 class NoDelivery:

@@ -15,11 +15,11 @@ _S = ExecutionState
 
 
 class RunPort(Protocol):
-    """What an execution tells of itself to whoever writes its row."""
+    """Receiver of an execution's steps, which writes its row."""
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the server ends, and what has not succeeded is left to the next one."""
+        """True if the server ends, and what has not succeeded is left to the next one."""
 
     def end(self, draft: Prediction) -> None:
         """The prediction ends as its draft has; its readers are told when that is written."""
@@ -29,7 +29,7 @@ class RunPort(Protocol):
 
 
 class DurableExecution(Execution):
-    """As every execution; what differs is how it begins and how it ends."""
+    """An execution with a row; it differs in its beginning and its end."""
 
     __slots__ = ("_is_canceled", "_run", "_values")
 
@@ -51,7 +51,7 @@ class DurableExecution(Execution):
 
     @property
     def is_claiming(self) -> bool:
-        """Whether its row is being written."""
+        """True if its row is being written."""
         return self.state is _S.CLAIMING
 
     def claim(self) -> None:
@@ -68,12 +68,13 @@ class DurableExecution(Execution):
             self.prepare(values, attachments)
 
     def drop(self) -> None:
-        """There is no row of its own, so it never runs. Nobody is told: its readers have not been let in."""
+        """Forget an execution without a row: it never runs. Its readers have not been admitted."""
         self._step(_S.OVER)
+        self._let_go()
         self._scheduler.on_over(self)
 
     def cancel(self) -> None:
-        """As `Execution.cancel`; while the row is being written it is noted."""
+        """Cancel the execution; while the row is being written the cancel is noted."""
         if self.is_claiming:
             self._is_canceled = True
         else:
@@ -99,6 +100,6 @@ class DurableExecution(Execution):
         return run
 
     def refuse(self, reason: GeartrainError) -> None:
-        """As `Execution.refuse`; one whose row is being written has nothing to refuse yet."""
+        """Refuse the execution, unless its row is being written."""
         if not self.is_claiming:
             super().refuse(reason)

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.calls import Canceled, Failed, FileRef, ItemInput, Outcome, Succeeded
+from geartrain.domain.predictions.calls import INLINE, Canceled, Failed, FileRef, ItemInput, Outcome, Succeeded
 from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import TO_EXECUTION_STATE, ExecutionState
@@ -34,6 +34,7 @@ from geartrain.service.statistics import Fault
 CANCELED = Canceled()
 ABANDONED: Final = Canceled()  # because its last client has left; compared by identity
 _S = ExecutionState
+_NO_RECEIVER: Final = frozenset({None, INLINE})
 _WITHOUT_SLOT = frozenset({_S.ADMITTED, _S.PREPARING, _S.WAITING, _S.PREFETCHED})
 # To read a member of an enumeration from its class takes several times as long as a global name.
 _ADMITTED, _ASSIGNED, _PREFETCHED, _WAITING = _S.ADMITTED, _S.ASSIGNED, _S.PREFETCHED, _S.WAITING
@@ -75,7 +76,7 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
     level: int = 0
 
 
-NO_TICKET: Final = Ticket()  # of a prediction that shares a call with nobody, and whose client says nothing
+NO_TICKET: Final = Ticket()  # ticket of a prediction alone in its call, without requests of its client
 
 
 class CallPort(Protocol):
@@ -83,7 +84,7 @@ class CallPort(Protocol):
 
     @property
     def is_debugged(self) -> bool:
-        """Whether a person may have stopped its run in a debugger."""
+        """True if a person may have stopped its run in a debugger."""
 
     def withdraw(self, member: Execution) -> None:
         """Take a member out of a call that has not begun."""
@@ -99,21 +100,21 @@ class CallPort(Protocol):
 
 
 class QueuePort(Protocol):
-    """Where executions wait."""
+    """Queue of executions."""
 
     def place_of(self, execution: Execution) -> int:
         """Return the place of one that waits, 1 for the next one."""
 
 
 class SchedulerPort(Protocol):
-    """What an execution needs of its scheduler."""
+    """The scheduler of an execution."""
 
     context: RunContext
     waiting: int
 
     @property
     def pending(self) -> QueuePort:
-        """Where executions wait for a call."""
+        """Queue of executions that wait for a call."""
 
     def submit(self, execution: Execution) -> None:
         """Run an execution that is ready, or have it wait for a call."""
@@ -140,7 +141,7 @@ class _NoCall:
         """Do nothing: there are no files."""
 
     def on_member_over(self) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: a single execution has no waiter."""
 
 
 _NO_CALL = _NoCall()
@@ -155,8 +156,8 @@ class Execution:
 
     __slots__ = (
         "_call",
-        "_given",
         "_preparation",
+        "_room",
         "_scheduler",
         "_stopped_as",
         "_timer",
@@ -182,10 +183,10 @@ class Execution:
         self.trace: TracePort = NO_TRACE
         self._scheduler = scheduler
         self._call: CallPort = _NO_CALL
-        self._given = 0  # bytes of outputs
+        self._room = scheduler.context.max_output_size  # bytes that its outputs may still have
         self._preparation: Preparation | NoPreparation = NO_PREPARATION
         self.delivery: Delivery | NoDelivery = NO_DELIVERY
-        self._stopped_as: Canceled | TimedOut | Failed = CANCELED  # what its outcome is when it has been told to stop
+        self._stopped_as: Canceled | TimedOut | Failed = CANCELED  # outcome after a request to stop
         self._timer: TimeLimit | None = None  # ends it when its time is up
         timeout = ticket.schedule.timeout
         if timeout is not None:
@@ -382,14 +383,22 @@ class Execution:
                 self._begin_delivery().give(chunk, files, self._add_output)
         elif self.delivery.is_pending:
             self.delivery.after(lambda: self._add_output(chunk))
-        else:
-            self._add_output(chunk)
+        else:  # `_add_output` inlined: 3 % of a token of a stream
+            self._room -= len(chunk)
+            if self._room >= 0:
+                self.prediction.add_output(chunk)
+            else:
+                self._refuse_outputs()
 
     def _add_output(self, chunk: Buffer) -> None:
-        self._given += len(chunk)
-        if self._given <= self._scheduler.context.max_output_size:
+        self._room -= len(chunk)
+        if self._room >= 0:
             self.prediction.add_output(chunk)
-        elif type(self._stopped_as) is not Failed:  # once
+        else:
+            self._refuse_outputs()
+
+    def _refuse_outputs(self) -> None:
+        if type(self._stopped_as) is not Failed:  # once
             self._refuse_output()
             self.cancel()
 
@@ -428,7 +437,7 @@ class Execution:
         return self.delivery
 
     def _is_packed(self) -> bool:
-        """Whether its outputs are JSON and tensors in one piece."""
+        """True if its outputs are JSON and tensors in one piece."""
         return self.item.tensors is not None and self._scheduler.context.gives_tensors()
 
     # its end
@@ -470,40 +479,59 @@ class Execution:
         if before is _CLOSING:
             # Before the log says so: a reader of the end may use the slot at once.
             self._call.on_member_over()
-        predict_time = outcome.predict_time if type(outcome) is Succeeded else self._run_time(at)
+        of_run = outcome
         if self.delivery is not NO_DELIVERY:
             outcome = self._outcome_of_delivery(outcome)
             self.delivery = NO_DELIVERY  # it refers to this execution: without the cycle, both are freed at once
-        self._preparation = NO_PREPARATION  # as the delivery
+        self._preparation = NO_PREPARATION  # see the delivery
         prediction = self.prediction
         if type(outcome) is Succeeded:
-            output = outcome.output
-            size = self._given if output is None else len(output)
-            if size <= scheduler.context.max_output_size:
-                scheduler.context.counts.add_success(self.record, predict_time, size, at=at)
-                is_packed = output is None and self._is_packed()  # of a whole output it makes no difference
-                prediction.succeed(output, at=at, predict_time=predict_time, packed=is_packed)
+            output, predict_time, context = outcome.output, outcome.predict_time, scheduler.context
+            size = context.max_output_size - self._room if output is None else len(output)
+            if size <= context.max_output_size:
+                context.counts.add_success(self.record, predict_time, size, at=at)
+                # Of a whole output it makes no difference whether it is packed.
+                packed = output is None and self._is_packed()
+                prediction.succeed(output, at=at, predict_time=predict_time, packed=packed)
             else:  # a run may end well before it is canceled for that
                 self._refuse_output()
                 self._finish_stopped(at, predict_time)
-        elif type(outcome) is Failed:
-            self._count_fault("BACKEND" if self.record.began else "OTHER", at)
-            prediction.fail(outcome.error, at=at, predict_time=predict_time)
-            if self.record.began:
-                log_failure(prediction, RUN_FAILED, level=logging.ERROR)
-            else:
-                log_failure(prediction, NOT_RUN)
+            return
+        self._finish_without_success(
+            outcome, at, of_run.predict_time if type(of_run) is Succeeded else self._run_time(at)
+        )
+
+    def _finish_without_success(self, outcome: Result, at: float, predict_time: float) -> None:
+        prediction = self.prediction
+        if type(outcome) is Failed:
+            self._finish_failed(outcome, at, predict_time)
         elif type(outcome) is Undelivered:
             self._count_fault("OTHER", at)
             self.trace.undelivered()
             prediction.fail(outcome.message, at=at, predict_time=predict_time)
             # A client that names the receiver can name one that takes nothing.
-            log_failure(prediction, NOT_DELIVERED, level=logging.INFO if self.output_prefix else logging.ERROR)
+            log_failure(
+                prediction, NOT_DELIVERED, level=logging.ERROR if self.output_prefix in _NO_RECEIVER else logging.INFO
+            )
         elif type(outcome) is Refused:
             self._count_fault("REJECTED", at)
             prediction.fail(outcome.message, at=at, predict_time=predict_time, code=outcome.code)
         else:
             self._finish_stopped(at, predict_time)
+
+    def _finish_failed(self, outcome: Failed, at: float, predict_time: float) -> None:
+        """Reach the terminal state of a prediction whose run raised, or refused its input."""
+        prediction = self.prediction
+        if outcome.code is not None:
+            self._count_fault("REJECTED", at)
+            prediction.fail(outcome.error, at=at, predict_time=predict_time, code=outcome.code)
+            return
+        self._count_fault("BACKEND" if self.record.began else "OTHER", at)
+        prediction.fail(outcome.error, at=at, predict_time=predict_time)
+        if self.record.began:
+            log_failure(prediction, RUN_FAILED, level=logging.ERROR)
+        else:
+            log_failure(prediction, NOT_RUN)
 
     def _run_time(self, at: float) -> float:
         """Return the seconds of a run that has not succeeded, 0 without a run; `at` is the end of the prediction."""

@@ -1,4 +1,4 @@
-"""How long a free slot waits for a call to become larger. Callers pass the time, in seconds on any one clock."""
+"""Time that a free slot waits for a call to become larger. Callers pass the time, in seconds on any one clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from geartrain.domain.predictions.batching import BatchPolicy
 
-# What `LearnedDelay` goes by.
+# statistics for `LearnedDelay`
 _WINDOW: Final = 0.5  # of the time of a call: who comes back later is not waited for
 _SOON: Final = 0.35  # of that time: as long a wait still pays, on average
 _MOST: Final = 0.85  # of the rows that were answered have to come back within the window for a wait to begin ...
@@ -28,7 +28,7 @@ class Gathering(Protocol):
         """Note that a call of so many rows has ended after `took` seconds, and how many rows wait then."""
 
     def is_enough(self, rows: int, now: float) -> bool:
-        """Whether to wait for more than so many rows, of all that wait, would gain nothing."""
+        """True if to wait for more than so many rows, of all that wait, would gain nothing."""
 
     def due(self, since: float) -> float:
         """When to wait no longer for what has come at `since`."""
@@ -73,7 +73,7 @@ class FixedDelay:
         self._ended_at = now
 
     def is_enough(self, rows: int, _now: float) -> bool:
-        """Whether there is as much as at the end of the last call."""
+        """True if there is as much as at the end of the last call."""
         return rows >= min(self._at_last_end, self._policy.max_size)
 
     def due(self, since: float) -> float:
@@ -82,14 +82,14 @@ class FixedDelay:
 
 
 class _Returns:
-    """What has been seen of clients that have been answered: how many come back soon, and how soon. Averages."""
+    """Averages of how many answered clients come back soon, and how soon."""
 
     __slots__ = ("_answered", "_came_back", "_seen", "pays", "run", "time")
 
     def __init__(self) -> None:
         self.run = 0.0  # seconds that a call takes
         self.time = 0.0  # seconds after which those who come back have done so
-        self.pays = False  # whether to wait for them pays at present
+        self.pays = False  # true if to wait for them pays at present
         # Rows, as sums that forget: those that were answered, and those of them that came back within the window.
         self._answered = self._came_back = 0.0
         self._seen = 0  # calls in the sums, up to as many as count
@@ -100,7 +100,7 @@ class _Returns:
         return _WINDOW * self.run
 
     def expected(self, rows: int) -> int:
-        """Return how many of so many rows that have been answered are likely to come back."""
+        """Return the number of rows that are likely to come back, of so many that have been answered."""
         return max(1, round(rows * self._came_back / self._answered))
 
     def note_run(self, took: float) -> None:
@@ -121,7 +121,7 @@ class _Returns:
 
 
 class LearnedDelay:
-    """Waits where clients come back together soon after each call, and nowhere else.
+    """Wait where clients come back together soon after each call, and nowhere else.
 
     Clients that ask again as soon as they are answered all come back shortly after a call of several rows. A slot that
     begins with the first of them runs a small call while the others wait for it, and nearly halves the rate. A wait for
@@ -129,7 +129,7 @@ class LearnedDelay:
 
     So the share of the answered rows that comes back within half a call is watched. It is nearly 1 for such clients. Of
     arrivals that do not depend on the answers it is one half at most, which is what comes in half a call at full load,
-    and nobody waits. Nor is there a wait where calls are so short that clients take longer to come back.
+    and no slot waits. Nor does one wait where calls are so short that clients take longer to come back.
     """
 
     def __init__(self, policy: BatchPolicy) -> None:
@@ -141,7 +141,7 @@ class LearnedDelay:
         self._others = 0  # rows that waited when it ended
         self._came = 0  # rows that have come within the window since
         self._last_came_at = -inf
-        # What is waited for.
+        # current wait
         self._until = -inf
         self._wanted = 1
 
@@ -170,7 +170,7 @@ class LearnedDelay:
             self._returns.note(answered, came, self._last_came_at - self._ended_at)
 
     def is_enough(self, rows: int, now: float) -> bool:
-        """Whether those who were expected have come, or there is nobody to wait for."""
+        """True if the expected rows have come, or none are expected."""
         return now >= self._until or rows >= self._wanted
 
     def due(self, since: float) -> float:
@@ -179,7 +179,7 @@ class LearnedDelay:
 
 
 def gathering_of(policy: BatchPolicy) -> Gathering:
-    """Return what a policy asks for."""
+    """Create the gathering of a policy."""
     if policy.max_delay > 0:
         return FixedDelay(policy)
     return LearnedDelay(policy) if policy.learn_delay and policy.max_size > 1 else NoDelay()

@@ -62,13 +62,14 @@ class _Group(Generic[T]):
 
 
 class LevelledQueue(Generic[T]):
-    """Serves higher levels first: a `CallQueue` for any size of calls.
+    """Queue for any size of calls that serves higher levels first.
 
-    Nobody of a lower level begins before somebody of a higher one. A call whose first one is of a high level is filled
-    up with those of lower levels that can share it. Within a level the order is that of coming. Whoever is late by the
-    policy of its level is no longer given by `take` but by `expire`, or goes behind the others of its level.
+    No prediction of a lower level begins before one of a higher level. A call whose first one is of a high level is
+    filled up with those of lower levels that can share it. Within a level the order is that of coming. A prediction
+    that is late by the policy of its level is no longer returned by `take` but by `expire`, or goes behind the others
+    of its level.
 
-    How long a free slot waits for more: see `Gathering`. It waits for the first in the order.
+    `Gathering` decides the time that a free slot waits for more, counted from the first in the order.
     """
 
     def __init__(self, policy: BatchPolicy, levels: Sequence[Level]) -> None:
@@ -92,11 +93,11 @@ class LevelledQueue(Generic[T]):
         return iter(sorted(entries, key=lambda item: entries[item].line))
 
     def size_of(self, level: int) -> int:
-        """Return how many wait in a level."""
+        """Return the number of waiting predictions in a level."""
         return self._sizes[level]
 
     def ahead_of(self, level: int) -> int:
-        """Return how many would be served before one that comes to this level now."""
+        """Return the number that would be served before one that enters this level now."""
         return sum(self._sizes[: level + 1])
 
     def add(self, item: T, key: Hashable, rows: int, *, now: float, level: int = 0) -> bool:

@@ -1,4 +1,4 @@
-"""How fast predictions are answered at present, and so when a client that was refused should come again."""
+"""Pace of recent answers, from which `Retry-After` of a refusal is calculated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 LONGEST_WAIT: Final = 3600  # seconds that a client is told to wait, at most
 _WEIGHT: Final = 0.125  # of the latest prediction, in an average that forgets
-_FADING: Final = 0.98  # what is left of the longest time with each prediction
+_FADING: Final = 0.98  # share of the longest time that each prediction leaves
 
 
 class Pace:

@@ -30,7 +30,7 @@ Measure = Callable[[bytes, Sequence[Tensor] | None], tuple[Hashable, int]]
 
 
 def _measure_single(_json: bytes, _tensors: Sequence[Tensor] | None) -> tuple[Hashable, int]:
-    """Measure a request that shares its call with nobody."""
+    """Measure a request that has a call of its own."""
     return (), 1
 
 
@@ -46,7 +46,7 @@ class Pending:
         self.turn = Turn(serve)
         self._priorities = priorities
         self._expiry = Turn(serve)
-        self._has_timeouts = False  # whether there has been a prediction with a timeout
+        self._has_timeouts = False  # true if there has been a prediction with a timeout
 
     def configure(self, info: WorkerInfo, *, learns: bool) -> None:
         """Learn how the model takes its predictions, which may change when another worker follows.
@@ -104,7 +104,7 @@ class Pending:
         return execution.is_overdue(time.monotonic())
 
     def take(self) -> list[Execution]:
-        """Return what is to be run together now, if anything; otherwise the scheduler is asked again when it is due."""
+        """Return the predictions to run together now, if any; otherwise schedule the next look."""
         while self.queue:
             now = time.monotonic()
             members = self.queue.take(now)
@@ -124,7 +124,7 @@ class Pending:
         return self.queue.take_full(only=self._is_light)
 
     def _is_light(self, execution: Execution) -> bool:
-        """Whether a call of its like may go through a socket. What is heavier travels in memory that is in use.
+        """True if a call of its like may go through a socket. What is heavier travels in memory that is in use.
 
         One whose time is nearly up stays here, where a busy loop cannot be late to take it back.
         """
@@ -164,7 +164,7 @@ class Turn:
 
     @property
     def has_timer(self) -> bool:
-        """Whether a delay is running."""
+        """True if a delay is running."""
         return self._timer is not None
 
     def at_end(self) -> None:

@@ -10,7 +10,7 @@ from geartrain.service.ports import WorkerPort
 
 
 class PermitState(Enum):
-    """Where a permit stands."""
+    """State of a permit."""
 
     IDLE = "idle"
     IN_USE = "in use"
@@ -75,7 +75,7 @@ class PermitPool:
 
     @property
     def idle(self) -> int:
-        """How many predictions could begin now."""
+        """Number of predictions that could begin now."""
         return len(self._idle)
 
 
@@ -109,7 +109,7 @@ class SharedPermits:
 
     @property
     def idle(self) -> int:
-        """How many predictions could begin now."""
+        """Number of predictions that could begin now."""
         return sum(pool.idle for pool in self._pools)
 
 

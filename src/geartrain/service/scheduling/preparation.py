@@ -122,7 +122,7 @@ class Preparation:
         await asyncio.wait((fetching,))
         if fetching.cancelled() or self._is_canceled:
             if not fetching.cancelled():
-                fetching.exception()  # nobody waits for it any more
+                fetching.exception()  # it may have no waiter left
             self._on_end(Canceled())
             return
         error = fetching.exception()

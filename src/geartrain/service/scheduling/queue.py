@@ -16,7 +16,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class CallQueue(Protocol[T]):
-    """What waits. Whoever has a free slot calls `take` and runs together what it gives."""
+    """Queue of waiting predictions. `take` returns those to run together on a free slot."""
 
     @property
     def rows(self) -> int:
@@ -58,17 +58,17 @@ class CallQueue(Protocol[T]):
         """Return when `expire` is to be called next; infinity for not at all."""
 
     def size_of(self, level: int) -> int:
-        """Return how many wait in a level."""
+        """Return the number of waiting predictions in a level."""
 
     def ahead_of(self, level: int) -> int:
-        """Return how many would be served before one that comes to this level now."""
+        """Return the number that would be served before one that enters this level now."""
 
 
 class _OneLevel(Sized, Generic[T]):
-    """What is the same in all queues without levels: everybody may wait as long as it takes."""
+    """Common part of queues without levels: waiting has no limit."""
 
     def expire(self, _now: float) -> list[T]:
-        """Return nobody."""
+        """Return an empty list: waiting has no limit."""
         return []
 
     def next_expiry(self) -> float:
@@ -76,11 +76,11 @@ class _OneLevel(Sized, Generic[T]):
         return inf
 
     def size_of(self, _level: int) -> int:
-        """Return how many wait."""
+        """Return the number of waiting predictions."""
         return len(self)
 
     def ahead_of(self, _level: int) -> int:
-        """Return how many wait."""
+        """Return the number of waiting predictions."""
         return len(self)
 
 
@@ -92,7 +92,7 @@ class FirstComeQueue(_OneLevel[T]):
 
     @property
     def rows(self) -> int:
-        """How many wait: each fills a call."""
+        """Number of waiting predictions: each fills a call."""
         return len(self._items)
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ class FirstComeQueue(_OneLevel[T]):
         return []
 
     def due(self) -> float | None:
-        """When the first one came: `take` makes nobody wait."""
+        """Arrival of the first one, None if empty: `take` never waits for more."""
         return next(iter(self._items.values()), None)
 
     def end_call(self, rows: int, *, took: float, now: float) -> None:

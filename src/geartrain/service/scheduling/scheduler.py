@@ -14,7 +14,6 @@ from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.service.scheduling.call import Call
 from geartrain.service.scheduling.capacity import Capacity, ModelPort
 from geartrain.service.scheduling.context import RunContext
-from geartrain.service.scheduling.demand import Demand
 from geartrain.service.scheduling.execution import NO_TICKET, Execution, Ticket
 from geartrain.service.scheduling.pending import Pending
 from geartrain.service.scheduling.permits import Permit
@@ -29,6 +28,32 @@ _ASSIGNED, _RUNNING = CallState.ASSIGNED, CallState.RUNNING
 # Seconds. What a prefetched call saves is a fraction of a millisecond, so it is not worth its price behind longer runs:
 # another replica may be free before.
 _SHORT: Final = 0.02
+
+_ENOUGH: Final = 3  # calls that ended while no other waited or ran, before a single client is assumed
+_DOUBT: Final = 64  # calls for which several clients are assumed, once they have been seen
+_CHECK_EVERY: Final = 8  # calls
+
+
+class Demand:
+    """An estimate that learns from the end of each call.
+
+    A call of a single client may be awaited on the spot (`bridge.wakeup`). The server sees no other client meanwhile,
+    so several clients could look like one. Therefore every eighth call is taken for one of several clients, and several
+    clients that were seen once are assumed for 64 calls.
+    """
+
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        self._calls = 0  # in a row that ended while no other waited or ran; negative while several clients are assumed
+
+    def end_call(self, *, alone: bool) -> None:
+        """Note the end of a call. `alone`: it was of one prediction, and no other one was waiting or running."""
+        self._calls = self._calls + 1 if alone else _ENOUGH - _DOUBT
+
+    def is_single(self) -> bool:
+        """Return True if a call that begins now is likely to be the only one until it ends."""
+        return self._calls >= _ENOUGH and self._calls % _CHECK_EVERY != 0
 
 
 class Scheduler:
@@ -76,7 +101,7 @@ class Scheduler:
 
     @property
     def has_capacity(self) -> bool:
-        """Whether one more prediction would be admitted without waiting, or, with batches, to wait for the next one."""
+        """True if one more prediction would be admitted without waiting, or, with batches, to wait for the next one."""
         return self._capacity.fits(self.waiting, None if self.is_batching else 0)
 
     def admit(self, key: Hashable, schedule: SchedulePolicy, *, size: int | None) -> Ticket:
@@ -124,7 +149,7 @@ class Scheduler:
         if not self.is_batching or is_single or pending.queue.rows >= pending.max_size:
             self.serve()
         elif may_run or not pending.turn.has_timer:
-            pending.turn.at_end()  # who comes in the same turn of the loop shares a call
+            pending.turn.at_end()  # predictions of the same turn of the loop share a call
 
     def leave(self, execution: Execution) -> None:
         """Take an execution out of the queue."""
@@ -176,9 +201,9 @@ class Scheduler:
             member.fail(f"The call could not be started: {error}")
 
     def _prefetch(self) -> None:
-        """Hand calls that are full to busy workers, so that none need wait for it when it is free.
+        """Hand full calls to busy workers, which begin them as soon as they are free.
 
-        With several workers there has to be one for each of them, so that nobody waits behind a run while another
+        With several workers there has to be one for each of them, so that no call waits behind a run while another
         worker is idle. The first is for the worker whose call has been running longest: it is likely to be free next.
         """
         if self.pace.longest > _SHORT:
@@ -220,7 +245,7 @@ class Scheduler:
         self._running.pop(call.permit, None)
 
     def is_followed(self, call: Call) -> bool:
-        """Whether another call was prefetched on the slot of this one."""
+        """True if another call was prefetched on the slot of this one."""
         return call.permit in self._prefetched
 
     def requeue(self, call: Call, members: Sequence[Execution]) -> None:

@@ -39,7 +39,7 @@ DELIVER: Final = "deliver outputs"
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """Where a prediction runs, and with whom.
+    """Slot and call of a running prediction.
 
     Attributes:
         slot: of its worker.
@@ -57,7 +57,7 @@ class Seat(msgspec.Struct, frozen=True):
 
 
 class TracePort(Protocol):
-    """What an execution and its call tell of themselves."""
+    """Trace of an execution and its call."""
 
     run: TraceContext
 
@@ -136,7 +136,7 @@ NO_TRACES: Final[TracesPort] = NoTraces()
 
 
 def traces_of(tracer: TracerPort, name: str, version: str, *, clock: Callable[[], float]) -> TracesPort:
-    """Return what makes the traces of a model; `name` and `version` are the model's, `clock` as of `RunContext`."""
+    """Create the tracing of a model; `name` and `version` are the model's, `clock` as in `RunContext`."""
     return NO_TRACES if tracer is NO_TRACER else ModelTraces(tracer, name, version, clock=clock)
 
 
@@ -269,7 +269,7 @@ class PredictionTrace:
 
 
 def _outcome_of(prediction: Prediction) -> dict[str, Value]:
-    """Return how a prediction ended."""
+    """Return the outcome of a prediction as attributes."""
     found: dict[str, Value] = {"geartrain.outcome": prediction.status.value}
     if prediction.status is Status.FAILED:
         code = prediction.error_code or Code.RUN_FAILED

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class Access:
-    """Who may come in.
+    """Access control of a server.
 
     A request whose head is known to the wire does not reach the guard, so a revoked key has to be noticed without one.
-    The server calls `refresh` about once a second, which costs one system call, and clears what it remembers of
-    heads in the callbacks of `on_change`: a revoked or expired key works for one more second at most, and a request
-    with a known key costs nothing. Where nobody calls `refresh`, the file is looked at once a second at most when a
-    request has to be checked.
+    The server calls `refresh` about once a second, which costs one system call, and clears what it remembers of heads
+    in the callbacks of `on_change`: a revoked or expired key works for one more second at most, and a request with a
+    known key costs nothing. Without calls of `refresh`, the file is looked at once a second at most when a request has
+    to be checked.
     """
 
     def __init__(self, options: AccessOptions, host: str) -> None:

@@ -17,19 +17,19 @@ class Source(Protocol):
     """Knows some of the keys or tokens."""
 
     def find(self, token: str) -> Grant | None:
-        """Return what a token allows; None for one that is not of this kind or unknown.
+        """Return the grant of a token; None for one that is not of this kind or unknown.
 
-        Raises `UNAUTHENTICATED` for one of this kind that is not valid, and says why.
+        Raises `UNAUTHENTICATED` with the reason for an invalid token of this kind.
         """
 
 
 class Authorizer(Protocol):
-    """Decides what the sender of a request may do. `is_open`: whether it is everything, whoever it is."""
+    """Grants for the values of `Authorization`. `is_open`: true if everything is allowed without a key."""
 
     is_open: bool
 
     def authorize(self, values: Sequence[str]) -> Grant:
-        """Return what the values of `Authorization` allow, of which there should be one; raise `UNAUTHENTICATED`."""
+        """Return the grant for the values of `Authorization`, which must be a single one; raise `UNAUTHENTICATED`."""
 
 
 class Everybody:
@@ -51,7 +51,7 @@ class BearerAuthorizer:
         self._sources = tuple(sources)
 
     def authorize(self, values: Sequence[str]) -> Grant:
-        """Return what the source that knows the token says it allows."""
+        """Return the grant of the source that knows the token."""
         if len(values) != 1:
             msg = "This server asks for a key, in one header: Authorization: Bearer KEY"
             raise GeartrainError(Code.UNAUTHENTICATED, msg)
@@ -68,7 +68,7 @@ class BearerAuthorizer:
 
 
 class NoAdministration:
-    """Lets nobody administer the server, whatever their key allows; asks another authorizer for the rest."""
+    """An authorizer without administration, for any key; another authorizer decides the rest."""
 
     is_open = False
 
@@ -78,5 +78,5 @@ class NoAdministration:
         self._reason = reason
 
     def authorize(self, values: Sequence[str]) -> Grant:
-        """Return what the other authorizer grants, but for administration."""
+        """Return the other authorizer's grant without administration."""
         return msgspec.structs.replace(self._inner.authorize(values), no_administration=self._reason)

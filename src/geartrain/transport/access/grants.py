@@ -1,4 +1,4 @@
-"""What somebody may do who has come in."""
+"""Permissions of an authenticated client."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ANY_MODEL: Final = "*"
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What a key or a token allows.
+    """Permissions of a key or a token.
 
     A scope includes no other one: a key with `admin` alone cannot predict.
 
     Attributes:
-        holder: who it is, such as `key 'ada'`; its holder reads it in errors.
-        scopes: those that it has.
+        holder: description for error messages, such as `key 'ada'`.
+        scopes: the permitted ones.
         models: patterns as of a shell, in which case matters.
-        is_lasting: whether it holds until its source says that it has changed; otherwise each request has to ask anew.
+        is_lasting: true if it holds until its source reports a change; otherwise each request needs a new one.
         name: of the key, or the subject of the token, for the log.
         principal: the owner of the predictions that are made with it.
-        no_administration: why the scope `admin` is of no use on this server; empty where it is.
+        no_administration: reason for which the scope `admin` is useless on this server; empty if it is not.
     """
 
     holder: str
@@ -39,7 +39,7 @@ class Grant(msgspec.Struct, frozen=True):
     no_administration: str = ""
 
     def check_scope(self, scope: Scope) -> None:
-        """Raise `FORBIDDEN` without this scope; `open` needs none. `UNSUPPORTED`: nobody may administer this server."""
+        """Raise `FORBIDDEN` without this scope; `open` needs none. `UNSUPPORTED`: the server has no administration."""
         if scope == "admin" and self.no_administration:
             raise GeartrainError(Code.UNSUPPORTED, self.no_administration)
         if scope not in self.scopes and scope != "open":

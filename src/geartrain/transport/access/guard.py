@@ -52,10 +52,8 @@ class AccessGuard:
             return True
         if self._authorizer.is_open or route.scope == "open":
             return True
-        grant = self._authorizer.authorize(
-            [value.decode("latin-1") for name, value in head.headers if name == b"authorization"]
-        )
-        head.notes.key, head.notes.principal = grant.name, grant.principal
+        grant = self._authorizer.authorize(_keys(head))
+        head.notes.key, head.notes.principal, head.notes.check_model = grant.name, grant.principal, grant.check_model
         grant.check_scope(route.scope)
         model = params.get("model")
         subject = "all" if route.scope == "admin" and model is None else route.subject
@@ -83,3 +81,9 @@ class AccessGuard:
         """Return the answer with the headers of CORS, for a page of an allowed origin."""
         headers = self._origins.headers(head.header(b"origin"))
         return msgspec.structs.replace(answer, headers=(*answer.headers, *headers)) if headers else answer
+
+
+def _keys(head: Head) -> list[str]:
+    """Return the values of `Authorization`, or else those of `x-api-key`, which clients of Anthropic's API may send."""
+    keys = [value.decode("latin-1") for name, value in head.headers if name == b"authorization"]
+    return keys or [f"Bearer {value.decode('latin-1')}" for name, value in head.headers if name == b"x-api-key"]

@@ -22,7 +22,7 @@ _USUAL: Final = frozenset({_LOCALHOST, "127.0.0.1", "[::1]"})  # known without a
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address, an IPv6 one with brackets or without, is of the machine itself."""
+    """True if a name or an address, an IPv6 one with brackets or without, is of the machine itself."""
     if host == _LOCALHOST or host.endswith(f".{_LOCALHOST}"):
         return True
     try:

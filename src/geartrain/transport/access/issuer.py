@@ -15,7 +15,7 @@ from geartrain.outbound.issuer_keys import IssuerKeysError
 
 logger = logging.getLogger(__name__)
 
-# What signs with a private key. Neither `none` nor a shared secret: the keys of a JWK set are public.
+# Algorithms with a private key. Neither `none` nor a shared secret: the keys of a JWK set are public.
 ALGORITHMS: Final = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )

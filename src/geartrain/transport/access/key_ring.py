@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 _INTERVAL: Final = 1.0  # seconds between two looks at the file because of requests
 _MAX_SIZE: Final = 4 * 1024**2
 
-_Stamp = tuple[int, ...]  # what is different when a file has changed
+_Stamp = tuple[int, ...]  # differs after a change of the file
 _MISSING: Final[_Stamp] = ()
 
 
@@ -46,9 +46,10 @@ class KeyRing:
         self._grants = {digest: key.grant() for digest, key in self._keys.items()}
         self._next_end = self._find_next_end()
         self._next_look = clock() + _INTERVAL
+        self._looked_at = now()
 
     def find(self, token: str) -> Grant | None:
-        """Return what a key allows, None for an unknown one; raise `UNAUTHENTICATED` for one that has expired."""
+        """Return the grant of a key, None for an unknown one; raise `UNAUTHENTICATED` for one that has expired."""
         if self._clock() >= self._next_look:
             self.refresh()
         digest = digest_of(token)
@@ -64,9 +65,13 @@ class KeyRing:
         if stamp != self._stamp:
             self._stamp = stamp
             self._reread()
-        if self._now() >= self._next_end:
+        now = self._now()
+        if now >= self._next_end:
             self._next_end = self._find_next_end()
             self._on_change()
+        elif now < self._looked_at:  # the clock was set back: a key that had expired is valid, and has an end again
+            self._next_end = self._find_next_end()
+        self._looked_at = now
 
     def _reread(self) -> None:
         try:

@@ -43,7 +43,7 @@ class Key(msgspec.Struct, frozen=True):
     expires: float = NEVER
 
     def grant(self) -> Grant:
-        """Return what the key allows."""
+        """Return the grant of the key."""
         principal = Principal(f"key:{self.name}", "admin" in self.scopes)
         return Grant(f"key '{self.name}'", frozenset(self.scopes), self.models, name=self.name, principal=principal)
 
@@ -136,7 +136,7 @@ def check_name(name: str) -> str:
 
 
 def check_scopes(scopes: list[str]) -> tuple[str, ...]:
-    """Return scopes without repetition; raises ValueError for one that there is not."""
+    """Return scopes without repetition; raise ValueError for an unknown one."""
     for scope in scopes:
         if scope not in SCOPES:
             raise ValueError(f"there is no scope {scope[:80]!r}; the scopes are {', '.join(SCOPES)}")

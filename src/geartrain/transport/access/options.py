@@ -1,4 +1,4 @@
-"""What an operator decides about access. Nothing else is imported here."""
+"""Options of access control. Nothing else is imported here."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class JwtOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may come in. Without `keys` and `jwt` nobody is asked for a key.
+    """Options of access control. Without `keys` and `jwt` no key is required.
 
     Attributes:
         keys: the file of keys.
-        jwt: which tokens are accepted beside the keys.
+        jwt: tokens accepted beside the keys.
         cors_origins: the origins whose pages may send requests, `*` for any.
         allowed_hosts: names that clients may call the server by. None of them: any, but on a loopback address, where
             the names of the loopback are always allowed.
-        no_administration: why nobody may administer this server; empty where those may who have the scope `admin`.
+        no_administration: reason for which the server has no administration; empty if the scope `admin` allows it.
     """
 
     keys: Path | None = None
@@ -45,5 +45,5 @@ class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether a client has to show who it is."""
+        """True if a client has to show who it is."""
         return self.keys is not None or self.jwt is not None

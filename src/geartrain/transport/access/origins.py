@@ -26,10 +26,11 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _ALLOWED_METHODS: Final = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _ALLOWED_HEADERS: Final = (
     b"Authorization, Content-Type, Content-Encoding, Prefer, Accept, Inference-Header-Content-Length, Last-Event-ID, "
-    b"Traceparent, Tracestate, X-Request-Id"
+    b"Traceparent, Tracestate, X-Request-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id"
 )
 _EXPOSED_HEADERS: Final = (
-    b"Inference-Header-Content-Length, Retry-After, WWW-Authenticate, X-Request-Id, X-Prediction-Id, Traceparent"
+    b"Inference-Header-Content-Length, Retry-After, WWW-Authenticate, X-Request-Id, X-Prediction-Id, Traceparent, "
+    b"Mcp-Session-Id"
 )
 _MAX_AGE: Final = b"7200"  # seconds; no browser remembers longer
 
@@ -67,7 +68,7 @@ class OriginPolicy:
             raise GeartrainError(Code.FORBIDDEN, msg)
 
     def allows(self, origin: bytes | None) -> bool:
-        """Whether pages of this origin may send any request and read the answers."""
+        """True if pages of this origin may send any request and read the answers."""
         return origin is not None and (self._is_open or origin in self._allowed)
 
     def preflight(self, head: Head) -> Answer | None:
@@ -92,7 +93,7 @@ class OriginPolicy:
         return (*self._origin_headers(origin), (b"access-control-expose-headers", _EXPOSED_HEADERS))
 
     def _origin_headers(self, origin: bytes) -> tuple[tuple[bytes, bytes], ...]:
-        if self._is_open:  # no credentials: whoever allows every page means no cookie of a proxy in front
+        if self._is_open:  # no credentials: an open policy does not include cookies of a proxy in front
             return ((b"access-control-allow-origin", b"*"),)
         return (
             (b"access-control-allow-origin", origin),
@@ -102,7 +103,7 @@ class OriginPolicy:
 
 
 def _is_own(origin: bytes, host: bytes | None) -> bool:
-    """Whether an origin is that of the server, as its client calls it.
+    """True if an origin is that of the server, as its client calls it.
 
     The scheme is not compared: behind a proxy the client's is another one.
     """

@@ -19,7 +19,7 @@ from geartrain.transport.access.options import JwtOptions
 _DOTS: Final = 2  # in a token
 _PREFIX: Final = "geartrain:"  # of a scope, where an issuer's scopes are for many services
 _LEEWAY: Final = 30.0  # seconds by which clocks may differ
-_REMEMBERED: Final = 1024  # tokens
+MAX_REMEMBERED: Final = 1024  # tokens
 _CHECKS: Final[Any] = {"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True}
 
 
@@ -44,7 +44,7 @@ class TokenVerifier:
         self._known: dict[str, tuple[Grant, float]] = {}  # and when it expires
 
     def find(self, token: str) -> Grant | None:
-        """Return what a token allows; None for what is no token; raise `UNAUTHENTICATED` for one that is not valid."""
+        """Return the grant of a token; None for other texts; raise `UNAUTHENTICATED` for an invalid one."""
         if token.count(".") != _DOTS:
             return None
         known = self._known.get(token)
@@ -57,7 +57,7 @@ class TokenVerifier:
             raise GeartrainError(Code.UNAUTHENTICATED, "The token is not valid: it is nested too deeply") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
             raise GeartrainError(Code.UNAUTHENTICATED, f"The token is not valid: {str(error)[:200]}") from error
-        if len(self._known) >= _REMEMBERED:
+        if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
         self._known[token] = grant, expires
         return grant

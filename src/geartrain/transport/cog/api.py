@@ -1,4 +1,4 @@
-"""How Cog's API refuses requests, and what all its endpoints share."""
+"""Refusals of Cog's API, and the common part of its endpoints."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class CogApi:
     def refuse(error: GeartrainError) -> Answer:
         """Return every wrong field, or one sentence."""
         status = HTTP_STATUS[error.code]
-        return Answer(status, (cog.encode_error(error),), (*JSON, *error_headers(status, error)))
+        headers = (*JSON, *error_headers(status, error))
+        return Answer(status, (cog.encode_error(error),), headers, error=error.reason)
 
     @staticmethod
     def not_found() -> Answer:
-        """Return where the endpoints are listed."""
+        """Return the answer that lists the endpoints."""
         return _NOT_FOUND
 
     @staticmethod
@@ -40,19 +41,23 @@ COG: Final = CogApi()
 
 
 class CogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator decides.
+    """Options of Cog's API.
 
     Attributes:
         max_body: the largest body in bytes; 0 disables the limit.
         quiet: the seconds without an event after which a stream is kept alive.
         stream_grace: the seconds for which a prediction that POST made for a stream runs on without readers.
-        has_shutdown: whether `POST /shutdown` is among the routes.
+        has_shutdown: true if `POST /shutdown` is among the routes.
+        logs_ends: True to log the end of each prediction that was answered with 202.
+        can_load: true if those that load and unload models are.
     """
 
     max_body: int = 100 * 1024**2
     quiet: float = 15.0
     stream_grace: float = 30.0
     has_shutdown: bool = False
+    logs_ends: bool = True
+    can_load: bool = True
 
 
 def json_answer(body: bytes, status: HTTPStatus = HTTPStatus.OK) -> Answer:

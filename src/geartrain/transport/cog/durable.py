@@ -23,7 +23,7 @@ from geartrain.service.durable.runs import DurableRun
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.durable import table_of
 from geartrain.service.models.predictions import unusable_id
-from geartrain.service.models.waking import ModelAsleepError
+from geartrain.service.models.waking import ModelAsleepError, when_loaded
 from geartrain.service.readers import completion
 from geartrain.transport.cog.api import COG, CogOptions, json_answer
 from geartrain.transport.cog.elsewhere import NOT_RUNNING_HERE, Reach, pass_on
@@ -33,8 +33,8 @@ from geartrain.transport.cog.predictions import (
     PredictionEndpoints,
     PredictionExchange,
     PredictionWish,
-    repeated,
-    shown,
+    repeated_aside,
+    shown_aside,
 )
 from geartrain.transport.cog.trainings import TrainingEndpoints, TrainingExchange
 from geartrain.transport.large_bodies import LargeBodies
@@ -52,11 +52,15 @@ _OK: Final = HTTPStatus.OK
 _MOST_QUERY: Final = 4096  # bytes
 _UNKNOWN_ID: Final = b'{"error":"No such %b: it never was, or it was removed because it is old (--store-keep)."}'
 ABANDONED_MEANWHILE: Final = "The prediction of that id was canceled just now, because its client left. Try again."
+_OUT_OF_REACH: Final = (
+    "It runs in another server, which cannot be followed from here: start the servers with --advertise. Its state is "
+    "at GET."
+)
 _NOT_RUNNING: Final = "It is not running now: it was accepted, and a server takes it up soon. Its state is at GET."
 
 
 class _DurableEndpoints(PredictionEndpoints):
-    """What differs where there is a store."""
+    """Endpoints of predictions on a server with a store."""
 
     reach: Reach
 
@@ -109,7 +113,7 @@ class _DurableEndpoints(PredictionEndpoints):
         async def show(_request: Request) -> Answer:
             if head.notes.is_relayed:
                 run = await self.known_run(self.key(params), head.notes.principal)
-                return NOT_RUNNING_HERE if run is None else _shown_run(run)
+                return NOT_RUNNING_HERE if run is None else await _shown_run(run)
             return await self._look_up(head, params)
 
         return by_task(show, COG, self.max_body)(head, params)
@@ -120,17 +124,17 @@ class _DurableEndpoints(PredictionEndpoints):
             key = self.key(params)
             run = self._run(key, principal)
             if run is not None and run.is_known:
-                return _shown_run(run)
+                return await _shown_run(run)
             prediction = None if run is not None else predictions.look_up(params["id"], principal)
             if prediction is not None:
-                return shown(prediction, predictions.place_of(prediction.id))
+                return await shown_aside(prediction, predictions.place_of(prediction.id))
             row = await self.durability.find_row(key, principal)
             if row is None:
                 break
             found = await self.reach.follow(row, RelayedRequest.of(head))
             if isinstance(found, RelayedAnswer):
                 return await found.whole()
-            return shown(await self.durability.restore(found, history=DEFAULT_CAPACITY))
+            return await shown_aside(await self.durability.restore(found, history=DEFAULT_CAPACITY))
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
 
     def _run(self, key: Key, principal: Principal) -> DurableRun | None:
@@ -161,7 +165,7 @@ class _DurableEndpoints(PredictionEndpoints):
         return by_task(list_, COG, self.max_body)(head, params)
 
     def key(self, params: Params) -> Key:
-        """Return what the row of the prediction is found by that a path names."""
+        """Return the row key of the prediction that a path names."""
         return Key(table_of(self.find(params).entry.name, self.noun), params["id"])
 
 
@@ -194,9 +198,10 @@ class _DurableSteps(PredictionExchange):
         super().__init__(endpoints, wish, responder)
         self._durable = endpoints
         self._is_named = False  # so that a client can ask for the prediction
+        self._claimed: NewPrediction | None = None  # until the row is this server's, or its client is answered
 
     def receive(self, body: Body) -> None:
-        """As for every prediction. One that lives here is found before its input is looked at."""
+        """Receive a body. A prediction that lives here is found before its input is read."""
         receive = super().receive
         is_relayed = self._wish.head.notes.is_relayed
         if self._wish.url_id and (is_relayed or self._key() in self._durable.durability.runs):
@@ -205,7 +210,7 @@ class _DurableSteps(PredictionExchange):
             receive(body)
 
     async def _receive_late(self, body: Body, asleep: ModelAsleepError) -> None:
-        """As for every prediction. No model is loaded for one that is known."""
+        """Receive a body for a sleeping model. The model is not loaded for a known prediction."""
         receive = super()._receive_late
         if self._wish.url_id:
             await self._unless_known(lambda: start(receive(body, asleep)))
@@ -213,7 +218,7 @@ class _DurableSteps(PredictionExchange):
             await receive(body, asleep)
 
     def fail(self, error: Exception) -> None:
-        """As for every prediction, unless its id is known: then its input does not matter, nor who runs it."""
+        """Answer with an error, unless the id is known: then neither input nor model matters."""
         fail = super().fail
         if self._wish.url_id:
             start(self._unless_known(lambda: fail(error)))
@@ -231,30 +236,32 @@ class _DurableSteps(PredictionExchange):
                 then()
 
     def admit(self, body: NewPrediction) -> Prediction:
-        """As every prediction; one that has an id is the store's as well."""
+        """Create the prediction; with an id, in the store as well."""
         if body.keep:
             body = self._named(body)
         return super().admit(body)
 
     def complete(self, form: Form) -> NewPrediction:
-        """As of every form."""
+        """Complete a form."""
         new = super().complete(form)
         return self._named(new) if new.keep else new
 
     def _named(self, new: NewPrediction) -> NewPrediction:
         self._is_named = True
         headers, model = self._wish.headers, self._wish.model
-        return msgspec.structs.replace(
+        self._claimed = claimed = msgspec.structs.replace(
             new,
             id=model.predictions.new_id() if new.id is None else new.id,
             accepted=headers.respond_async and not headers.event_stream,
             version=model.version,
         )
+        return claimed
 
     def follow(self, prediction: Prediction) -> None:
         """Answer, when the store has the row."""
         run = self._durable.durability.run_of(prediction) if self._is_named else None
         if run is None or run.is_known:
+            self._claimed = None
             super().follow(prediction)
         else:
             run.made.add_done_callback(partial(self._on_made, run))
@@ -264,33 +271,51 @@ class _DurableSteps(PredictionExchange):
             row = made.result()
             if row is not None:
                 start(self._tell_row(row))
-            elif self._has_left and not run.is_accepted:
+                return
+            self._claimed = None
+            if self._has_left and not run.is_accepted:
                 self.forsake(run.prediction)
             else:
                 super().follow(run.prediction)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            self._remove_files()
             super().fail(error)
 
     async def _tell_row(self, row: Row) -> None:
+        """Answer for the prediction that has the id already; claim the id again if that one was abandoned."""
         try:
-            if not await self._answer_row(row):
-                raise GeartrainError(Code.NOT_READY, ABANDONED_MEANWHILE, retry_after=1)
+            if not await self._answer_row(row) and not self._has_left:
+                await when_loaded(self._claim_again)
+                return
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
             super().fail(error)
+        self._remove_files()
+
+    def _claim_again(self) -> None:
+        if self._claimed is None:
+            raise GeartrainError(Code.NOT_READY, ABANDONED_MEANWHILE, retry_after=1)
+        prediction = super().admit(self._claimed)
+        if self._is_joined:
+            self._remove_files()
+        self.record.prediction = prediction.record
+        self.follow(prediction)
+
+    def _remove_files(self) -> None:
+        """Remove the files that came with a form which makes no prediction."""
+        claimed, self._claimed = self._claimed, None
+        if claimed is not None and claimed.attachments.files:
+            start(claimed.attachments.folder.remove())
 
     def _key(self) -> Key:
-        """Return what the row of the prediction is found by that the path names."""
+        """Return the row key of the prediction that the path names."""
         return Key(table_of(self._wish.model.entry.name, self._durable.noun), self._wish.url_id)
 
-    # what the store knows already
+    # predictions in the store
 
     async def _answer_known(self) -> bool:
         """Answer for the prediction that has the id in the path; return whether there is one."""
-        principal = self._wish.head.notes.principal
-        run = await self._durable.known_run(self._key(), principal)
-        while run is not None and run.execution.is_abandoned:  # its end frees the id
-            await completion(run.prediction)
-            run = await self._durable.known_run(self._key(), principal)
+        await self._wait_for_abandoned()
+        run = await self._durable.known_run(self._key(), self._wish.head.notes.principal)
         if run is not None:
             self._join(run)
             return True
@@ -299,8 +324,14 @@ class _DurableSteps(PredictionExchange):
             return True
         row = await self._durable.durability.find_row(self._key(), ANYONE)  # `_answer_row` tells it from an unknown one
         if row is None or (row.state is RowState.CLAIMED and not row.is_owner_alive):
-            return False  # nobody has it, or has it any more
+            return False  # unknown, or gone
         return await self._answer_row(row)
+
+    async def _wait_for_abandoned(self) -> None:
+        """Do as for every prediction. The end that frees the id is the one in the store."""
+        key, principal = self._key(), self._wish.head.notes.principal
+        while (run := await self._durable.known_run(key, principal)) is not None and run.execution.is_abandoned:
+            await completion(run.prediction)
 
     def _join(self, run: DurableRun) -> None:
         self._is_joined = True
@@ -330,13 +361,14 @@ class _DurableSteps(PredictionExchange):
         prediction = await self._durable.durability.restore(found, history=DEFAULT_CAPACITY)
         if headers.event_stream:
             if not is_over:
-                raise GeartrainError(Code.NOT_READY, _NOT_RUNNING, retry_after=2)
+                runs_elsewhere = found.is_owner_alive and found.ownership.owner != self._durable.durability.owner
+                raise GeartrainError(Code.NOT_READY, _OUT_OF_REACH if runs_elsewhere else _NOT_RUNNING, retry_after=2)
             self._check(self._wish.model.deployment)
             self._is_joined = True
             self._predictions = self._wish.model.predictions
             PredictionExchange.follow(self, prediction)
         else:
-            self._responder.respond(repeated(prediction, headers))
+            self._responder.respond(await repeated_aside(prediction, headers))
         return True
 
 
@@ -352,8 +384,8 @@ class DurableTrainingExchange(_DurableSteps, TrainingExchange):
     __slots__ = ()
 
 
-def _shown_run(run: DurableRun) -> Answer:
-    return shown(run.prediction, run.execution.place)
+async def _shown_run(run: DurableRun) -> Answer:
+    return await shown_aside(run.prediction, run.execution.place)
 
 
 def _taken(row: Row, noun: str) -> str:

@@ -27,14 +27,14 @@ _REFUSED: Final = "The server that had this prediction has refused it after all.
 
 
 class Reach:
-    """What this server can reach beyond its own predictions: the store, and the servers that share it."""
+    """Sources beyond this server's own predictions: the store, and the servers that share it."""
 
     def __init__(self, durability: Durability, relay: RelayPort) -> None:
         self.durability = durability
         self.relay = relay
 
     async def follow(self, row: Row, request: RelayedRequest) -> RelayedAnswer | Row:
-        """Return what the server says that runs the prediction of a row, or the row if none does.
+        """Return the answer of the server that runs a row's prediction, or the row if none does.
 
         Raises `GeartrainError`: `OWNER_UNREACHABLE`, `NOT_READY` where the row is gone, and as the store does.
         """
@@ -63,7 +63,7 @@ class Reach:
             answer = await self.relay.open(found.address, request)
             await answer.drop()
         except GeartrainError:
-            pass  # what it asks for is in the store as well
+            pass  # the store has the request as well
 
 
 async def pass_on(
@@ -95,10 +95,10 @@ class StreamRelay:
         try:
             try:
                 while piece := await answer.read():
-                    last = piece
+                    last = (last + piece)[-len(_BLANK) :]
                     await stream.write(piece)  # waits while the client does not read
             except GeartrainError:
-                if last.endswith(_BLANK):  # the end of an event: clients drop one that is not whole
+                if last == _BLANK:  # the end of an event: clients drop one that is not whole
                     await stream.write(sse.encode_error(BROKEN_OFF, 0))
             stream.end()
         except ClientGoneError:

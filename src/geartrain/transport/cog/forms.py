@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_TEXT: Final = 1_048_576  # bytes of all text fields of a form
-_FORM: Final = b"multipart/form-data"
+FORM: Final = b"multipart/form-data"
 _URL_ENCODED: Final = b"application/x-www-form-urlencoded"
 _MEDIA_TYPE: Final = re.compile(rb"[a-z0-9!#$&^_.+\-]{1,127}/[a-z0-9!#$&^_.+\-]{1,127}")  # RFC 6838, section 4.2
 _NO_FILE: Final = re.compile(rb"multipart/.*|application/(json|.*\+json|x-www-form-urlencoded)|text/json")
@@ -62,15 +62,15 @@ class Form(msgspec.Struct, frozen=True):
 
 
 def may_be_input(content_type: bytes) -> bool:
-    """Whether a body of this type can be the input of some model: a form, or a file. Never true of JSON."""
-    media_type = _media_type(content_type)
-    return media_type == _FORM or _is_file(media_type)
+    """Return True if a body of this type can be the input of some model: a form, or a file. Never true of JSON."""
+    media_type = media_type_of(content_type)
+    return media_type == FORM or _is_file(media_type)
 
 
 def wrong_type(content_type: bytes) -> GeartrainError:
     """Say that a body of this type is not accepted. The sentence begins as Cog's."""
     hint = ""
-    if _media_type(content_type) == _URL_ENCODED:
+    if media_type_of(content_type) == _URL_ENCODED:
         hint = ". To `curl -d`, add -H 'Content-Type: application/json'; a form is sent with -F"
     msg = f"Expected request with `Content-Type: application/json`{hint}"
     return GeartrainError(Code.UNSUPPORTED_MEDIA_TYPE, msg)
@@ -108,7 +108,7 @@ class FormExchange:
         start(self._receive(body))
 
     def abandon(self) -> None:
-        """Start nothing any more, and pass it on to whoever has the prediction."""
+        """Stop starting uploads, and pass the call on to the prediction."""
         self._has_left = True
         self._on_abandoned()
 
@@ -184,7 +184,7 @@ def _finish(reader: _Reader, fields: _Fields) -> Form:
 
 
 class _Reader(Protocol):
-    """What takes the pieces of a body."""
+    """Receiver of the pieces of a body."""
 
     def feed(self, data: bytes) -> None:
         """Take the next piece; in a thread."""
@@ -196,8 +196,8 @@ class _Reader(Protocol):
 def _reader(content_type: bytes, signature: Signature, fields: _Fields) -> _Reader:
     from geartrain.apis.multipart import MultipartReader, PartHead  # late: most bodies are JSON
 
-    media_type = _media_type(content_type)
-    if media_type == _FORM:
+    media_type = media_type_of(content_type)
+    if media_type == FORM:
         return MultipartReader(content_type, fields)
     inputs = [field for field in signature.inputs if takes_file(field.type) or takes_files(field.type)]
     if len(inputs) != 1:
@@ -230,27 +230,27 @@ class _FileReader:
             self._fields.begin_part(self._head)
 
 
-class _File(msgspec.Struct, frozen=True):
+class SentFile(msgspec.Struct, frozen=True):
     """A file that has come: the name to show, and its path."""
 
     name: str
     path: str
 
 
-class _Part(Protocol):
-    """What takes the content of a part."""
+class Part(Protocol):
+    """Receiver of a part's content."""
 
     def write(self, data: memoryview) -> None:
         """Take the next piece."""
 
-    def end(self) -> str | _File | None:
+    def end(self) -> str | SentFile | None:
         """Return the content; None for a part that means nothing."""
 
     def close(self) -> None:
         """Release what is open. Repeating it is harmless."""
 
 
-class _NoPart:
+class NoPart:
     """In place of a part, between two."""
 
     def write(self, data: memoryview) -> None:
@@ -263,10 +263,10 @@ class _NoPart:
         """Do nothing: there is nothing open."""
 
 
-_NO_PART: Final = _NoPart()
+NO_PART: Final = NoPart()
 
 
-class _TextPart:
+class TextPart:
     """A part that is a text, possibly from a file."""
 
     def __init__(self, name: str, room: int) -> None:
@@ -296,8 +296,8 @@ class _TextPart:
         """Do nothing: there is nothing open."""
 
 
-class _FilePart:
-    """A part that becomes a file. Without a name and content it means nothing: nobody has chosen a file."""
+class FilePart:
+    """A part that becomes a file. Without a name and content it is ignored: no file was chosen."""
 
     def __init__(self, head: PartHead, store: AttachmentStorePort) -> None:
         self._name = name_from_file_name(head.file_name) or name_from_media_type(head.media_type)
@@ -313,10 +313,10 @@ class _FilePart:
             self._open()
         self._files[0].write(data)
 
-    def end(self) -> _File | None:
+    def end(self) -> SentFile | None:
         """Return the file, which is complete."""
         self.close()
-        return next((_File(self._name, file.path) for file in self._files), None)
+        return next((SentFile(self._name, file.path) for file in self._files), None)
 
     def close(self) -> None:
         """Close the file."""
@@ -333,9 +333,9 @@ class _Fields:
     def __init__(self, signature: Signature, store: AttachmentStorePort) -> None:
         self._inputs = {field.name: field for field in signature.inputs}
         self._store = store
-        self._given: dict[str, list[str | _File]] = {}
+        self._given: dict[str, list[str | SentFile]] = {}
         self._name = ""
-        self._part: _Part = _NO_PART
+        self._part: Part = NO_PART
         self._room = MAX_TEXT
 
     def begin_part(self, head: PartHead) -> None:
@@ -347,9 +347,9 @@ class _Fields:
             raise _invalid([FieldError(("body", "input", name), msg, "value_error.extra")])
         self._name = head.name
         if head.is_file and (takes_file(field.type) or takes_files(field.type)):
-            self._part = _FilePart(head, self._store)
+            self._part = FilePart(head, self._store)
         else:
-            self._part = _TextPart(head.name, self._room)
+            self._part = TextPart(head.name, self._room)
 
     def add_data(self, data: memoryview) -> None:
         """See `PartListener`."""
@@ -358,7 +358,7 @@ class _Fields:
     def end_part(self) -> None:
         """See `PartListener`."""
         value = self._part.end()
-        self._part = _NO_PART
+        self._part = NO_PART
         if value is None:
             return
         if isinstance(value, str):
@@ -382,7 +382,7 @@ class _Fields:
                 errors.append(FieldError(("body", "input", name), mismatch.problem, "value_error"))
             is_list = field.type.kind == "array"
             for index, each in enumerate(given):
-                if isinstance(each, _File):
+                if isinstance(each, SentFile):
                     files.append(Attachment(name, each.path, index if is_list else SINGLE))
         if errors:
             raise _invalid(errors)
@@ -392,15 +392,15 @@ class _Fields:
             raise GeartrainError(Code.UNPARSABLE, f"Failed to read the form: {error}") from None
 
 
-def _value(field: InputField, given: list[str | _File]) -> Any:
+def _value(field: InputField, given: list[str | SentFile]) -> Any:
     """Return the value of an input; a file is its name."""
     texts = [each for each in given if isinstance(each, str)]
     if len(texts) == len(given):
         return _READER.value(field, texts)
     if field.type.kind == "array":
-        return [each.name if isinstance(each, _File) else _READER.element(field, each) for each in given]
+        return [each.name if isinstance(each, SentFile) else _READER.element(field, each) for each in given]
     refuse_several(len(given))
-    return next(each.name for each in given if isinstance(each, _File))
+    return next(each.name for each in given if isinstance(each, SentFile))
 
 
 def _url(text: str) -> str:
@@ -414,7 +414,8 @@ def _url(text: str) -> str:
 _READER: Final = TextReader(read=lambda text: text, read_file=_url)
 
 
-def _media_type(content_type: bytes) -> bytes:
+def media_type_of(content_type: bytes) -> bytes:
+    """Return the media type of a `Content-Type`, in lower case and without parameters."""
     return content_type.partition(b";")[0].strip().lower()
 
 

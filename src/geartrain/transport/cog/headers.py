@@ -1,4 +1,4 @@
-"""What the header fields of a request of Cog's API say and ask for. Source: observed Cog, sections 6, 11 and 14."""
+"""Header fields of requests of Cog's API. Source: observed Cog, sections 6, 11 and 14."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def health_fields(report: HealthReport) -> dict[str, Any]:
 
 
 def store_fields(durability: Durability | NotDurable) -> dict[str, Any]:
-    """Return whether the store has answered lately; nothing where there is none."""
+    """Return True if the store has answered lately; nothing where there is none."""
     if isinstance(durability, NotDurable):
         return {}
     if durability.fault:

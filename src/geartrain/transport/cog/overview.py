@@ -14,7 +14,7 @@ from geartrain.apis import cog
 from geartrain.authoring import __version__
 from geartrain.domain.cog_version import COG_VERSION
 from geartrain.domain.predictions.lifecycle import Health
-from geartrain.transport.cog.api import json_answer
+from geartrain.transport.cog.api import CogOptions, json_answer
 from geartrain.transport.cog.docs_page import docs_page
 from geartrain.transport.cog.health import health_fields, store_fields
 from geartrain.transport.routing import Params
@@ -39,11 +39,12 @@ _WORST_FIRST: Final = (
 
 
 class Overview:
-    """What the server says about all of its models together."""
+    """State of all models of a server together."""
 
-    def __init__(self, catalogue: Catalogue, *, has_shutdown: bool, durability: Durability | NotDurable) -> None:
+    def __init__(self, catalogue: Catalogue, *, options: CogOptions, durability: Durability | NotDurable) -> None:
         self._catalogue = catalogue
-        self._has_shutdown = has_shutdown
+        self._can_load = options.can_load
+        self._has_shutdown = options.has_shutdown
         self._durability = durability
 
     def discover(self, head: Head, _params: Params) -> Decision:
@@ -76,19 +77,19 @@ class Overview:
         return json_answer(cog.encode_health({"status": _worst(reports)}))
 
     async def _reports(self) -> tuple[list[ModelEntry], list[HealthReport]]:
-        """Return what is to be served, and how it is."""
+        """Return the served models and their health."""
         entries = [self._catalogue.entry(name) for name in self._catalogue.names()]
         wanted = [entry for entry in entries if entry.is_wanted]
         return wanted, await asyncio.gather(*(entry.report() for entry in wanted))
 
     def list_models(self, _head: Head, _params: Params) -> Decision:
-        """`GET /models`."""
-        return json_answer(msgspec.json.encode({"models": self._catalogue.index()}))
+        """`GET /models`: what there is, and whether this port has the requests that load and unload."""
+        return json_answer(msgspec.json.encode({"models": self._catalogue.index(), "can_load": self._can_load}))
 
     @staticmethod
     def docs(head: Head, _params: Params) -> Decision:
         """`GET /docs`."""
-        return docs_page("API", head.root)
+        return docs_page(head.root)
 
     def hint(self, head: Head, _params: Params) -> Decision:
         """Say where Cog's API of a single model is instead."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -14,6 +16,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelRef
@@ -21,14 +24,16 @@ from geartrain.service.models.holders import Holder
 from geartrain.service.models.predictions import Predictions
 from geartrain.service.models.waking import when_loaded
 from geartrain.service.readers import completion
+from geartrain.service.scheduling.failures import log_end
 from geartrain.transport.cog.api import COG, CogOptions, json_answer
 from geartrain.transport.cog.forms import Form, FormExchange, may_be_input, wrong_type
 from geartrain.transport.cog.headers import PredictionHeaders, read_headers
 from geartrain.transport.cog.streams import EventStream, EventStreams
-from geartrain.transport.large_bodies import LargeBodies, is_light
+from geartrain.transport.errors import BUG
+from geartrain.transport.large_bodies import LargeBodies, is_light, read_aside
 from geartrain.transport.routing import Params
 from geartrain.transport.runs import DIRECT_LIMIT, RunExchange
-from geartrain.transport.tasks import size_refusal, start
+from geartrain.transport.tasks import by_task, size_refusal, start
 from geartrain.transport.wire.exchange import (
     JSON,
     NO_BODY,
@@ -38,9 +43,12 @@ from geartrain.transport.wire.exchange import (
     Answer,
     Body,
     Decision,
+    Fields,
     Head,
     Responder,
 )
+
+logger = logging.getLogger(__name__)
 
 _OK: Final = HTTPStatus.OK  # to read it from its class takes several times as long
 _NO_STREAMS: Final = (
@@ -49,16 +57,19 @@ _NO_STREAMS: Final = (
 )
 _UNKNOWN_ID: Final = b'{"error":"No such %b: it never was, or it has been over for longer than --keep."}'
 _NO_URL_ID: Final = ""
+_INPUT: Final = b'"input"'
+_LONGEST_STRAY: Final = 4_194_304  # bytes of a large body that is looked at for inputs outside of `input`
+_NAMED: Final = 5  # inputs in a hint
 
 FindModel = Callable[[Params], ModelRef]
 
 
 class PredictionWish(msgspec.Struct, frozen=True):
-    """What the head of a request asks for.
+    """A requested prediction, by the head of its request.
 
     Attributes:
-        model: that shall run.
-        headers: what the header fields say.
+        model: the one to run.
+        headers: the header fields.
         url_id: the id in the path, empty if there is none.
         head: itself.
     """
@@ -80,6 +91,7 @@ class PredictionEndpoints:
         self.bodies = bodies
         self.max_body = options.max_body
         self._refuse_size = size_refusal(COG)
+        self.logs_ends = options.logs_ends
         self.streams = EventStreams(quiet=options.quiet, grace=options.stream_grace)
 
     def create(self, head: Head, params: Params) -> Decision:
@@ -89,7 +101,7 @@ class PredictionEndpoints:
         wish = PredictionWish(model, headers, params.get("id", _NO_URL_ID), head)
         if not headers.has_json:
             if may_be_input(headers.media_type):
-                return self._create_from_form(head, wish)
+                return self._create_from_form(head, params, wish)
             if head.length not in {NO_BODY, UNKNOWN_LENGTH} or headers.media_type:
                 return COG.refuse(wrong_type(headers.media_type))
         return Accepted(self._exchange(wish), self.max_body, self._refuse_size)
@@ -109,16 +121,25 @@ class PredictionEndpoints:
         for predictions in self._tables(params):
             prediction = predictions.look_up(params["id"], head.notes.principal)
             if prediction is not None:
-                return shown(prediction, predictions.place_of(prediction.id))
+                place = predictions.place_of(prediction.id)
+                if cog.takes_long(prediction):
+                    return self._aside(partial(shown_aside, prediction, place), head, params)
+                return shown(prediction, place)
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
 
-    def _create_from_form(self, head: Head, wish: PredictionWish) -> Decision:
+    def _aside(self, answer: Callable[[], Awaitable[Answer]], head: Head, params: Params) -> Decision:
+        """Answer a request with what takes long to make."""
+        return by_task(lambda _request: answer(), COG, self.max_body)(head, params)
+
+    def _create_from_form(self, head: Head, params: Params, wish: PredictionWish) -> Decision:
         """Read inputs that are a form or a file; of a prediction that is live already, tell how it stands."""
         predictions = wish.model.predictions
         known = predictions.find_retried(wish.url_id, head.notes.principal) if wish.url_id else None
         if known is not None:
             head.notes.prediction_id = wish.url_id
             predictions.holders.join(known)
+            if cog.takes_long(known):
+                return self._aside(partial(repeated_aside, known, wish.headers), head, params)
             return repeated(known, wish.headers)
 
         def new_exchange(responder: Responder) -> FormExchange:
@@ -149,21 +170,24 @@ class PredictionEndpoints:
 class PredictionExchange(RunExchange):
     """One request for a prediction."""
 
-    __slots__ = ("_endpoints", "_is_joined", "_predictions", "_stream", "_wish")
+    __slots__ = ("_endpoints", "_is_joined", "_predictions", "_strays", "_stream", "_wish")
+    MAY_TAKE_LONG = True
 
     def __init__(self, endpoints: PredictionEndpoints, wish: PredictionWish, responder: Responder) -> None:
-        RunExchange.__init__(self, responder)  # as `super()`, without its price
+        RunExchange.__init__(self, responder)  # cheaper than `super()`
         self._endpoints = endpoints
         self._wish = wish
         self._is_joined = False  # to a prediction that another request has made
+        self._strays: tuple[
+            str, ...
+        ] = ()  # members of a body without `input`; names of inputs alone once it is admitted
         self._predictions: Predictions
         self._stream: EventStream
 
     def receive(self, body: Body) -> None:
         """Receive the request, once an abandoned prediction with the id in its path has ended."""
-        abandoned = self._find_abandoned() if self._wish.url_id else None
-        if abandoned is None:
-            super().receive(body)
+        if not self._wish.url_id or (abandoned := self._find_abandoned()) is None:
+            RunExchange.receive(self, body)
         else:
             start(self._receive_after(abandoned, body))
 
@@ -178,36 +202,37 @@ class PredictionExchange(RunExchange):
         if not self._has_left:
             self.receive(body)
 
+    async def _wait_for_abandoned(self) -> None:
+        """Wait for the end of an abandoned prediction with the id in the path."""
+        while (abandoned := self._find_abandoned()) is not None:
+            await completion(abandoned)
+
     def read(self, body: Body) -> NewPrediction:
-        """Return what the body and the head ask for."""
+        """Read body and head."""
         headers = self._wish.headers
         if headers.has_json:
             request = cog.read_request(body)
+            if request.input is cog.NO_INPUT:
+                self._strays = cog.stray_names(body)
         elif body:
             raise wrong_type(headers.media_type)
         else:
             request = cog.NO_REQUEST
-        if self._wish.url_id:
-            return self._complete(request)
-        return _new(request, "", self._wish, origin=self.record.context)
-
-    def _complete(self, request: cog.PredictionRequest) -> NewPrediction:
-        """Add what the head says to a request."""
-        url_id = self._wish.url_id
-        if url_id and request.id is not None and request.id != url_id:
-            raise cog.id_mismatch(self._endpoints.noun)
-        return _new(request, url_id, self._wish, origin=self.record.context)
+        return _new(request, self._wish, noun=self._endpoints.noun, origin=self.record.context)
 
     def is_large(self, body: Body) -> bool:
-        """Whether the body has to be read aside."""
+        """True if the body has to be read aside."""
         return len(body) > DIRECT_LIMIT and not is_light(body)
 
     async def prepare(self, body: Body) -> NewPrediction:
-        """As `read`, of a large body."""
+        """Read a large body."""
         if not self._wish.headers.has_json:
             return self.read(body)
-        read = await self._endpoints.bodies.read_cog(body, self._wish.model.deployment.interface)
-        new = self._complete(read.request)
+        interface = self._wish.model.deployment.interface
+        if len(body) <= _LONGEST_STRAY and _INPUT not in body:
+            self._strays = cog.stray_names(body)
+        read = await self._endpoints.bodies.read_cog(body, interface)
+        new = _new(read.request, self._wish, noun=self._endpoints.noun, origin=self.record.context)
         return msgspec.structs.replace(new, input=read.input, checked=read.checked)
 
     def admit(self, body: NewPrediction) -> Prediction:
@@ -222,10 +247,25 @@ class PredictionExchange(RunExchange):
             if known is not None:
                 self._is_joined = True
                 return known
-        return deployment.create(body)
+        return self._create_with_advice(deployment, body) if self._strays else deployment.create(body)
+
+    def _create_with_advice(self, deployment: Deployment, body: NewPrediction) -> Prediction:
+        """Make the prediction, whose client has sent inputs outside of `input`, where Cog passes them over."""
+        names = {field.name for field in deployment.interface.signature.inputs}
+        self._strays = tuple(name for name in self._strays if name in names)
+        try:
+            prediction = deployment.create(body)
+        except GeartrainError as error:
+            raise cog.with_advice(error, self._strays) from error
+        if self._strays:
+            ids = {"prediction_id": prediction.id, "request_id": self.record.context.request_id}
+            logger.info("%s", _advice(self._strays), extra=ids)
+        return prediction
 
     async def find(self) -> Deployment:
-        """Return what runs a prediction whose inputs are a form or a file; raise `GeartrainError` if nothing may."""
+        """Return the deployment for inputs from a form or a file; raise `GeartrainError` if none may run."""
+        if self._wish.url_id:
+            await self._wait_for_abandoned()
         return self._check(await when_loaded(lambda: self._wish.model.deployment))
 
     def _check(self, deployment: Deployment) -> Deployment:
@@ -255,11 +295,22 @@ class PredictionExchange(RunExchange):
         try:
             self.follow(prediction)
         except GeartrainError as error:
-            self.give_up(error)
+            self._responder.respond(self.refuse(error))
 
     def give_up(self, error: GeartrainError) -> None:
-        """Answer for a prediction that could not be admitted."""
-        self._responder.respond(self.refuse(error))
+        """Answer for a prediction that could not be admitted.
+
+        Another request may have made the one with the id in the path while the form came: join that.
+        """
+        known = None
+        if error.code is Code.CONFLICT and self._wish.url_id:
+            known = self._predictions.find_retried(self._wish.url_id, self._wish.head.notes.principal)
+        if known is None:
+            self._responder.respond(self.refuse(error))
+            return
+        self._is_joined = True
+        self.record.prediction = known.record
+        self.follow(known)
 
     def follow(self, prediction: Prediction) -> None:
         """Answer as the header fields ask for: with events, at once, or at the end."""
@@ -268,55 +319,119 @@ class PredictionExchange(RunExchange):
                 prediction,
                 self._responder,
                 holders=self._predictions.holders,
-                holder=self._holder,
+                holder=_holder_of(self._wish, is_joined=self._is_joined),
                 created=not self._is_joined,
             )
             self.hand_over(self._stream.leave)
-            start(self._stream.run())
+            start(self._stream.run(() if self._is_joined else _hints(self._strays)))
         elif self._is_joined:
             self._predictions.holders.join(prediction)
-            self._responder.respond(repeated(prediction, self._wish.headers))
+            if cog.takes_long(prediction):
+                start(_repeat_aside(prediction, self._wish.headers, self._responder))
+            else:
+                self._responder.respond(repeated(prediction, self._wish.headers))
         elif self._wish.headers.respond_async:
-            self._responder.respond(json_answer(cog.encode_accepted(prediction), HTTPStatus.ACCEPTED))
+            accepted = json_answer(cog.encode_accepted(prediction), HTTPStatus.ACCEPTED)
+            self._responder.respond(self._advised(accepted))
+            if self._endpoints.logs_ends:
+                log_end(prediction)
         else:
             RunExchange.follow(self, prediction)
 
     def answer(self) -> Answer:
         """Return the prediction, which is over."""
-        return Answer(_OK, cog.encode_in_parts(self._prediction))
+        answer = Answer(_OK, cog.encode_in_parts(self._prediction))
+        return self._advised(answer) if self._strays else answer
+
+    def _advised(self, answer: Answer) -> Answer:
+        """Return an answer with a header about inputs that were passed over."""
+        return msgspec.structs.replace(answer, headers=(*answer.headers, *_hints(self._strays)))
+
+    def is_answered_aside(self) -> bool:
+        """True if the output has many pieces, which are joined."""
+        return len(self._prediction.chunks) > cog.MANY
+
+    async def answer_aside(self) -> Answer:
+        """Make the answer in a thread."""
+        return await read_aside(self.answer)
 
     def refuse(self, error: GeartrainError) -> Answer:
-        """Return why there is no prediction."""
+        """Create the answer for a refused prediction."""
         return COG.refuse(error)
 
     def forsake(self, prediction: Prediction) -> None:
         """Apply the rule of this client to the prediction that it leaves."""
-        self._predictions.holders.leave(prediction, self._holder, self._endpoints.streams.grace)
+        holder = _holder_of(self._wish, is_joined=self._is_joined)
+        self._predictions.holders.leave(prediction, holder, self._endpoints.streams.grace)
 
-    @property
-    def _holder(self) -> Holder:
-        """The part of this client in the prediction."""
-        headers = self._wish.headers
-        if headers.event_stream:
-            return Holder.RECONNECTING if self._wish.url_id and not self._is_joined else Holder.READING
-        return Holder.TOLD if self._is_joined or headers.respond_async else Holder.WAITING
+
+def _holder_of(wish: PredictionWish, *, is_joined: bool) -> Holder:
+    """Return the part of a client in its prediction; `is_joined`: another request has made that."""
+    if wish.headers.event_stream:
+        return Holder.RECONNECTING if wish.url_id and not is_joined else Holder.READING
+    return Holder.TOLD if is_joined or wish.headers.respond_async else Holder.WAITING
+
+
+def _hints(strays: Sequence[str]) -> tuple[tuple[bytes, bytes], ...]:
+    return ((b"x-geartrain-hint", _advice(strays).encode("ascii", "backslashreplace")),) if strays else ()
+
+
+def _advice(names: Sequence[str]) -> str:
+    few = [json.dumps(name) for name in names[:_NAMED]]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    what, them = ("an input", "it") if len(names) == 1 else ("inputs", "them")
+    return f'passed over {", ".join(few)}{more}, {what} of the model: put {them} inside "input"'
 
 
 def shown(prediction: Prediction, place: int = 0) -> Answer:
     """Tell how a prediction stands; `place` is its place in the queue, 0 if it does not wait there."""
-    headers = (*JSON, (b"x-queue-position", b"%d" % place)) if place else JSON
-    return Answer(_OK, cog.encode_in_parts(prediction), headers)
+    return Answer(_OK, cog.encode_in_parts(prediction), _place_header(place))
+
+
+async def shown_aside(prediction: Prediction, place: int = 0) -> Answer:
+    """Do the same; many pieces of an output are joined in a thread."""
+    return Answer(_OK, await _parts_of(prediction), _place_header(place))
+
+
+def _place_header(place: int) -> Fields:
+    return (*JSON, (b"x-queue-position", b"%d" % place)) if place else JSON
 
 
 def repeated(prediction: Prediction, headers: PredictionHeaders) -> Answer:
     """Answer a PUT of a known id with the current state: 200 for one that has ended, else 202."""
-    status = _OK if prediction.is_terminal and not headers.respond_async else HTTPStatus.ACCEPTED
-    return Answer(status, cog.encode_in_parts(prediction))
+    return Answer(_repeated_status(prediction, headers), cog.encode_in_parts(prediction))
 
 
-def _new(request: cog.PredictionRequest, url_id: str, wish: PredictionWish, *, origin: RequestContext) -> NewPrediction:
-    """Return what a request asks for."""
-    headers = wish.headers
+async def repeated_aside(prediction: Prediction, headers: PredictionHeaders) -> Answer:
+    """Do the same; many pieces of an output are joined in a thread."""
+    status = _repeated_status(prediction, headers)  # of the moment that is told of
+    return Answer(status, await _parts_of(prediction))
+
+
+async def _repeat_aside(prediction: Prediction, headers: PredictionHeaders, responder: Responder) -> None:
+    try:
+        answer = await repeated_aside(prediction, headers)
+    except Exception:
+        logger.exception("an endpoint failed")
+        answer = COG.refuse(BUG)
+    responder.respond(answer)
+
+
+def _repeated_status(prediction: Prediction, headers: PredictionHeaders) -> HTTPStatus:
+    return _OK if prediction.is_terminal and not headers.respond_async else HTTPStatus.ACCEPTED
+
+
+async def _parts_of(prediction: Prediction) -> tuple[Buffer, ...]:
+    if cog.takes_long(prediction):
+        return await read_aside(cog.snapshot(prediction).parts)
+    return cog.encode_in_parts(prediction)
+
+
+def _new(request: cog.PredictionRequest, wish: PredictionWish, *, noun: str, origin: RequestContext) -> NewPrediction:
+    """Create the prediction of a request; raise `GeartrainError` if its id is not that of the path."""
+    headers, url_id = wish.headers, wish.url_id
+    if url_id and request.id is not None and request.id != url_id:
+        raise cog.id_mismatch(noun)
     prediction_id = url_id or request.id
     created_at: Any = request.created_at
     return NewPrediction(

@@ -29,6 +29,8 @@ from geartrain.transport.wire.exchange import Answer, Head
 if TYPE_CHECKING:
     from geartrain.service.models.catalogue import Catalogue
 
+MAX_PAGES: Final = 256  # model versions whose OpenAPI document is kept
+
 _PUT: Final = ("PUT",)
 _HINTED: Final = ("GET", "HEAD", "POST", "PUT")
 _MODEL: Final = "/models/{model}"
@@ -36,7 +38,7 @@ _VERSION: Final = "/models/{model}/versions/{version}"
 
 
 def shutdown_route(shut_down: Callable[[], None], options: CogOptions) -> Route:
-    """Return what ends the server."""
+    """Create the route that stops the server."""
     begin = by_task(shutdown(shut_down), COG, options.max_body)
     return Route(POST, "/shutdown", begin, COG, "admin", subject="all")
 
@@ -161,7 +163,7 @@ def _docs_files(prefix: str, options: CogOptions) -> list[Route]:
 def _models(catalogue: Catalogue, options: CogOptions, runs: _Runs) -> list[Route]:
     """Return the list of models and Cog's API of each of them, of its default version and of every version."""
     pages = _Pages(catalogue, runs.durability)
-    overview = Overview(catalogue, has_shutdown=options.has_shutdown, durability=runs.durability)
+    overview = Overview(catalogue, options=options, durability=runs.durability)
     routes = [Route(GET, "/models", overview.list_models, COG, "read", subject="all")]
     for prefix in (_MODEL, _VERSION):
         routes += _system(prefix, pages.find, options)
@@ -171,7 +173,7 @@ def _models(catalogue: Catalogue, options: CogOptions, runs: _Runs) -> list[Rout
 
 
 def _overview(catalogue: Catalogue, options: CogOptions, durability: Durability | NotDurable) -> list[Route]:
-    overview = Overview(catalogue, has_shutdown=options.has_shutdown, durability=durability)
+    overview = Overview(catalogue, options=options, durability=durability)
     hints = ("/predictions", "/predictions/{rest*}", "/trainings", "/trainings/{rest*}", "/openapi.json")
     return [
         _route(GET, "/", overview.discover, scope="open"),
@@ -206,11 +208,13 @@ class _Pages:
         return self._catalogue.refer(name, version)
 
     def find(self, params: Params) -> SystemEndpoints:
-        """Return what tells of it."""
+        """Return its endpoints."""
         model = self.refer(params)
         name, version = params["model"], params.get("version", "")
         key = (name, model.version)
         if key not in self._pages:
+            if len(self._pages) >= MAX_PAGES:  # each may hold the document of a version that has gone
+                self._pages.clear()
             prefix = path_prefix(name, version)
             self._pages[key] = SystemEndpoints(
                 name, model, None, prefix=prefix, has_shutdown=False, durability=self._durability

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from http import HTTPStatus
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from geartrain.apis import sse
+from geartrain.apis.cog import takes_long
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.events import LAST, EventsDroppedError
+from geartrain.domain.predictions.events import LAST, Completed, EventsDroppedError
 from geartrain.service.models.holders import Holder
 from geartrain.service.readers import EventReader, LaggedError, replay_start
+from geartrain.transport.large_bodies import read_aside
 from geartrain.transport.wire.exchange import ClientGoneError
 
 if TYPE_CHECKING:
     from geartrain.domain.predictions.prediction import Prediction
+    from geartrain.domain.tensors.tensor import Buffer
     from geartrain.service.models.holders import Holders
     from geartrain.transport.wire.exchange import AnswerStream, Responder
 
@@ -93,9 +97,12 @@ class EventStream:
         self._holders = holders
         self._holder = holder
 
-    async def run(self) -> None:
-        """Write events as they come, until the last one or until the client has gone."""
-        stream = self._responder.open_stream(HTTPStatus.OK, _HEADERS)
+    async def run(self, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        """Write events as they come, until the last one or until the client has gone.
+
+        `headers` are sent beside those of every stream.
+        """
+        stream = self._responder.open_stream(HTTPStatus.OK, (*_HEADERS, *headers))
         try:
             if self._skipped:
                 await stream.write(sse.encode_error(sse.TRUNCATED, self._skipped))
@@ -123,12 +130,16 @@ class EventStream:
             if self._gone:
                 return
             self._written_at = self._loop.time()
-            if events:
-                over = type(events[-1]) in LAST
-                for piece in sse.encode_events(self._prediction, events):
-                    await stream.write(piece)  # waits while the client does not read
-            else:
+            if not events:
                 await stream.write(sse.KEEP_ALIVE)
+                continue
+            over = type(events[-1]) in LAST
+            parts: tuple[Buffer, ...] = ()
+            if type(events[-1]) is Completed and takes_long(self._prediction):
+                del events[-1]
+                parts = await read_aside(sse.encode_completed, self._prediction)
+            for piece in chain(sse.encode_events(self._prediction, events), map(bytes, parts)):
+                await stream.write(piece)  # waits while the client does not read
 
     def leave(self) -> None:
         """Note that the client has disconnected."""

@@ -27,7 +27,7 @@ from geartrain.transport.wire.exchange import JSON, Answer, Decision, Head
 
 
 class SystemEndpoints:
-    """What the server says about one model. Health is that of predictions, or of trainings where there are none."""
+    """State of one model. Health is that of predictions, or of trainings if it has none."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class SystemEndpoints:
     def docs(self, head: Head) -> Answer:
         """`GET /docs`."""
         own = head.root + self._prefix + "/openapi.json" if self._prefix else ""
-        return docs_page(self._name, head.root + self._prefix, own)
+        return docs_page(head.root, model=self._name, prefix=self._prefix, document=own)
 
     def _document(self, interface: Interface | None, training: Signature | None, prefix: str) -> bytes:
         signature = None if interface is None else interface.signature
@@ -122,7 +122,7 @@ FindSystem = Callable[[Params], SystemEndpoints]
 
 
 def at_once(answer: Callable[[SystemEndpoints, Head], Answer], find: FindSystem) -> Begin:
-    """Return what answers when the head has been read."""
+    """Create the handler of requests that are answered once the head is read."""
 
     def begin(head: Head, params: Params) -> Decision:
         return answer(find(params), head)
@@ -131,7 +131,7 @@ def at_once(answer: Callable[[SystemEndpoints, Head], Answer], find: FindSystem)
 
 
 def path_prefix(name: str, version: str) -> str:
-    """Return what stands before the paths of a model, or of a version of it."""
+    """Return the beginning of the paths of a model, or of a version of it."""
     prefix = f"/models/{quote(name, safe='')}"
     return f"{prefix}/versions/{quote(version, safe='')}" if version else prefix
 

@@ -1,4 +1,4 @@
-"""What each call needs of a key, and the check of that. Keys come as metadata `authorization`, as in HTTP's header."""
+"""Scopes that calls need, and their check. Keys come as metadata `authorization`, like HTTP's header."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from geartrain.transport.routing import Scope, Subject
 
 
 class Need(NamedTuple):
-    """What a call needs: a scope, what it concerns, and the field of its message that names the model."""
+    """A required scope: its subject, and the message field that names the model."""
 
     scope: Scope
     subject: Subject = "none"
@@ -46,7 +46,7 @@ class CallAccess:
         self._authorizer = authorizer
 
     def grant(self, head: CallHead, scope: Scope) -> Grant:
-        """Return what the key of a call allows, which is this scope at least; an open call needs no key."""
+        """Return the grant of a call with at least this scope; an open call needs no key."""
         if self._authorizer.is_open or scope == "open":
             return EVERYTHING
         grant = self._authorizer.authorize(head.authorization)

@@ -51,7 +51,7 @@ def pack(parts: Sequence[Buffer], *, mirrors: bool) -> list[Buffer]:
 
 
 async def pack_aside(parts: Sequence[Buffer]) -> list[Buffer]:
-    """As `pack` of a message that mirrors a compressed one; in a thread if it takes long."""
+    """Pack a message that mirrors a compressed one; in a thread if it takes long."""
     if sum(map(len, parts)) > MIN_COMPRESSED:
         return frame_compressed(await compression.deflate_aside(parts, "gzip"))
     return frame(parts)

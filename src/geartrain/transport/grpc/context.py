@@ -1,4 +1,4 @@
-"""What all calls share."""
+"""Shared context of all calls."""
 
 from __future__ import annotations
 

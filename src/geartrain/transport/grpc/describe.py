@@ -1,4 +1,4 @@
-"""What there is to say of a model and of what it has done: metadata, configuration, statistics."""
+"""Metadata, configuration and statistics of models."""
 
 from __future__ import annotations
 

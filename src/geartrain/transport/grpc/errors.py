@@ -1,4 +1,4 @@
-"""What went wrong, as the status of a call and a text."""
+"""Errors as the status of a call and a text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import logging
 from typing import Final
 
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.rendering import clip
 from geartrain.transport.errors import GRPC_STATUS
 from geartrain.transport.grpc.status import Status, failure
 from geartrain.transport.wire.exchange import Answer
 
 logger = logging.getLogger(__name__)
 
+_LONGEST: Final = 2000  # characters of a text
 STATUS: Final = {code: Status[name] for code, name in GRPC_STATUS.items()}
 
 
@@ -22,12 +24,6 @@ class CallError(GeartrainError):
         super().__init__(Code.UNPARSABLE, text)
         self.status = status
         self.answer_fields = fields
-
-
-def describe(error: GeartrainError) -> str:
-    """Return a sentence for the client, or what is wrong with each field, as over REST."""
-    fields = "; ".join(f"{'.'.join(each.loc[1:]).removeprefix('input.')}: {each.msg}" for each in error.fields)
-    return fields or error.message
 
 
 def as_geartrain_error(error: Exception) -> GeartrainError:
@@ -42,7 +38,7 @@ def status_of(error: Exception) -> tuple[Status, str]:
     """Return the status and the text of an error. An unexpected one is logged, and the client gets no details."""
     foreseen = as_geartrain_error(error)
     status = foreseen.status if isinstance(foreseen, CallError) else STATUS[foreseen.code]
-    return status, describe(foreseen)
+    return status, clip(foreseen.reason, _LONGEST)
 
 
 def refusal(error: Exception) -> Answer:

@@ -45,7 +45,7 @@ def too_large(limit: int) -> CallError:
 
 
 def is_compressed(body: Body) -> bool:
-    """Whether the one message of a body is flagged as compressed."""
+    """True if the one message of a body is flagged as compressed."""
     return body[:1] == b"\x01"
 
 
@@ -68,7 +68,7 @@ def check_whole(body: Body, path: str) -> None:
 
 
 def check_flag(flag: int) -> None:
-    """Raise `CallError` for a flag that there is not."""
+    """Raise `CallError` for an unknown flag."""
     if flag not in {_PLAIN, _COMPRESSED}:
         raise CallError(Status.INTERNAL, f"A message has the flag {flag}: it is 0, or 1 for a compressed one.")
 

@@ -48,10 +48,10 @@ Begin = Callable[[CallHead, RequestNotes], Accepted | AcceptedInParts]
 
 
 class GrpcHandler:
-    """Takes the calls of gRPC. See `Handler`; a wire gives it those requests of which `heads.is_grpc` is true.
+    """Handler of gRPC calls. See `Handler`; a wire passes it the requests for which `heads.is_grpc` is true.
 
-    What `begin` decides depends on the head, on options that do not change, and on keys: as for `AccessGuard`, a wire
-    may remember it until the access says that it has changed.
+    The result of `begin` depends on the head, on fixed options, and on keys: as for `AccessGuard`, a wire may remember
+    it until the access reports a change.
     """
 
     def __init__(

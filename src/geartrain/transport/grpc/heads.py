@@ -18,7 +18,7 @@ from geartrain.transport.wire.exchange import Head
 
 _CONTENT_TYPE: Final = b"application/grpc"
 _PROTO: Final = frozenset({b"", b"+proto"})  # behind it, before any parameters
-_BEHIND: Final = frozenset({b"", b"+", b";", b" "})  # what may follow; `application/grpc-web` is another protocol
+_BEHIND: Final = frozenset({b"", b"+", b";", b" "})  # may follow; `application/grpc-web` is another protocol
 _ENCODINGS: Final[dict[bytes, Encoding | None]] = {b"identity": None, b"": None, b"gzip": "gzip", b"deflate": "deflate"}
 ACCEPTED_ENCODINGS: Final = (b"grpc-accept-encoding", b"identity,gzip,deflate")
 
@@ -29,12 +29,12 @@ NO_TIMEOUT: Final = float("inf")
 
 
 class CallHead(msgspec.Struct, frozen=True, gc=False):
-    """What the head of a call says.
+    """Head of a call.
 
     Attributes:
-        timeout: seconds that the client waits, `NO_TIMEOUT` if it says nothing.
+        timeout: seconds that the client waits, `NO_TIMEOUT` by default.
         encoding: of messages that are flagged as compressed, None for none.
-        mirrors: whether the answer may be compressed: the client sends gzip, and takes it.
+        mirrors: true if the answer may be compressed: the client sends and accepts gzip.
         authorization: the values of `authorization`.
     """
 
@@ -48,7 +48,7 @@ PLAIN: Final = CallHead()
 
 
 def is_grpc(head: Head) -> bool:
-    """Whether a request is a call: POST, of gRPC's content type, on a wire that has trailers."""
+    """True if a request is a call: POST, of gRPC's content type, on a wire that has trailers."""
     if not head.has_trailers or head.method != "POST":
         return False
     given = head.header(b"content-type") or b""

@@ -39,7 +39,7 @@ class HealthCalls:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the server is about to stop."""
+        """True if the server is about to stop."""
         return self._closing.is_set()
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class HealthCalls:
         self._closing.set()
 
     def check(self, request: health_pb2.HealthCheckRequest) -> health_pb2.HealthCheckResponse:
-        """Tell the state of a service, once; raises `NOT_FOUND` for one that there is not."""
+        """Return the state of a service, once; raise `NOT_FOUND` for an unknown one."""
         status = self.status(request.service)
         if status == _Response.SERVICE_UNKNOWN:
             msg = f"unknown service '{clip(request.service)}': name a model, or nothing for the server as a whole"

@@ -8,7 +8,7 @@ from typing import Final
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.tensors.tensor import Buffer
+from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.service.models import inference
 from geartrain.service.models.deployment import Deployment
 from geartrain.transport import compression
@@ -25,7 +25,7 @@ from geartrain.transport.runs import RunExchange
 from geartrain.transport.wire.exchange import Answer, Body, Responder
 
 PATH: Final = "/inference.GRPCInferenceService/ModelInfer"
-_LARGE: Final = 65_536  # bytes of outputs that a thread compresses
+_LARGE: Final = 65_536  # bytes of outputs that take long to compress, or to make of JSON
 
 
 class InferExchange(RunExchange):
@@ -86,23 +86,29 @@ class InferExchange(RunExchange):
         self._deployment.predictions.abandon(prediction)
 
     def answer(self) -> Answer:
-        """Return what the run gave; raises `GeartrainError`."""
+        """Return the output of the run; raise `GeartrainError`."""
         parts = self._write()
         if self._mirrors and sum(map(len, parts)) > MIN_COMPRESSED:
             return whole_compressed(compression.deflate(parts, "gzip"))
         return whole(parts)
 
     def is_answered_aside(self) -> bool:
-        """Whether outputs are to be compressed, and large."""
-        return self._mirrors and sum(map(len, self._prediction.chunks)) > _LARGE
+        """True if outputs are large, and to be compressed, or to be made of JSON."""
+        is_made = self._mirrors or self._deployment.interface.view.makes_outputs
+        return is_made and sum(map(len, self._prediction.chunks)) > _LARGE
 
     async def answer_aside(self) -> Answer:
-        """As `answer`."""
-        return whole_compressed(await compression.deflate_aside(self._write(), "gzip"))
+        """Return the output like `answer`, beside the loop."""
+        inference.check_success(self._deployment, self._prediction)
+        outputs = await self._context.bodies.outputs(self._deployment.interface, self._prediction.chunks)
+        parts = self._write(outputs)
+        if self._mirrors:
+            return whole_compressed(await compression.deflate_aside(parts, "gzip"))
+        return whole(parts)
 
-    def _write(self) -> list[Buffer]:
+    def _write(self, outputs: list[Tensor] | None = None) -> list[Buffer]:
         context, call = self._context, self._call
-        response = inference.response(self._deployment, self._prediction, call.request)
+        response = inference.response(self._deployment, self._prediction, call.request, outputs=outputs)
         write_outputs(context.regions, call.places, response.outputs)
         return context.responses.write(response, call.places)
 
@@ -127,5 +133,5 @@ class TimedInferExchange(InferExchange):
 
 
 def infer_exchange(context: CallContext, head: CallHead, grant: Grant) -> Callable[[Responder], InferExchange]:
-    """Return what makes the exchanges of calls with this head."""
+    """Create the factory of exchanges for calls with this head."""
     return partial(InferExchange if head.timeout == NO_TIMEOUT else TimedInferExchange, context, head, grant=grant)

@@ -1,4 +1,4 @@
-"""What an operator decides of gRPC."""
+"""Options of gRPC."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from geartrain.transport.wire.tls import TlsFiles
 
-DEFAULT_PORT: Final = 8081  # as KServe's
+DEFAULT_PORT: Final = 8081  # same as KServe's
 DEFAULT_MAX_MESSAGE: Final = 256 * 1024**2  # bytes
 
 
@@ -17,10 +17,10 @@ class GrpcOptionsError(Exception):
 
 
 class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How gRPC is served."""
+    """Options of gRPC."""
 
     port: int | None = DEFAULT_PORT  # of its own: 0 for any free one, None for none
     is_explicit: bool = False  # the operator has named the port: without it there shall be no server
     max_message_bytes: int = DEFAULT_MAX_MESSAGE  # of one message that comes in; 0 for no limit
     tls: TlsFiles | None = None
-    has_administration: bool = True  # whether models can be loaded and unloaded, and shared memory registered
+    has_administration: bool = True  # true if models can be loaded and unloaded, and shared memory registered

@@ -18,7 +18,7 @@ from geartrain.transport.grpc.translate import Call, Message, parse, read_call
 from geartrain.transport.grpc.wire import ID_TAG, RAW_INPUT_TAG, read_varint
 from geartrain.transport.wire.exchange import Body
 
-_MOST: Final = 256  # heads that are remembered
+MAX_HEADS: Final = 256  # heads that are remembered
 _LARGEST: Final = 4096  # bytes of one
 _SMALL: Final = 4096  # bytes of contents that are cheaper to copy than to view
 _MORE: Final = 128  # the bit of a varint that says that another byte follows
@@ -37,7 +37,7 @@ class _Split(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a head says."""
+    """A decoded head."""
 
     model: str
     version: str
@@ -91,7 +91,7 @@ class RequestReader:
         return call
 
     def _remember(self, head: bytes, call: Call, inputs: _Inputs) -> None:
-        if len(self._known) >= _MOST:
+        if len(self._known) >= MAX_HEADS:
             self._known.pop(next(iter(self._known)))
         request = call.request
         self._known[head] = _Known(
@@ -107,7 +107,7 @@ class RequestReader:
 
 
 def _is_memorable(message: Message) -> bool:
-    """Whether each input has raw contents, and nothing but them."""
+    """True if each input has raw contents, and nothing but them."""
     inputs = message.head.inputs
     return len(message.raw) == len(inputs) and not any(each.parameters for each in inputs)
 

@@ -16,7 +16,7 @@ from geartrain.transport.grpc.parameters import FINAL, write
 from geartrain.transport.grpc.translate import NOWHERE, encode
 from geartrain.transport.grpc.wire import ID_TAG, RAW_OUTPUT_TAG, as_stream_response, varint
 
-_MOST: Final = 256  # heads that are remembered
+MAX_HEADS: Final = 256  # heads that are remembered
 _SMALL: Final = 4096  # bytes of contents that are cheaper to copy than to send as a part of their own
 _ID: Final = bytes((ID_TAG,))
 
@@ -31,10 +31,10 @@ _FINALS: Final = {True: _final(True), False: _final(False)}
 
 
 class ResponseWriter:
-    """Writes messages of the types `ModelInferResponse` and `ModelStreamInferResponse`.
+    """Writer of messages of the types `ModelInferResponse` and `ModelStreamInferResponse`.
 
-    What it remembers of a head follows from names, datatypes and shapes alone, all of which it is found by, so a reload
-    of a model changes nothing in it. When there are 256, the oldest one is forgotten.
+    Its cached heads are keyed by all that they consist of, names, datatypes and shapes, so they stay right after a
+    reload of a model. When there are 256, the oldest one is forgotten.
     """
 
     __slots__ = ("_heads",)
@@ -88,7 +88,7 @@ class ResponseWriter:
         message = pb.ModelInferResponse(model_name=response.model_name, model_version=response.model_version)
         for tensor in response.outputs:
             message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        if len(self._heads) >= _MOST:
+        if len(self._heads) >= MAX_HEADS:
             self._heads.pop(next(iter(self._heads)))
         head: bytes = message.SerializeToString()
         self._heads[key] = head

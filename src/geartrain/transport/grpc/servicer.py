@@ -33,11 +33,11 @@ class Calls:
         return pb.ServerLiveResponse(live=True)
 
     def server_ready(self, _: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
-        """Whether every model is ready."""
+        """True if every model is ready."""
         return pb.ServerReadyResponse(ready=self.catalogue.readiness.is_ready)
 
     def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        """Whether one model is ready; an unknown model is not."""
+        """True if one model is ready; an unknown model is not."""
         ready = information.is_ready(self.catalogue, request.name, read_version(request.version))
         return pb.ModelReadyResponse(ready=ready)
 
@@ -53,18 +53,18 @@ class Calls:
         return describe.metadata(*information.describe(self.catalogue, request.name, read_version(request.version)))
 
     def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        """How a model is served."""
+        """Return the configuration of a model."""
         deployment, _ = information.describe(self.catalogue, request.name, read_version(request.version))
         return pb.ModelConfigResponse(config=describe.config(deployment))
 
     def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
-        """What one model has done, or all of them."""
+        """Return the statistics of one model, or of all."""
         try:
             found = information.statistics(self.catalogue, request.name, read_version(request.version))
         except GeartrainError as error:
             if error.code is not Code.NOT_FOUND:
                 raise
-            # as other servers of the protocol answer, over HTTP too
+            # same answers as other servers of the protocol, also over HTTP
             msg = f"requested model '{request.name}' is not available"
             msg += f" in version {request.version}" if request.version else ""
             raise GeartrainError(Code.INVALID_INPUT, msg) from error

@@ -16,7 +16,7 @@ Fields = tuple[tuple[bytes, bytes], ...]
 
 
 class Status(IntEnum):
-    """How a call has ended."""
+    """Status of a finished call."""
 
     OK = 0
     CANCELLED = 1
@@ -59,11 +59,11 @@ def trailers(status: Status, text: str = "") -> Fields:
 
 def failure(status: Status, text: str, *fields: tuple[bytes, bytes]) -> Answer:
     """Return the answer that is a status alone, in its head ("Trailers-Only")."""
-    return Answer(HTTP_OK, (), (*HEADERS, *trailers(status, text), *fields))
+    return Answer(HTTP_OK, (), (*HEADERS, *trailers(status, text), *fields), error=text)
 
 
 def percent_encode(text: str) -> bytes:
-    """Return a text as `grpc-message` has it: UTF-8, of which only printable ASCII but `%` stays as it is.
+    """Encode a text for `grpc-message`: UTF-8 with only printable ASCII but `%` as it is.
 
     A field begins and ends with no space (RFC 9113, section 8.2.1), so a space there is encoded, too.
     """

@@ -56,7 +56,8 @@ class StreamingCall(abc.ABC):
         self._max_message = max_message
         self._status = Status.OK
         self._text = ""
-        self._reading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reading: asyncio.Task[None] | None = None  # until all messages have been read, or none will be
+        self._is_read = False
         self.answer = MessageAnswer(responder, head.timeout, self._drop_all, mirrors=head.mirrors)
 
     @abc.abstractmethod
@@ -69,13 +70,13 @@ class StreamingCall(abc.ABC):
     @property
     @abc.abstractmethod
     def is_idle(self) -> bool:
-        """Whether every message that was taken has been answered."""
+        """True if every message that was taken has been answered."""
 
     @abc.abstractmethod
     def drop(self) -> None:
-        """Give up what has been begun: nobody waits for it."""
+        """Drop the unfinished call: it has no reader."""
 
-    # what the wire and the server say
+    # calls of the wire and the server
 
     def receive(self, body: BodyReader) -> None:
         """Begin to read."""
@@ -91,7 +92,7 @@ class StreamingCall(abc.ABC):
 
     def close(self) -> None:
         """Read no further messages; the server is about to end."""
-        if not self._reading.done():
+        if self._reading is not None:
             self._status, self._text = Status.UNAVAILABLE, SHUTTING_DOWN
             self._reading.cancel()
 
@@ -99,17 +100,20 @@ class StreamingCall(abc.ABC):
 
     def settle(self) -> None:
         """End the call if nothing more will come of it; to be called when `is_idle` may have become true."""
-        if self._reading.done() and self.is_idle:
+        if self._is_read and self.is_idle:
             self.answer.finish(self._status, self._text)
             self._owner.discard(self)
 
     def _drop_all(self) -> None:
-        self._reading.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
         self._owner.discard(self)
         self.drop()
 
-    def _on_read(self, reading: asyncio.Future[None]) -> None:
+    def _on_read(self, reading: asyncio.Task[None]) -> None:
         """Go on when all messages have been read, or none will be read any more."""
+        self._reading = None  # its exception has frames that refer to this: a cycle
+        self._is_read = True
         if not reading.cancelled():
             error = reading.exception()
             if isinstance(error, ClientGoneError):

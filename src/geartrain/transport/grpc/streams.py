@@ -7,20 +7,21 @@ stream goes on. A request makes no task unless its model yields.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.events import Completed, Output
 from geartrain.domain.predictions.inference import InferResponse
 from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.tensors.tensor import Buffer
+from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.service.models import inference
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.waking import when_loaded
 from geartrain.service.readers import EventReader, LaggedError
 from geartrain.transport.grpc.answers import pack, pack_aside
 from geartrain.transport.grpc.context import CallContext
-from geartrain.transport.grpc.errors import as_geartrain_error, describe
+from geartrain.transport.grpc.errors import status_of
 from geartrain.transport.grpc.framing import frame
 from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
 from geartrain.transport.grpc.large_messages import create, is_large, read_large
@@ -34,8 +35,13 @@ from geartrain.transport.wire.exchange import Body, ClientGoneError, Responder
 
 MAX_AT_ONCE: Final = 1024  # requests of one stream; further ones are left in the connection until one is answered
 MAX_HELD: Final = 64 * 1024**2  # bytes of them, beyond which none is begun until one is answered
+MAX_UNREAD: Final = 64 * 1024**2
+"""Bytes of answers that are expected of what runs, by the size of earlier ones, beyond which no request is begun."""
+
+FEWEST: Final = 16  # requests that run at once at first, when the size of their answers is not known
+_PATIENCE: Final = 0.25  # seconds without an answer, after which twice as many may run
 _ID_FIELDS: Final = 1000  # of a request that cannot be run: its id is looked for in them
-_LARGE: Final = 65_536  # bytes of a response that a thread compresses
+_LARGE: Final = 65_536  # bytes of outputs that take long to compress, or to make of JSON
 
 
 class InferStream(StreamingCall):
@@ -48,10 +54,12 @@ class InferStream(StreamingCall):
         self._running: dict[_Run, int] = {}  # bytes of their messages
         self._held = 0  # bytes of all of them
         self._room = asyncio.Event()
+        self._at_once = FEWEST  # that may run; one more with each answer
+        self._typical = 0  # bytes of an answer; rises at once, falls slowly
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request runs."""
+        """True if no request runs."""
         return not self._running
 
     def drop(self) -> None:
@@ -62,10 +70,14 @@ class InferStream(StreamingCall):
             run.abandon()
 
     async def take(self, message: Body, *, mirrors: bool) -> None:
-        """Begin to answer a request, when there are few enough."""
-        while len(self._running) >= MAX_AT_ONCE or self._held > MAX_HELD:
+        """Begin to answer a request, when there are few enough. The client has taken the answers so far."""
+        while not self._has_room():
             self._room.clear()
-            await self._room.wait()
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await self._room.wait()
+            except TimeoutError:  # runs that take long make no large answers quickly
+                self._at_once = min(2 * self._at_once, MAX_AT_ONCE)
         self._record.requests += 1
         context = self._context
         try:
@@ -80,6 +92,12 @@ class InferStream(StreamingCall):
             await when_loaded(lambda: self._begin(call, len(message), mirrors=mirrors), limit)
         except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
             self.send_error(error, find_id(message, _ID_FIELDS))
+
+    def _has_room(self) -> bool:
+        running = len(self._running)
+        if running >= min(self._at_once, MAX_AT_ONCE) or self._held > MAX_HELD:
+            return False
+        return not running or (running + 1) * self._typical <= MAX_UNREAD
 
     def _begin(self, call: Call, size: int, *, mirrors: bool) -> None:
         context = self._context
@@ -101,10 +119,14 @@ class InferStream(StreamingCall):
         self._running[run] = size
         self._held += size
 
-    # what its runs say
+    # calls of its runs
+
+    async def outputs(self, deployment: Deployment, pieces: Sequence[Buffer], *, is_whole: bool) -> list[Tensor] | None:
+        """Make large outputs aside; see `LargeBodies.outputs`."""
+        return await self._context.bodies.outputs(deployment.interface, pieces, is_whole=is_whole)
 
     def has(self, run: _Run) -> bool:
-        """Whether somebody still waits for what a run gives."""
+        """True if somebody still waits for what a run gives."""
         return run in self._running
 
     def discard(self, run: _Run) -> None:
@@ -119,6 +141,13 @@ class InferStream(StreamingCall):
         write_outputs(self._context.regions, call.places, response.outputs)
         return self._context.responses.write_in_stream(response, call.places, final=final)
 
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send a response."""
+        size = sum(map(len, parts))
+        self._typical = max(size, (7 * self._typical + size) // 8)
+        self._at_once = min(self._at_once + 1, MAX_AT_ONCE)
+        self.answer.send(*parts)
+
     def send_end(self, call: Call) -> None:
         """Send the response that says no more than that a request gets no further one."""
         self.answer.send(*frame((encode_end(call),)))
@@ -126,7 +155,7 @@ class InferStream(StreamingCall):
     def send_error(self, error: Exception, request_id: str, model: str | None = None) -> None:
         """Send an error as a response; `model` when it has run."""
         self._record.failures += 1
-        text = describe(as_geartrain_error(error))
+        _, text = status_of(error)
         self.answer.send(*frame((encode_error(text, request_id, model),)))
 
 
@@ -134,7 +163,7 @@ class _Run(Protocol):
     """One request that runs."""
 
     def abandon(self) -> None:
-        """End it: nobody waits for it. Nothing is sent of it any more."""
+        """End the stream: it has no reader. Nothing more is sent."""
 
 
 class _PlainRun:
@@ -161,24 +190,30 @@ class _PlainRun:
         stream, call, deployment = self._stream, self._call, self._deployment
         if not stream.has(self):
             return
+        may_take_long = self._mirrors or deployment.interface.view.makes_outputs
+        if may_take_long and sum(map(len, self._prediction.chunks)) > _LARGE:
+            start(self._finish_aside())
+            return
         try:
             response = inference.response(deployment, self._prediction, call.request)
             parts = stream.write(response, call, final=True)
-            if self._mirrors and sum(map(len, parts)) > _LARGE:
-                start(self._finish_aside(parts))
-                return
-            stream.answer.send(*pack(parts, mirrors=self._mirrors))
+            stream.send(pack(parts, mirrors=self._mirrors))
         except Exception as error:  # noqa: BLE001 - the border of a request: whatever it is, its client hears of it
             stream.send_error(error, call.request.id, deployment.name)
         stream.discard(self)
 
-    async def _finish_aside(self, parts: list[Buffer]) -> None:
-        """Answer with a large response that is to be compressed."""
-        stream = self._stream
+    async def _finish_aside(self) -> None:
+        """Answer with a large response."""
+        stream, call, deployment, prediction = self._stream, self._call, self._deployment, self._prediction
         try:
-            stream.answer.send(*await pack_aside(parts))
+            inference.check_success(deployment, prediction)
+            outputs = await stream.outputs(deployment, prediction.chunks, is_whole=True)
+            parts = stream.write(
+                inference.response(deployment, prediction, call.request, outputs=outputs), call, final=True
+            )
+            stream.send(await pack_aside(parts) if self._mirrors else frame(parts))
         except Exception as error:  # noqa: BLE001 - as above
-            stream.send_error(error, self._call.request.id, self._deployment.name)
+            stream.send_error(error, call.request.id, deployment.name)
         stream.discard(self)
 
 
@@ -227,9 +262,10 @@ class _YieldingRun:
             raise GeartrainError(Code.TOO_LARGE, f"Responses were not read in time: {error}") from None
         for index, event in enumerate(events, 1):
             if type(event) is Output:
-                response = inference.response_of(deployment, event.chunk, call.request)
+                outputs = await stream.outputs(deployment, (event.chunk,), is_whole=False)
+                response = inference.response_of(deployment, event.chunk, call.request, outputs=outputs)
                 parts = stream.write(response, call, final=False)
-                stream.answer.send(*(await pack_aside(parts) if self._mirrors else frame(parts)))
+                stream.send(await pack_aside(parts) if self._mirrors else frame(parts))
                 await stream.answer.drained()
                 if index % BURST == 0:
                     await asyncio.sleep(0)

@@ -106,10 +106,10 @@ class _UnaryExchange:
         self._responder = responder
 
     def abandon(self) -> None:
-        """Let it finish: what it changes is changed, whoever waits for the answer."""
+        """Let the call finish without a reader: its change is complete."""
 
     async def _unpack(self, body: Body) -> Any:
-        """As `_read` of the message of a body, which may be compressed."""
+        """Read the message of a body that may be compressed."""
         context, method, head = self._context, self._method, self._head
         message = await unpack(body, method.path, head, limit=context.max_small)
         self._mirrors = head.mirrors and is_compressed(body)
@@ -206,7 +206,7 @@ def parse_message(kind: type[Message], message: Buffer) -> Any:
 def unary_exchange(
     context: CallContext, method: Method | AsyncMethod, head: CallHead, *, grant: Grant
 ) -> Callable[[Responder], Exchange]:
-    """Return what makes the exchanges of calls with this head."""
+    """Create the factory of exchanges for calls with this head."""
     if isinstance(method, Method):
         return lambda responder: SyncExchange(context, method, head, grant=grant, responder=responder)
     return lambda responder: AsyncExchange(context, method, head, grant=grant, responder=responder)

@@ -83,7 +83,7 @@ def survey(data: Buffer, most: int, most_texts: int) -> Survey | None:
 
 
 def _value(data: Buffer, position: int, kind: int) -> tuple[int, int]:
-    """Return where the value behind a tag begins and ends, a varint at its end; -1 for none."""
+    """Return begin and end of the value behind a tag, a varint at its end; -1 for none."""
     if kind == _BYTES:
         size, position = read_varint(data, position)
         return position, position + size

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from geartrain.transport.http2.control import ControlReader
+from geartrain.transport.http2.control import ControlReader, refuse_first
 from geartrain.transport.http2.faults import ConnectionFaultError, StreamFaultError
 from geartrain.transport.http2.frames import (
-    ACK,
     CONTINUATION,
     KINDS,
     SETTINGS,
@@ -140,15 +139,15 @@ class ServerConnection:
             *(control.pinged, control.goaway, control.window_update, _refuse_continuation),
             *(control.unknown, requests.padding),
         )
-        first: list[_Take] = [_refuse_first] * KINDS
+        first: list[_Take] = [refuse_first] * KINDS
         inside: list[_Take] = [_refuse_inside] * KINDS
-        first[SETTINGS] = self._first_settings
+        first[SETTINGS] = control.first_settings
         inside[CONTINUATION] = requests.continuation
         nothing = (_ignore,) * KINDS
         return nothing, tuple(first), frames, tuple(inside), nothing
 
     def _read_preface(self, data: bytes) -> bytes:
-        """Return what follows the preface (section 3.4)."""
+        """Return the rest behind the preface (section 3.4)."""
         missing = len(PREFACE) - len(self._begin)
         self._begin += data[:missing]
         if not PREFACE.startswith(self._begin):
@@ -156,16 +155,6 @@ class ServerConnection:
         if len(self._begin) == len(PREFACE):
             self._shared.phase = Phase.SETTINGS
         return data[missing:]
-
-    def _first_settings(self, flags: int, number: int, payload: Buffer) -> None:
-        if flags & ACK:
-            _refuse_first(flags, number, payload)
-        self._shared.phase = Phase.FRAMES
-        self._control.settings(flags, number, payload)
-
-
-def _refuse_first(_flags: int, _number: int, _payload: Buffer) -> None:
-    raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "The first frame of a client must be SETTINGS.")
 
 
 def _refuse_inside(_flags: int, _number: int, _payload: Buffer) -> None:

@@ -23,7 +23,7 @@ from geartrain.transport.http2.frames import (
 )
 from geartrain.transport.http2.interface import Buffer, ErrorCode, PingAnswered
 from geartrain.transport.http2.requests import RequestReader
-from geartrain.transport.http2.shared import Shared
+from geartrain.transport.http2.shared import Phase, Shared
 from geartrain.transport.http2.streams import Step
 from geartrain.transport.http2.windows import DEFAULT_WINDOW, MAX_WINDOW
 
@@ -54,10 +54,10 @@ class ControlReader:
         self._shared = shared
         self._requests = requests
         self._table_size = _DEFAULT_TABLE  # of the dynamic table that the client keeps for what it receives
-        self._is_acknowledged = False  # whether the client knows the server's settings
+        self._is_acknowledged = False  # true if the client knows the server's settings
         self._pings: deque[bytes] = deque(maxlen=_MAX_PINGS)  # of the driver, without an answer
         self._is_shut_down = False  # by the driver
-        self._awaits_ping = False  # whether the client has still to answer the ping of the shutdown
+        self._awaits_ping = False  # true if the client has still to answer the ping of the shutdown
 
     def send_settings(self) -> None:
         """Send the server's settings."""
@@ -89,6 +89,13 @@ class ControlReader:
         self._shared.output.write(frame(PING, 0, 0, payload=payload))
 
     # frames
+
+    def first_settings(self, flags: int, number: int, payload: Buffer) -> None:
+        """Take the first frame of a connection."""
+        if flags & ACK:
+            refuse_first(flags, number, payload)
+        self._shared.phase = Phase.FRAMES
+        self.settings(flags, number, payload)
 
     def settings(self, flags: int, number: int, payload: Buffer) -> None:
         """Take a SETTINGS frame."""
@@ -177,3 +184,8 @@ class ControlReader:
     def unknown(self, _flags: int, _number: int, _payload: Buffer) -> None:
         """Take a frame of a kind that is not known, which means nothing (section 5.5)."""
         self._shared.floods.count(Flood.IGNORED)
+
+
+def refuse_first(_flags: int, _number: int, _payload: Buffer) -> None:
+    """Refuse a client that begins with another frame."""
+    raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "The first frame of a client must be SETTINGS.")

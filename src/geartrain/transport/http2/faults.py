@@ -1,4 +1,4 @@
-"""What is raised inside the codec when a client breaks the rules (RFC 9113, section 5.4)."""
+"""Exceptions of the codec for clients that break the rules (RFC 9113, section 5.4)."""
 
 from __future__ import annotations
 

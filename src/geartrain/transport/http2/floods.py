@@ -18,18 +18,18 @@ from geartrain.transport.http2.interface import ErrorCode
 
 
 class Flood(IntEnum):
-    """What is counted."""
+    """Counted events."""
 
     RESETS = 0  # streams that the client resets, or that it makes the server reset
     SETTINGS = 1
     PINGS = 2
     EMPTY = 3  # DATA and CONTINUATION that carry nothing
     WINDOWS = 4  # WINDOW_UPDATE
-    IGNORED = 5  # what means nothing here: PRIORITY, unknown frames, GOAWAY again
+    IGNORED = 5  # without a meaning here: PRIORITY, unknown frames, GOAWAY again
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """How often is not too often.
+    """Allowed rate of events.
 
     Attributes:
         second: tokens that come with a second.

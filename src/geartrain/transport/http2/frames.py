@@ -63,13 +63,13 @@ class FrameReader:
         self._held = bytearray()  # the beginning of a header, or of a frame that is given whole
         self._needed = 0  # bytes in `_held` with which reading can go on
         self._left = 0  # data bytes of a DATA frame that has begun
-        self._skipped = 0  # bytes that nobody wants: padding behind the data, or an unknown frame
+        self._skipped = 0  # bytes to skip: padding behind the data, or an unknown frame
         self._end = -1  # the flags of the DATA frame that has begun; -1 while there is none
         self._stream = 0
 
     @property
     def is_holding(self) -> bool:
-        """Whether a frame other than DATA has come in part."""
+        """True if a frame other than DATA has come in part."""
         return bool(self._held)
 
     def read(self, data: bytes) -> Iterator[Frame]:  # noqa: C901, PLR0912, PLR0915 - one loop is faster

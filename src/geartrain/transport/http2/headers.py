@@ -19,8 +19,11 @@ from geartrain.transport.http2.frames import END_HEADERS, END_STREAM, HEADERS
 from geartrain.transport.http2.interface import UNKNOWN_LENGTH, ErrorCode, Fields, RequestHead
 
 FIELD_OVERHEAD: Final = 32  # bytes that a field counts more (section 6.5.2)
-_KNOWN_BLOCKS: Final = 64
+MAX_BLOCKS: Final = 64
+"""Blocks that are remembered of a connection, without a body and with one each."""
+
 _LARGEST_KNOWN: Final = 1024  # bytes of a block
+_LARGEST_DECODED: Final = 4096  # bytes of its fields, which may repeat a large one of the table with a byte each
 _DECODED: Final = 4  # times the limit: so much is decoded to be refused with an answer
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _METHOD: Final = re.compile(_TOKEN)
@@ -96,10 +99,10 @@ class HeadReader:
         if head is not None:
             return head
         fields = self.decode(block)
-        self._check_size(fields)
+        size = self._check_size(fields)
         head = _request(fields, is_whole=is_whole)
-        if not self._table.has_changed and len(block) <= _LARGEST_KNOWN:
-            if len(known) >= _KNOWN_BLOCKS:
+        if not self._table.has_changed and len(block) <= _LARGEST_KNOWN and size <= _LARGEST_DECODED:
+            if len(known) >= MAX_BLOCKS:
                 known.clear()
             known[block] = head
         return head
@@ -133,10 +136,12 @@ class HeadReader:
         for known in self._known:
             known.clear()
 
-    def _check_size(self, fields: list[tuple[bytes, bytes]]) -> None:
+    def _check_size(self, fields: list[tuple[bytes, bytes]]) -> int:
+        """Return the size of fields; raise `HeadTooLargeError`."""
         size = sum(len(name) + len(value) + FIELD_OVERHEAD for name, value in fields)
         if size > self._max_size or len(fields) > self._max_fields:
             raise HeadTooLargeError
+        return size
 
 
 def _request(fields: list[tuple[bytes, bytes]], *, is_whole: bool) -> RequestHead:
@@ -164,7 +169,7 @@ def _request(fields: list[tuple[bytes, bytes]], *, is_whole: bool) -> RequestHea
 
 
 def _host(authority: bytes | None, hosts: list[bytes]) -> bytes:
-    """Return what `:authority` and `host` say together."""
+    """Return the host from `:authority` and `host`."""
     named = hosts if authority is None else [authority, *hosts]
     if len(hosts) > 1 or not named or any(name.lower() != named[0].lower() for name in named):
         raise MalformedError("It must have one authority: in :authority, in host, or the same in both.")
@@ -209,7 +214,7 @@ def _length(fields: list[tuple[bytes, bytes]], *, is_whole: bool) -> int:
     return length
 
 
-# what is sent
+# sent headers
 
 
 @lru_cache(maxsize=256)
@@ -235,7 +240,7 @@ def encode(status: int, fields: Fields) -> bytes:
 
 
 def encode_once(fields: Fields) -> bytes:
-    """As `encode`, of fields whose names are few, and whose values are different each time."""
+    """Encode fields with few names, and with values that differ each time."""
     block = b""
     for name, value in fields:
         size = len(value)
@@ -245,7 +250,7 @@ def encode_once(fields: Fields) -> bytes:
 
 @lru_cache(maxsize=64)
 def _name(name: bytes) -> bytes:
-    """Return how a field without an index begins (RFC 7541, section 6.2.2)."""
+    """Encode the beginning of a field without an index (RFC 7541, section 6.2.2)."""
     return b"\x00" + encode_integer(len(name), 7) + name
 
 

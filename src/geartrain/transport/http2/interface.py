@@ -1,4 +1,4 @@
-"""What a codec of HTTP/2 and the connection that drives it say to each other.
+"""Interface of a codec of HTTP/2 to the connection that drives it.
 
 The driver hands every byte that it receives to `Codec.receive` and acts on the events, in their order. It answers
 with the methods of `Codec.sender`, in any turn, and then writes what `take_output` gives while its socket takes it.
@@ -24,7 +24,7 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class ErrorCode(IntEnum):
-    """Why a stream or a connection ends (RFC 9113, section 7)."""
+    """Reasons for the end of a stream or a connection (RFC 9113, section 7)."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -43,10 +43,10 @@ class ErrorCode(IntEnum):
 
 
 class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client may use of one connection.
+    """Limits of one connection.
 
     Attributes:
-        max_streams: that may be open at once (SETTINGS_MAX_CONCURRENT_STREAMS); further ones are refused.
+        max_streams: open streams (SETTINGS_MAX_CONCURRENT_STREAMS); further ones are refused.
         stream_window: bytes of a body that may come before they are acknowledged.
         connection_window: bytes of all bodies together, likewise.
         max_frame_size: bytes of a frame's payload that are received.
@@ -163,16 +163,16 @@ class Sender(Protocol):
 
     @property
     def held(self) -> int:
-        """How many bytes of answers are held, of all streams."""
+        """Bytes of answers that are held, of all streams."""
 
     def unsent(self, stream: int) -> int:
-        """Return how many bytes of an answer are held."""
+        """Return the bytes of an answer that are held."""
 
     def stalled(self) -> Sequence[tuple[int, int]]:
         """Return the streams whose bodies are held, each with the count of bytes that have been sent of it so far."""
 
     def take_output(self, size: int) -> list[Buffer]:
-        """Return what is to be written next, about `size` bytes of bodies at most, fairly of all streams.
+        """Return the next bytes to write, about `size` bytes of bodies at most, fairly of all streams.
 
         Empty if there is nothing that may be sent now.
         """
@@ -189,15 +189,15 @@ class Codec(Protocol):
 
     @property
     def is_reading_head(self) -> bool:
-        """Whether the preface, the first settings or a head has come in part, or not at all yet."""
+        """True if the preface, the first settings or a head has come in part, or not at all yet."""
 
     @property
     def is_closing(self) -> bool:
-        """Whether no stream will be accepted any more."""
+        """True if no stream will be accepted any more."""
 
     @property
     def awaits_resets(self) -> bool:
-        """Whether a stream has been reset whose client may not know of it yet, and may still be sending."""
+        """True if a stream has been reset whose client may not know of it yet, and may still be sending."""
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Take what has come. `now` in seconds on any clock that does not go back."""

@@ -1,4 +1,4 @@
-"""What goes out whatever the windows are: frames of control, heads and trailers, and pieces of bodies that may go."""
+"""Output beside the windows: frames of control, heads and trailers, and pieces of bodies that may go."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Output:
     """The frames of a connection that can be written, in their order.
 
     Attributes:
-        ready: frames, or pieces of them; whoever takes them empties the list.
+        ready: frames, or pieces of them; the taker empties the list.
         replies: frames among them that the client has asked for.
     """
 
@@ -35,7 +35,7 @@ class Output:
     def __init__(self) -> None:
         self.ready: list[Buffer] = []
         self.replies = 0
-        self._resizes_table = False  # whether the next block has to say that there is no dynamic table
+        self._resizes_table = False  # true if the next block has to announce an empty dynamic table
 
     def write(self, written: bytes) -> None:
         """Append a frame that no window holds back."""

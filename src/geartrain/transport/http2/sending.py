@@ -128,7 +128,7 @@ class AnswerSender:
     # details
 
     def _is_free(self, stream: Stream, size: int) -> bool:
-        """Whether a part of a body can go out without a turn."""
+        """True if a part of a body can go out without a turn."""
         return (
             size <= SMALLEST_MAX_FRAME
             and size <= stream.window

@@ -1,4 +1,4 @@
-"""What the parts of a codec have in common."""
+"""Shared parts of a codec."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMEMBERED: Final = 2048  # streams that the server has reset
 
 
 class Phase(IntEnum):
-    """What a connection may receive next."""
+    """Phase of a connection: the frames that may come next."""
 
     PREFACE = 0
     SETTINGS = 1  # the first frame

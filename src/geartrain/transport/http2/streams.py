@@ -17,7 +17,7 @@ _GAPS: Final = 16
 
 
 class StreamState(IntEnum):
-    """Where a stream stands."""
+    """State of a stream."""
 
     IDLE = 0
     OPEN = 1  # the request is coming
@@ -28,7 +28,7 @@ class StreamState(IntEnum):
 
 
 class Step(IntEnum):
-    """What happens to a stream."""
+    """Steps of a stream."""
 
     RECEIVE_HEAD = 0
     RECEIVE_WHOLE = 1  # HEADERS with END_STREAM: a request without a body, or trailers
@@ -42,7 +42,7 @@ class Step(IntEnum):
 
 
 class Illegal(msgspec.Struct, frozen=True):
-    """What a step comes to that must not be taken."""
+    """Consequence of an illegal step."""
 
     code: ErrorCode
     is_fatal: bool  # for the connection
@@ -73,7 +73,7 @@ STEPS: Final[dict[StreamState, tuple[StreamState | Illegal, ...]]] = {
         *(_COMPLETE, _COMPLETE, _COMPLETE, _COMPLETE),
         *(_S.CLOSED, _S.HALF_CLOSED, _S.HALF_CLOSED, _S.CLOSED, _S.RESET),
     ),
-    # What the client sends before it knows of the reset may be in any order, and in any part of a frame.
+    # Frames that the client sends before it learns of the reset come in any order, and in any part of a frame.
     _S.RESET: (
         *(_S.RESET, _S.RESET, _S.RESET, _S.RESET),
         *(_S.CLOSED, _S.RESET, _S.RESET, _OURS, _OURS),
@@ -90,7 +90,7 @@ STEPS: Final[dict[StreamState, tuple[StreamState | Illegal, ...]]] = {
 
 
 class Answer(IntEnum):
-    """How far the driver has come with an answer."""
+    """Progress of a driver's answer."""
 
     NONE = 0
     BODY = 1  # the head has been given
@@ -163,7 +163,7 @@ class Streams:
 
     @property
     def has_reset(self) -> bool:
-        """Whether the server has reset a stream, and the client has not done so as well."""
+        """True if the server has reset a stream, and the client has not done so as well."""
         return bool(self._reset or self._forgotten)
 
     def open(self, stream: Stream, step: Step) -> None:
@@ -198,7 +198,7 @@ class Streams:
         return found
 
     def state_of(self, number: int) -> StreamState:
-        """Return where a stream stands."""
+        """Return the state of a stream."""
         stream = self._open.get(number)
         if stream is not None:
             return stream.state

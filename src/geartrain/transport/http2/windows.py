@@ -12,7 +12,7 @@ MAX_WINDOW: Final = 2**31 - 1
 
 
 class ReceiveWindow:
-    """What the client may send: of one stream, or of all together."""
+    """Bytes that the client may send: of one stream, or of all together."""
 
     __slots__ = ("_size", "_used", "left")
 
@@ -38,7 +38,7 @@ class ReceiveWindow:
 
 
 class SendWindows:
-    """What the client lets the server send."""
+    """Bytes that the client lets the server send."""
 
     __slots__ = ("connection", "initial", "max_frame_size")
 

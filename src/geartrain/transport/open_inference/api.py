@@ -1,4 +1,4 @@
-"""What all endpoints of the Open Inference Protocol have in common: how they refuse, and how a path names a model."""
+"""Refusals of the Open Inference Protocol, and the model that a path names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class OpenInferenceApi:
         if error.code is Code.UNSUPPORTED_MEDIA_TYPE:
             headers = (*JSON, (b"accept-encoding", compression.ACCEPTED))
         status = OPEN_INFERENCE_HTTP_STATUS[error.code]
-        return Answer(status, (open_inference.encode_error(error),), (*headers, *error_headers(status, error)))
+        headers = (*headers, *error_headers(status, error))
+        return Answer(status, (open_inference.encode_error(error),), headers, error=error.reason)
 
     def not_found(self) -> Answer:
         """Return the answer where there is no such path."""

@@ -29,7 +29,7 @@ _LONGEST_SIZE: Final = 18  # digits
 
 
 class RunHead(msgspec.Struct, frozen=True):
-    """What the head of a request says.
+    """Head of a request.
 
     Attributes:
         name: of the model.
@@ -98,7 +98,7 @@ class ArrayLoader:
 
 
 class ServerContext(msgspec.Struct, frozen=True):
-    """What all requests to one server share."""
+    """Shared context of all requests to one server."""
 
     catalogue: Catalogue
     regions: SharedRegions
@@ -122,7 +122,7 @@ class ModelExchange(RunExchange):
         return API.refuse(error)
 
     def is_large(self, body: Body) -> bool:
-        """Whether a body is large, or may become so when it is decompressed."""
+        """True if a body is large, or may become so when it is decompressed."""
         return len(body) > DIRECT_LIMIT or self._head.encoding is not None
 
     def wait_limit(self, body: Any) -> float | None:
@@ -138,7 +138,7 @@ class ModelExchange(RunExchange):
 def by_exchange(
     new_exchange: Callable[[RunHead, Responder], Exchange], max_body_bytes: int, *, takes_views: bool = False
 ) -> Begin:
-    """Return what hands requests to exchanges; their heads are read once for all that have the same.
+    """Create the handler that passes requests to exchanges; their heads are read once for all that have the same.
 
     `takes_views`: a body with binary contents may come as a view, see `Accepted.contents_at`.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -10,7 +12,7 @@ from geartrain.apis.open_inference import PLAIN, Reply
 from geartrain.domain.predictions.inference import InferRequest
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.tensors.tensor import Buffer
+from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.service.models import inference
 from geartrain.service.models.deployment import Deployment
 from geartrain.transport import compression
@@ -65,7 +67,7 @@ class InferExchange(ModelExchange):
         return inference.create_bound(deployment, self._request, bound, origin=self.record.context)
 
     def _find(self) -> Deployment:
-        """Return what runs the request; raises `GeartrainError`."""
+        """Return the deployment of the request; raise `GeartrainError`."""
         self._deployment = deployment = self._context.catalogue.find(self._head.name, self._head.version)
         deployment.workers.check_ready()
         return deployment
@@ -93,10 +95,12 @@ class InferExchange(ModelExchange):
             return False
         if self._head.accepted is not None or tensor_json.arrays() is None:
             return True
+        if size > DIRECT_LIMIT and self._deployment.interface.view.makes_outputs:
+            return True
         return size >= _LONG and not (self._reply.binary and not self._reply.forms)
 
     def answer(self) -> Answer:
-        """Return what the run gave, in the form that was asked for; raises `GeartrainError`."""
+        """Return the output of the run in the requested form; raise `GeartrainError`."""
         answer = self._plain_answer()
         accepted = self._head.accepted
         if accepted is None:
@@ -104,21 +108,33 @@ class InferExchange(ModelExchange):
         return _compressed(answer, compression.deflate(answer.parts, accepted), accepted)
 
     async def answer_aside(self) -> Answer:
-        """As `answer`."""
+        """Return the output like `answer`, beside the loop."""
         await self._context.arrays.load()
+        inference.check_success(self._deployment, self._prediction)
+        bodies, chunks, reply = self._context.bodies, self._prediction.chunks, self._reply
+        view = self._deployment.interface.view
+        outputs = await bodies.outputs(self._deployment.interface, chunks)
+        if outputs is None:
+            outputs = await read_aside(view.whole, chunks[0] if chunks else b"null", chunks)
+        texts = await bodies.texts(
+            [one for one in outputs if not (one.name in reply.places or reply.is_binary(one.name))]
+        )
         # Regions are written on the loop, where they are unregistered.
-        answer = self._plain_answer() if self._reply.places else await read_aside(self._plain_answer)
+        write = partial(self._plain_answer, outputs, texts)
+        answer = write() if reply.places else await read_aside(write)
         accepted = self._head.accepted
         if accepted is None:
             return answer
         return _compressed(answer, await compression.deflate_aside(answer.parts, accepted), accepted)
 
-    def _plain_answer(self) -> Answer:
+    def _plain_answer(
+        self, outputs: list[Tensor] | None = None, texts: Mapping[str, Buffer] = open_inference.NO_TEXTS
+    ) -> Answer:
         parts = self._repeated()
         if parts is not None:
             return Answer(_OK, parts)
-        response = inference.response(self._deployment, self._prediction, self._request)
-        body = open_inference.encode_response(response, self._reply, store=self._context.regions.write)
+        response = inference.response(self._deployment, self._prediction, self._request, outputs=outputs)
+        body = open_inference.encode_response(response, self._reply, store=self._context.regions.write, texts=texts)
         if body.json_size is None:
             return Answer(_OK, body.parts)
         return Answer(_OK, body.parts, (_BINARY, (JSON_SIZE, b"%d" % body.json_size)))

@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol tells of a server and its models. Nothing here waits for anything."""
+"""Metadata of a server and its models in the Open Inference Protocol. Nothing here waits."""
 
 from __future__ import annotations
 

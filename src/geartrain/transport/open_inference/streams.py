@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
 from geartrain.apis import generate, open_inference
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.events import Completed
+from geartrain.domain.predictions.events import Completed, Event
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.readers import EventReader, LaggedError
 from geartrain.transport.errors import BUG
@@ -36,34 +36,34 @@ class GenerateStreamExchange(GenerateExchange):
 
     __slots__ = ("_reader", "_stream")
 
-    _reader: EventReader
-
     def __init__(self, context: ServerContext, head: RunHead, responder: Responder) -> None:
         super().__init__(context, head, responder)
+        self._reader: EventReader | None = None  # before the prediction has been admitted
         self._stream: AnswerStream | None = None
 
     def follow(self, prediction: Prediction) -> None:
         """Write what the prediction gives from now on."""
-        self._reader = EventReader(prediction)  # before the prediction can change
-        self.hand_over(self._leave)
-        start(self._follow())
+        self._reader = reader = EventReader(prediction)  # before the prediction can change
+        start(self._follow(reader))
 
-    def _leave(self) -> None:
+    def abandon(self) -> None:
         """Cancel the prediction and stop writing: the client has disconnected."""
-        self._generation.abandon()
-        self._reader.wake()
+        super().abandon()
+        if self._reader is not None:
+            self._generation.abandon()
+            self._reader.wake()
 
-    async def _follow(self) -> None:
+    async def _follow(self, reader: EventReader) -> None:
         try:
             with contextlib.suppress(ClientGoneError):
-                await self._write_all()
+                await self._write_all(reader)
         finally:
-            self._reader.close()
+            reader.close()
             self._generation.abandon()  # the prediction may still run, and has no reader
 
-    async def _write_all(self) -> None:
+    async def _write_all(self, reader: EventReader) -> None:
         try:
-            await self._write_responses()
+            await self._write_responses(reader)
         except ClientGoneError:
             raise
         except GeartrainError as error:
@@ -72,12 +72,12 @@ class GenerateStreamExchange(GenerateExchange):
             logger.exception("an endpoint failed")
             await self._tell(BUG)
 
-    async def _write_responses(self) -> None:
+    async def _write_responses(self, reader: EventReader) -> None:
         """Write responses as they come, until the last one or until the client has gone; raises `GeartrainError`."""
         over = False
         while not over:
             try:
-                events = await self._reader.batch()
+                events = await reader.batch()
             except LaggedError:
                 if self._has_left:  # which is why it did not read
                     return
@@ -86,18 +86,21 @@ class GenerateStreamExchange(GenerateExchange):
             if self._has_left:
                 return
             over = bool(events) and type(events[-1]) is Completed
-            await self._write_pieces(self._generation.events(events))
+            await self._write_pieces(events)
         self._open().end()
 
-    async def _write_pieces(self, texts: Iterator[bytes]) -> None:
-        """Write texts together, as many as a connection takes at once; what comes before a fault is written too."""
+    async def _write_pieces(self, events: Iterable[Event]) -> None:
+        """Write responses together, as many as a connection takes at once; those before a fault are written too."""
         piece = bytearray()
         try:
-            for text in texts:
-                piece += text
-                if len(piece) > _PIECE:
-                    full, piece = bytes(piece), bytearray()
-                    await self._open().write(full)
+            for event in events:
+                for part in await self._generation.event(event, self._context.bodies):
+                    view = memoryview(part)
+                    for at in range(0, len(view), _PIECE):  # large data is not copied as a whole
+                        piece += view[at : at + _PIECE]
+                        if len(piece) > _PIECE:
+                            full, piece = bytes(piece), bytearray()
+                            await self._open().write(full)
         finally:
             if piece:
                 await self._open().write(bytes(piece))

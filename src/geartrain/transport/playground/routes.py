@@ -1,4 +1,4 @@
-"""`GET /` for browsers, and `GET /playground/…`, the files of the page.
+"""`GET /` for browsers, `GET /playground/…`, the files of the page and the cards of models, and `GET /favicon.ico`.
 
 The page is static. What it knows it asks the server for, by the same API as everybody else, so it needs no rights of
 its own. Where the server asks for keys, the page asks its reader for one.
@@ -9,9 +9,16 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import parse_qs
 
 import msgspec
 
+from geartrain.apis import openapi
+from geartrain.domain.signature.text_values import takes_file, takes_files
+from geartrain.domain.signature.types import Signature
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.warmup import Examples
 from geartrain.transport.compression import accepted_encoding
 from geartrain.transport.negotiation import accepted_weight
 from geartrain.transport.playground.assets import Asset, load_assets
@@ -21,7 +28,11 @@ from geartrain.transport.wire.exchange import Answer, Decision, Fields, Head
 
 ROOT: Final = "/"
 _FILES: Final = "/playground/{digest}/{file*}"
-_MAX_BODY: Final = 65_536  # bytes of a body, which nobody reads
+_CARD: Final = "/playground/models/{model}"
+_ICON: Final = "icon.svg"
+_MAX_README: Final = 262_144  # bytes; what follows is not shown
+_MAX_QUERY: Final = 1024  # bytes
+_MAX_BODY: Final = 65_536  # bytes of a body, which is ignored
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src blob: data:; "
     b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -38,19 +49,24 @@ _CHECKED: Final = (b"cache-control", b"no-cache")  # kept, and asked about each 
 _FOREVER: Final = (b"cache-control", b"public, max-age=31536000, immutable")
 
 
-def with_playground(routes: list[Route], api: Api) -> list[Route]:
-    """Return the routes of a server, of which `/` has the page for browsers and what it had for all other clients."""
+def with_playground(routes: list[Route], api: Api, catalogue: Catalogue | None = None) -> list[Route]:
+    """Return the routes with the page for browsers at `/`; other clients get the previous answer of `/`.
+
+    The models of `catalogue` have cards: see `Cards`.
+    """
     page = by_task(_page, api, _MAX_BODY)
     files = Route(GET, _FILES, by_task(_Files(api).answer, api, _MAX_BODY), api, "open", subject="none")
+    icon = Route(GET, "/favicon.ico", by_task(_favicon, api, _MAX_BODY), api, "open", subject="none")
     mended = [
         msgspec.structs.replace(route, begin=_for_browsers(page, route.begin)) if route.path == ROOT else route
         for route in routes
     ]
-    return [*mended, files]
+    cards = [] if catalogue is None else Cards(catalogue, api).routes()
+    return [*mended, files, icon, *cards]
 
 
 def wants_page(head: Head) -> bool:
-    """Whether a client would rather have HTML than JSON, as browsers do when somebody opens a URL."""
+    """True if a client would rather have HTML than JSON, as browsers do when somebody opens a URL."""
     accept = [value for name, value in head.headers if name == b"accept"]
     return accepted_weight(accept, b"text/html") > accepted_weight(accept, b"application/json")
 
@@ -72,6 +88,12 @@ async def _page(request: Request) -> Answer:
     return _send(request.head, assets.page, (*_GUARDED, _CHECKED, (b"vary", b"Accept, Accept-Encoding")))
 
 
+async def _favicon(request: Request) -> Answer:
+    """Answer what browsers request for documents that name no icon, such as JSON."""
+    assets = await asyncio.to_thread(load_assets)
+    return _send(request.head, assets.files[_ICON], (_CHECKED, (b"vary", b"Accept-Encoding")))
+
+
 class _Files:
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -83,6 +105,77 @@ class _Files:
         if asset is None or request.params["digest"] != assets.digest:
             return self._api.not_found()
         return _send(request.head, asset, (_FOREVER, (b"vary", b"Accept-Encoding")))
+
+
+class Cards:
+    """Model cards: the README of a model, its examples with their files, and its schemas in the author's order."""
+
+    def __init__(self, catalogue: Catalogue, api: Api) -> None:
+        self._catalogue = catalogue
+        self._api = api
+
+    def routes(self) -> list[Route]:
+        """Make the routes."""
+        return [
+            Route(GET, _CARD, by_task(self.card, self._api, _MAX_BODY), self._api, "read"),
+            Route(GET, f"{_CARD}/files/{{file*}}", by_task(self.file, self._api, _MAX_BODY), self._api, "read"),
+        ]
+
+    async def card(self, request: Request) -> Answer:
+        """Answer with the card of a model, or of the version in `?version=`."""
+        deployment = self._find(request)
+        examples = deployment.settings.examples
+        document = openapi.document(deployment.interface.signature, title="", version="")
+        schemas = document["components"]["schemas"]
+        card = {
+            "readme": await asyncio.to_thread(_readme, examples),
+            "examples": [msgspec.Raw(each) for each in examples.shown],
+            "schemas": {name: schemas[name] for name in ("Input", "Output")},
+        }
+        return Answer(HTTPStatus.OK, (msgspec.json.encode(card),))
+
+    async def file(self, request: Request) -> Answer:
+        """Answer with a file that an example names; 404 for any other."""
+        deployment = self._find(request)
+        examples = deployment.settings.examples
+        name = request.params["file"]
+        if name not in _files(examples, deployment.interface.signature):
+            return self._api.not_found()
+        try:
+            content = await asyncio.to_thread((examples.root / name).read_bytes)
+        except OSError:
+            return self._api.not_found()
+        headers = ((b"content-type", _media_type(name)), (b"content-disposition", b"attachment"), _NO_SNIFFING)
+        return Answer(HTTPStatus.OK, (content,), headers)
+
+    def _find(self, request: Request) -> Deployment:
+        version = parse_qs(request.head.query[:_MAX_QUERY].decode("latin-1")).get("version", [""])[-1]
+        return self._catalogue.find(request.params["model"], version)
+
+
+def _readme(examples: Examples) -> str:
+    """Read the README of a version, or else of its model; empty without one."""
+    for folder in (examples.root, examples.folder):
+        try:
+            with (folder / "README.md").open("rb") as file:
+                return file.read(_MAX_README).decode("utf-8", "replace")
+        except OSError:
+            continue
+    return ""
+
+
+def _files(examples: Examples, signature: Signature) -> set[str]:
+    """Return the paths of files in the examples."""
+    names = [field.name for field in signature.inputs if takes_file(field.type) or takes_files(field.type)]
+    values = [msgspec.json.decode(each).get(name) for each in examples.shown for name in names]
+    listed = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    return {part for part in listed if isinstance(part, str)}
+
+
+def _media_type(name: str) -> bytes:
+    import mimetypes  # late: few models have examples with files
+
+    return (mimetypes.guess_type(name)[0] or "application/octet-stream").encode()
 
 
 def _send(head: Head, asset: Asset, headers: Fields) -> Answer:

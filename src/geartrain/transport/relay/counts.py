@@ -1,4 +1,4 @@
-"""How many requests have been handed over to other servers, how that ended, and how long they took to answer."""
+"""Number of requests handed over to other servers, with outcomes and response times."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Histogram
 
 
 class RelayOutcome(StrEnum):
-    """How a request ended that was handed over. Each has exactly one outcome."""
+    """Outcome of a request that was handed over. Each has exactly one."""
 
     ANSWERED = "answered"  # the answer has been read to its end, whatever its status
     NOT_HERE = "not_here"  # the prediction does not run in the server that was asked
     UNREACHABLE = "unreachable"  # no answer has begun
     INCOMPLETE = "incomplete"  # the answer broke off, or was too large to be relayed
-    LEFT = "left"  # nobody waited for the end of the answer: the client had disconnected
+    LEFT = "left"  # the client had disconnected before the end of the answer
 
 
 class RelayCounts:

@@ -7,7 +7,7 @@ import ssl
 from typing import Final
 from urllib.parse import urlsplit
 
-from geartrain.transport.relay.connection import PeerConnection, PeerError
+from geartrain.outbound.connection import PeerConnection, PeerError
 
 _KEPT: Final = 64  # connections to one server that wait for a request
 _CONNECT_WITHIN: Final = 2.0  # seconds

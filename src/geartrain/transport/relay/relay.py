@@ -8,6 +8,8 @@ server has checked that. It has no body. The other server answers for a predicti
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import Counter
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final, Protocol, Self
@@ -16,7 +18,7 @@ import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.principal import ANYONE, Principal
-from geartrain.transport.relay.connection import PeerConnection, PeerError
+from geartrain.outbound.connection import PeerConnection, PeerError
 from geartrain.transport.relay.counts import RelayCounts, RelayOutcome
 from geartrain.transport.relay.pool import PeerPool
 from geartrain.transport.relay.token import (
@@ -34,6 +36,11 @@ NOT_HERE: Final = HTTPStatus.MISDIRECTED_REQUEST
 """The status of the answer that a prediction does not run in the server that was asked."""
 
 MOST_BYTES: Final = 256 * 1024**2  # of an answer that is relayed as a whole
+MOST_WAITING: Final = 256
+"""Requests to one server that wait for the head of an answer; one that hangs takes no more of the descriptors."""
+
+_DROPPED: Final = 64 * 1024  # bytes of an answer that does not matter; a longer one ends its connection
+_SLOWEST: Final = 64 * 1024  # bytes in a second, of an answer that is relayed as a whole
 _HEAD_WITHIN: Final = 10.0  # seconds: nothing that is relayed has to wait for a run
 _PIECE_WITHIN: Final = 60.0  # seconds: a stream without events is kept alive more often
 _SENT: Final = frozenset({b"accept", b"prefer", b"x-request-id", b"traceparent", b"tracestate"})
@@ -51,7 +58,7 @@ class RelayedRequest(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, head: Head, ids: Iterable[tuple[str, str]] = ()) -> Self:
-        """Return what is handed over of a client's request; `ids` come in place of those that it has sent."""
+        """Create the relayed form of a client's request; `ids` replace those that it has sent."""
         own = tuple((name.lower().encode(), value.encode()) for name, value in ids)
         sent = _SENT.difference(name for name, _ in own)
         headers = tuple((name, value) for name, value in head.headers if name in sent)
@@ -80,7 +87,7 @@ class NoRelay:
         self.access: ClusterAccess = NO_CLUSTER
 
     async def open(self, address: str, request: RelayedRequest) -> RelayedAnswer:  # noqa: ARG002 - as of `RelayPort`
-        """Reach nobody."""
+        """Raise an error: there is no other server."""
         raise unreachable("this server knows no others (--advertise)", retry_after=1)
 
     def close(self) -> None:
@@ -105,12 +112,16 @@ class Relay:
         self._pool = pool
         self._retry_after = retry_after
         self._counts = counts or RelayCounts()
+        self._waiting: Counter[str] = Counter()  # by address
 
     async def open(self, address: str, request: RelayedRequest) -> RelayedAnswer:
         """See `RelayPort`. A connection that the other server was about to end is followed by a new one."""
         clock = asyncio.get_running_loop().time
         began = clock()
+        self._waiting[address] += 1
         try:
+            if self._waiting[address] > MOST_WAITING:
+                raise unreachable("too many requests wait for it already", retry_after=self._retry_after)
             answer = await self._open(address, request)
         except asyncio.CancelledError:
             self._counts.end(RelayOutcome.LEFT)
@@ -118,6 +129,10 @@ class Relay:
         except GeartrainError:
             self._counts.end(RelayOutcome.UNREACHABLE)
             raise
+        finally:
+            self._waiting[address] -= 1
+            if not self._waiting[address]:
+                del self._waiting[address]
         self._counts.seconds.observe(clock() - began)
         return answer
 
@@ -173,7 +188,7 @@ class RelayedAnswer:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is a stream of events."""
+        """True if it is a stream of events."""
         return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._headers)
 
     def headers(self, *more: bytes) -> Fields:
@@ -191,12 +206,17 @@ class RelayedAnswer:
 
     async def whole(self, *more: bytes) -> Answer:
         """Return the answer with its whole body, and close it; header fields as of `headers`."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
         parts: list[bytes] = []
         size = 0
         try:
             while piece := await self.read():
                 parts.append(piece)
                 size += len(piece)
+                if clock() - began > _PIECE_WITHIN + size / _SLOWEST:
+                    self._is_broken = True
+                    raise unreachable("its answer comes too slowly", retry_after=self._retry_after)
                 if size > MOST_BYTES:
                     self._is_broken = True
                     msg = (
@@ -208,10 +228,13 @@ class RelayedAnswer:
         return Answer(self.status, tuple(parts) or (b"",), self.headers(*more))
 
     async def drop(self) -> None:
-        """Read an answer that does not matter to its end, so that its connection is kept."""
+        """Read an answer that does not matter to its end, so that its connection is kept, unless it is long or slow."""
+        size = 0
         try:
-            while await self.read():
-                pass
+            with contextlib.suppress(TimeoutError, GeartrainError):
+                async with asyncio.timeout(_HEAD_WITHIN):
+                    while size <= _DROPPED and (piece := await self.read()):
+                        size += len(piece)
         finally:
             self.close()
 

@@ -26,7 +26,7 @@ class ClusterOptionError(Exception):
 
 
 class Sender(StrEnum):
-    """Who sends a request, as its token says."""
+    """Sender of a request, by its token."""
 
     CLIENT = "client"  # it has none
     SERVER = "server"  # of the cluster
@@ -37,7 +37,7 @@ class ClusterAccess(Protocol):
     """Knows the requests that other servers of the cluster hand over."""
 
     def sender(self, head: Head) -> Sender:
-        """Return who sends a request."""
+        """Return the sender of a request."""
 
 
 class NoCluster:

@@ -32,23 +32,23 @@ from geartrain.transport.tasks import Request, by_task
 from geartrain.transport.wire.exchange import Answer
 
 NO_LABELS: Final[Mapping[str, str]] = {}
-_MAX_BODY: Final = 65_536  # bytes of a body, which nobody reads
+_MAX_BODY: Final = 65_536  # bytes of a body, which is ignored
 
 
 class MachinePort(Protocol):
-    """What is known of processes and GPUs. All of it may block for some milliseconds."""
+    """Resource usage of processes and GPUs. All of it may block for some milliseconds."""
 
     def process(self, pid: int) -> tuple[ProcessUse, ...]:
-        """Return what a process takes; nothing if it is gone, or may not be looked at."""
+        """Resource usage of a process; empty if it has exited or is not permitted."""
 
     def server(self) -> tuple[ProcessUse, ...]:
-        """Return what the server's own process takes."""
+        """Return the usage of the server's own process."""
 
     def max_descriptors(self) -> int:
-        """Return how many descriptors the server may have, 0 for no limit."""
+        """Return the limit of descriptors of the server, 0 for no limit."""
 
     def gpus(self) -> tuple[GpuUse, ...]:
-        """Return the GPUs that there are."""
+        """Return the GPUs of this machine."""
 
 
 class NoMachine:
@@ -63,7 +63,7 @@ class NoMachine:
         return ()
 
     def max_descriptors(self) -> int:
-        """Return that there is no limit."""
+        """Return 0: there is no limit."""
         return 0
 
     def gpus(self) -> tuple[GpuUse, ...]:
@@ -113,7 +113,7 @@ class MetricsEndpoint:
     async def answer(self, request: Request) -> Answer:
         """Answer in the format that `Accept` asks for."""
         accept = b",".join(value for name, value in request.head.headers if name == b"accept").decode("latin-1")
-        # What changes on the loop is read here, but for the counts of histograms. The rest would hold the loop.
+        # Values that change on the loop are read here, but for the counts of histograms. The rest would hold the loop.
         deployments = list(self._catalogue.deployments())
         seen = [(_model(each), [_pids(replica) for replica in each.workers.replicas]) for each in deployments]
         relay = self._relay

@@ -16,7 +16,7 @@ from geartrain.transport.wire.registry import Connections
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 64  # connections taken in one turn of the loop
-_LAST: Final = 64  # turns of accepting at the end: more than wait in any backlog, so that nobody can prolong it
+_LAST: Final = 64  # turns of accepting at the end: more than wait in any backlog, so that clients cannot prolong it
 _RETRY: Final = 0.25  # seconds after which a server without descriptors tries again
 _NO_TIMEOUT: Final = 365 * 86_400.0  # seconds; None would stand for a default
 _QUIET: Final = 60.0  # seconds between two log lines that say so
@@ -48,8 +48,8 @@ class Acceptor:
     def close(self) -> None:
         """Accept the connections that wait, then no more, and close the socket.
 
-        A client whose connection waits believes that it has one, and the system would reset it. TLS handshakes have
-        `LAST_TIMEOUT` to end.
+        To its client a waiting connection is open, and the system would reset it. TLS handshakes have `LAST_TIMEOUT` to
+        end.
         """
         for _ in range(_LAST):
             if not self._accept():

@@ -30,7 +30,7 @@ class BufferBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no more may be read."""
+        """True if no more may be read."""
         return bool(self.limit) and self.used > self.limit
 
     def check(self, length: int) -> None:
@@ -60,11 +60,11 @@ class BufferBudget:
 
 
 class Framing(Protocol):
-    """Where a body ends."""
+    """End of a body."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it has come."""
+        """True if all of it has come."""
 
     def feed(self, data: bytes) -> tuple[Sequence[bytes], int]:
         """Take what has come; return the pieces of the body in it, and how many of its bytes belong to the body."""
@@ -80,7 +80,7 @@ class LengthFraming:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it has come."""
+        """True if all of it has come."""
         return not self._left
 
     def skip(self, size: int) -> None:
@@ -95,7 +95,7 @@ class LengthFraming:
 
 
 def framing(length: int, max_trailer_size: int) -> Framing:
-    """Return where a body of this length ends, `UNKNOWN_LENGTH` being that of one in chunks."""
+    """Create the framing of a body of this length, `UNKNOWN_LENGTH` being that of one in chunks."""
     return ChunkReader(max_trailer_size) if length == UNKNOWN_LENGTH else LengthFraming(length)
 
 
@@ -145,7 +145,7 @@ class PlacedBody:
 
     @property
     def room(self) -> memoryview:
-        """Where the rest of it goes."""
+        """Memory for the rest of the body."""
         return self._memory[self.size :]
 
     def grow(self, size: int) -> None:
@@ -201,7 +201,7 @@ class PartsBody:
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader has to take something before more is received."""
+        """True if the reader has to take something before more is received."""
         return self._waiting >= _WANTED
 
     @property
@@ -213,7 +213,7 @@ class PartsBody:
         return bytes(await self.read_piece())
 
     async def read_piece(self) -> Buffer:
-        """As `read`, in the form in which it has come."""
+        """Read a piece in the form in which it has come."""
         while not (self._pieces or self._is_whole or self._is_broken or self._is_too_large):
             self._arrival.clear()
             await self._arrival.wait()

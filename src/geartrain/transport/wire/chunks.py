@@ -18,7 +18,7 @@ _EXTENSIONS: Final = 65_536  # bytes of extensions of one body
 
 
 class ChunkState(StrEnum):
-    """What comes next."""
+    """Expected part of a chunk."""
 
     SIZE = "size"  # the line before a chunk
     DATA = "data"
@@ -54,7 +54,7 @@ class ChunkReader:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the end of the body has come."""
+        """True if the end of the body has come."""
         return self.state is ChunkState.DONE
 
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
@@ -102,7 +102,7 @@ class ChunkReader:
                 raise _bad("a chunk must begin with its size, in hexadecimal digits")
             self._extensions += len(line) - len(found[1])
             self._left = int(found[1], 16)
-            self._extensions -= min(self._extensions, self._left)  # what carries data has paid for its lines
+            self._extensions -= min(self._extensions, self._left)  # lines are paid for by the data that they carry
             if self._extensions > _EXTENSIONS:
                 raise _bad(f"its chunks have more than {_EXTENSIONS} bytes of extensions and line ends")
             self._step(ChunkState.DATA if self._left else ChunkState.TRAILER)

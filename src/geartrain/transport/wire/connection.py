@@ -51,7 +51,7 @@ _to_running: Final = TO_CONNECTION_STATE[_RUNNING]
 
 
 class Owner(Protocol):
-    """Who keeps the connections."""
+    """Owner of connections."""
 
     def add(self, connection: Connection) -> None:
         """Note that a connection has been made."""
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         self.terms: Terms = PLAIN  # of the request at hand, as is the record
         self.record: Record = NO_RECORD
         self.peer = ""
-        self.reader = RequestReader(self, context)
+        self.reader: RequestReader  # until it is closed: they refer to each other
         self.outgoing: Outgoing
         self.transport: asyncio.Transport
         self._context = context
@@ -80,13 +80,14 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | PartsExchange = NO_EXCHANGE
         self._is_streaming = False  # a part of the answer has been written
 
-    # what the loop says
+    # calls of the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = cast("asyncio.Transport", transport)
         self.peer = peer_of(transport)
         self.outgoing = Outgoing(self.transport, self._context)
+        self.reader = RequestReader(self, self._context)
         self.reader.begin(self.transport, self)
         self._owner.add(self)
         tls = transport.get_extra_info("ssl_object")
@@ -127,12 +128,13 @@ class Connection(asyncio.Protocol):
         self._owner.remove(self)
         abandon(exchange)
         record.leave()
+        del self.reader
 
-    # what its reading half says
+    # calls of its reading half
 
     @property
     def is_paused(self) -> bool:
-        """Whether the client does not take what is written."""
+        """True if the client does not take what is written."""
         return self.outgoing.is_paused
 
     def switch(self, data: bytes) -> None:
@@ -140,6 +142,7 @@ class Connection(asyncio.Protocol):
         self.step(ConnectionState.CLOSED)
         self.outgoing.close()
         self._owner.switch(self, data)
+        del self.reader
 
     def step(self, wanted: ConnectionState) -> None:
         """Go to another state; raise `IllegalStepError` if there is no such step."""
@@ -175,6 +178,8 @@ class Connection(asyncio.Protocol):
         is_last = then is ConnectionState.LINGER
         record, self.record = self.record, NO_RECORD
         self.outgoing.answer(answer, self.terms, record, is_last=is_last)
+        if answer.error:
+            record.error = answer.error
         record.end(answer.status)
         if is_last:
             self._linger()
@@ -185,13 +190,15 @@ class Connection(asyncio.Protocol):
         """Ask the client for the body that it holds back."""
         self.outgoing.write_now(CONTINUE)
 
-    # what its exchange says
+    # calls of its exchange
 
     def respond(self, answer: Answer) -> None:
         """Send a whole answer. See `Responder`."""
         if self.state is _RUNNING:
             record, self.record = self.record, NO_RECORD
             self.outgoing.answer(answer, self.terms, record)
+            if answer.error:
+                record.error = answer.error
             record.end(answer.status)
             self._go_on()
         elif self.state is _PARTS:  # the rest of the body is not wanted
@@ -232,8 +239,7 @@ class Connection(asyncio.Protocol):
         """End the connection when what has been written is sent."""
         if self.state not in OVER or self.state is ConnectionState.LINGER:
             self.step(ConnectionState.CLOSING)
-            self.outgoing.finish()
-            self.transport.close()
+            self.outgoing.finish(self.transport.close)
 
     def _finish(self, status: HTTPStatus) -> None:
         """Go on after an answer in pieces."""
@@ -266,12 +272,14 @@ class Connection(asyncio.Protocol):
         else:
             self.respond(BUG)
 
+    def _write_eof(self) -> None:
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
     def _linger(self) -> None:
         """Send what is written and the end, and read on for a moment: a reset would take the answer from the client."""
         self.step(ConnectionState.LINGER)
         self._exchange = NO_EXCHANGE
-        self.outgoing.finish()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
+        self.outgoing.finish(self._write_eof)
         self.reader.close()
         self.reader.read_on()

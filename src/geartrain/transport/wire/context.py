@@ -1,4 +1,4 @@
-"""What all connections of a server share."""
+"""Shared context of all connections of a server."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ class WireContext:
         self.answers = AnswerHeads()
         self.places = Places(memory)
         self.budget = BufferBudget(limits.max_buffered_size)
-        self.now = loop.time()  # as of the last sweep: close enough for limits, and free to read
+        self.now = loop.time()  # time of the last sweep: close enough for limits, and free to read
         self.is_draining = False  # no answer is followed by another request any more: clients shall go elsewhere
         self.is_closed = False  # no connection is accepted any more, and one without a request is ended

@@ -1,7 +1,7 @@
-"""What a wire and a handler say to each other about one request and its answer.
+"""Interface of a wire and a handler for one request and its answer.
 
-A wire reads the head of a request and gives it to a `Handler`. The handler answers at once, or says how it wants the
-body and who takes it: an `Exchange`, made for this request with the `Responder` that its answer goes to. HTTP/1.1,
+A wire reads the head of a request and gives it to a `Handler`. The handler answers at once, or returns the form and the
+receiver of the body: an `Exchange`, made for this request with the `Responder` that its answer goes to. HTTP/1.1,
 HTTP/2 and ASGI are three wires; a handler cannot tell them apart, but for trailers, which HTTP/2 alone has.
 
 Everything here runs on the event loop. The order of calls for one request: `Handler.begin`, `Accepted.new_exchange`,
@@ -32,22 +32,27 @@ _IDS: Final = frozenset({b"x-request-id", b"traceparent"})
 
 
 class ClientGoneError(Exception):
-    """The client has disconnected; nobody reads what would be written."""
+    """The client has disconnected; further output has no reader."""
+
+
+def _allow(_: str) -> None:
+    """Allow a client every model."""
 
 
 class RequestNotes(msgspec.Struct, gc=False):
-    """What a handler notes of a request by its head, for those who read of it later.
+    """Notes of a handler about requests with one head.
 
     Requests with the same head share them.
 
     Attributes:
-        protocol: by which a model is asked, or `system`.
+        protocol: that of the request, or `system`.
         key: the name of the key that the client has shown; empty for none.
         model: that the request names; empty for none.
-        is_routine: whether it is one of the many that look after a server, such as a probe.
+        is_routine: true for the many that watch a server, such as probes.
         prediction_id: of the prediction that the request is about, where it runs none.
-        is_relayed: whether another server has handed the request over, which has checked its client.
+        is_relayed: true if another server has checked the client and handed the request over.
         principal: the client, as the owner of predictions.
+        check_model: raises `GeartrainError` for the name of a model that the client's key is not for.
     """
 
     protocol: str = "system"
@@ -57,6 +62,7 @@ class RequestNotes(msgspec.Struct, gc=False):
     prediction_id: str = ""
     is_relayed: bool = False
     principal: Principal = ANYONE
+    check_model: Callable[[str], None] = _allow
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -92,7 +98,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_unique(self) -> bool:
-        """Whether it has an id of its request, so that no other request is likely to have the same head."""
+        """True if it has an id of its request, so that no other request is likely to have the same head."""
         return any(name in _IDS for name, _ in self.headers)
 
 
@@ -104,12 +110,14 @@ class Answer(msgspec.Struct, frozen=True):
         parts: the body. None at all, as opposed to an empty one, for an answer of gRPC that is a head alone.
         headers: names in lower case.
         trailers: fields behind the body. Only for requests with `Head.has_trailers`; such an answer has no length.
+        error: the reason of a refusal, for the log.
     """
 
     status: HTTPStatus
     parts: Sequence[Buffer] = (b"",)
     headers: tuple[tuple[bytes, bytes], ...] = JSON
     trailers: tuple[tuple[bytes, bytes], ...] = ()
+    error: str = ""
 
 
 class AnswerStream(Protocol):
@@ -120,6 +128,9 @@ class AnswerStream(Protocol):
 
     def end(self) -> None:
         """Complete the body. Does nothing if the client has disconnected."""
+
+    def abort(self) -> None:
+        """Break off, so that the client notices that the body is not whole. Does nothing if it has disconnected."""
 
 
 class MessageStream(AnswerStream, Protocol):
@@ -132,25 +143,27 @@ class MessageStream(AnswerStream, Protocol):
         """Wait while the client does not read. Raises `ClientGoneError`."""
 
     def end(self, trailers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-        """Complete the body; the request may still be coming, and nobody reads it any more."""
+        """Complete the body; a request that is still coming is ignored."""
 
 
 class Record(Protocol):
-    """What is kept of one request, from its head to the end of its answer: a wire makes it, and fills it in.
+    """Record of one request, from its head to the end of its answer: a wire makes it, and fills it in.
 
     Attributes:
         received: bytes of the body so far.
         sent: bytes of the body of the answer so far.
+        error: the reason of a refusal.
     """
 
     received: int
     sent: int
+    error: str
 
     def fields(self) -> Fields:
         """Return the header fields that the answer has besides its own, such as the id of the request."""
 
     def lines(self) -> bytes:
-        """As `fields`, as the lines of a head of HTTP/1.1."""
+        """Return the fields as the lines of a head of HTTP/1.1."""
 
     def end(self, status: int, trailers: Fields = ()) -> None:
         """Note that the answer is complete; `trailers` are those of gRPC, wherever they stand."""
@@ -164,6 +177,7 @@ class NoRecord:
 
     received = 0
     sent = 0
+    error = ""
 
     def fields(self) -> Fields:
         """Return none."""
@@ -192,7 +206,7 @@ def keep_nothing(_: Head) -> NewRecord:
 
 
 class Responder(Protocol):
-    """Where the answer to one request goes. What comes after the client has left is dropped."""
+    """Receiver of the answer to one request. Output after the client has left is dropped."""
 
     @property
     def record(self) -> Record:
@@ -317,7 +331,7 @@ class AcceptedInParts(msgspec.Struct, frozen=True):
     is_bidirectional: bool = False
 
 
-Decision = Accepted | AcceptedInParts | Answer  # what becomes of a request
+Decision = Accepted | AcceptedInParts | Answer  # of a request
 
 
 class Handler(Protocol):

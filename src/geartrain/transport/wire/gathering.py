@@ -22,7 +22,7 @@ class GatheringReader:
         self._counted = 0  # bytes of the budget
 
     async def read(self) -> bytes:
-        """Return what has come, or the next piece. See `BodyReader`."""
+        """Return the body so far, or the next piece. See `BodyReader`."""
         self.close()
         if self._rest:
             rest, self._rest = self._rest, b""

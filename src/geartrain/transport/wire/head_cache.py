@@ -16,18 +16,18 @@ from geartrain.transport.wire.heads import END, RequestHead
 from geartrain.transport.wire.terms import Terms
 
 _LARGEST: Final = 2048  # bytes of a head
-_MANY: Final = 512  # heads
-_MANY_WITHOUT_PATH: Final = 128
+MAX_HEADS: Final = 512  # heads
+MAX_HEADS_WITHOUT_PATH: Final = 128
 _PLAIN_PATH: Final = re.compile(rb"/[A-Za-z0-9._~%/-]*")  # that means what it says: no query, nothing to refuse
 
 
 class KnownHead(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a head of HTTP/1.1, on a connection that goes on after the request.
+    """A known head of HTTP/1.1, on a connection that goes on after the request.
 
     Attributes:
-        accepted: what its handler has decided.
+        accepted: the decision of its handler.
         length: bytes of the body.
-        terms: how its requests want to be answered.
+        terms: the required form of answers.
         new_record: makes the records of its requests.
     """
 
@@ -42,14 +42,14 @@ class HeadCache:
 
     def __init__(self) -> None:
         self._known: dict[bytes, KnownHead] = {}
-        self.generation = 0  # how often all have been forgotten
-        self.find = self._known.get  # what is known of a head, its end included; None if nothing is
+        self.generation = 0  # number of times that all have been forgotten
+        self.find = self._known.get  # known head by its bytes, end included; None for an unknown one
 
     def learn(self, head: bytes, known: KnownHead) -> None:
         """Remember a head that came in one piece."""
         if len(head) > _LARGEST or not head.endswith(END):
             return
-        if len(self._known) >= _MANY:
+        if len(self._known) >= MAX_HEADS:
             self._known.clear()
         self._known[head] = known
 
@@ -68,7 +68,7 @@ class ParsedHeads:
         self._known: dict[tuple[bytes, bytes], RequestHead] = {}
 
     def recall(self, head: bytes) -> RequestHead | None:
-        """Return what a head says if one with another path was learned, None otherwise. Takes any bytes."""
+        """Return the known head that differs in the path alone, None if there is none. Takes any bytes."""
         before, path, after = _without_path(head)
         known = self._known.get((before, after))
         if known is None or len(head) > self._longest or _PLAIN_PATH.fullmatch(path) is None:
@@ -88,13 +88,13 @@ class ParsedHeads:
         before, path, after = _without_path(head)
         if path != request.head.path or _PLAIN_PATH.fullmatch(path) is None:
             return
-        if len(self._known) >= _MANY_WITHOUT_PATH:
+        if len(self._known) >= MAX_HEADS_WITHOUT_PATH:
             self._known.clear()
         self._known[before, after] = request
 
 
 def _without_path(head: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return what stands before the target of a request, the target, and what stands behind it."""
+    """Split a head into the part before the target of a request, the target, and the part behind it."""
     begin = head.find(b" ") + 1
     end = head.find(b" ", begin)
     return head[:begin], head[begin:end], head[end:]

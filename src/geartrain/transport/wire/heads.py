@@ -52,20 +52,43 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     expects_continue: bool
 
 
+class _Parsed:
+    """The parts of a head, to which the parser refers: it is apart from the reader, which refers to the parser."""
+
+    __slots__ = ("fields", "is_complete", "target")
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.fields: list[tuple[bytes, bytes]] = []
+        self.is_complete = False
+
+    def on_url(self, piece: bytes) -> None:
+        """Take a piece of the target."""
+        self.target += piece
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field."""
+        if len(self.fields) >= MAX_FIELDS:
+            text = f"The request has more than {MAX_FIELDS} header fields."
+            raise WireError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+        self.fields.append((name.lower(), value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        """Note that the head is whole."""
+        self.is_complete = True
+
+
 class HeadReader:
     """Reads one head, in whatever pieces it comes."""
 
     __slots__ = (
-        "_fields",
         "_has_line",
         "_held",
-        "_is_parsed",
-        "_keeps_alive",
         "_limit",
         "_line",
+        "_parsed",
         "_parser",
         "_tail",
-        "_target",
         "size",
     )
 
@@ -77,16 +100,13 @@ class HeadReader:
         self._tail = b""  # the last bytes that were parsed: the end of a head may be cut
         self._line = b""  # the request line, as far as it has come
         self._has_line = False  # all of it
-        self._target = b""
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._is_parsed = False
-        self._keeps_alive = False
-        self._parser = httptools.HttpRequestParser(self)
+        self._parsed = _Parsed()
+        self._parser = httptools.HttpRequestParser(self._parsed)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the head has come."""
-        return self._is_parsed
+        """True if all of the head has come."""
+        return self._parsed.is_complete
 
     def feed(self, data: bytes) -> int:
         """Take what has come, and return how many bytes of it belong to the head; raise `WireError`."""
@@ -141,31 +161,11 @@ class HeadReader:
                 raise _bad("its first line must be a method, a target and HTTP/1.1, with one space between them")
 
     def _too_large(self) -> WireError:
-        if 2 * len(self._target) > self._limit:
+        if 2 * len(self._parsed.target) > self._limit:
             text = f"The request target is longer than the limit of {self._limit} bytes for a head."
             return WireError(HTTPStatus.REQUEST_URI_TOO_LONG, f"{text} The server's --max-head-size sets it.")
         text = f"The head of the request is larger than the limit of {self._limit} bytes."
         return WireError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"{text} The server's --max-head-size sets it.")
-
-    # what the parser calls
-
-    def on_url(self, piece: bytes) -> None:
-        """Take a piece of the target."""
-        self._target += piece
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field."""
-        if len(self._fields) >= MAX_FIELDS:
-            text = f"The request has more than {MAX_FIELDS} header fields."
-            raise WireError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
-        self._fields.append((name.lower(), value.strip(b" \t")))
-
-    def on_headers_complete(self) -> None:
-        """Note that the head is whole, and what the parser forgets behind a request without a body."""
-        self._is_parsed = True
-        self._keeps_alive = self._parser.should_keep_alive()
-
-    # the result
 
     def result(self) -> RequestHead:
         """Return the head, which is complete; raise `WireError` if it is none that can be served."""
@@ -174,27 +174,30 @@ class HeadReader:
             raise WireError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "This server speaks HTTP/1.1 and HTTP/1.0.")
         is_modern = version == "1.1"
         method = self._parser.get_method().decode()
-        hosts = [value for name, value in self._fields if name == b"host"]
+        parsed = self._parsed
+        hosts = [value for name, value in parsed.fields if name == b"host"]
         if len(hosts) != 1 and (is_modern or hosts):
             raise _bad("it must have exactly one Host field")
         if hosts and _HOST.fullmatch(hosts[0]) is None:
             raise _bad("its Host field is not a host with an optional port")
         path, query = self._read_target(method)
-        length = _read_length(self._fields, is_modern=is_modern)
-        head = Head(method, path, query, self._fields, length)
-        return RequestHead(head, self._keeps_alive, is_modern, is_modern and _expects_continue(head))
+        length = _read_length(parsed.fields, is_modern=is_modern)
+        keeps_alive = _keeps_alive(parsed.fields, is_modern=is_modern)
+        head = Head(method, path, query, parsed.fields, length)
+        return RequestHead(head, keeps_alive, is_modern, is_modern and _expects_continue(head))
 
     def _read_target(self, method: str) -> tuple[bytes, bytes]:
         """Return path and query (RFC 9112, section 3.2); the authority of an absolute target replaces `Host`."""
-        target = self._target
+        parsed = self._parsed
+        target = parsed.target
         if method == "CONNECT":
             raise WireError(HTTPStatus.NOT_IMPLEMENTED, "This server is no proxy: it does not know CONNECT.")
         if target[:1] != b"/":
             absolute = _ABSOLUTE.fullmatch(target)
             if absolute is not None and _HOST.fullmatch(absolute[1]) is not None:
-                fields = [field for field in self._fields if field[0] != b"host"]
-                if len(fields) < len(self._fields):
-                    self._fields = [(b"host", absolute[1]), *fields]
+                fields = [field for field in parsed.fields if field[0] != b"host"]
+                if len(fields) < len(parsed.fields):
+                    parsed.fields = [(b"host", absolute[1]), *fields]
                 target = absolute[2] if absolute[2][:1] == b"/" else b"/" + absolute[2]
             elif target != b"*" or method != "OPTIONS":
                 raise _bad("its target must begin with a slash or be an http:// URL with a host")
@@ -239,6 +242,14 @@ def _read_length(fields: list[tuple[bytes, bytes]], *, is_modern: bool) -> int:
     if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > _MOST_DIGITS:
         raise _bad("Content-Length must be one number of bytes")
     return int(lengths[0])
+
+
+def _keeps_alive(fields: list[tuple[bytes, bytes]], *, is_modern: bool) -> bool:
+    """Return True if the client may send another request on the connection (RFC 9112, section 9.3)."""
+    options = {
+        option.strip(b" \t") for name, value in fields if name == b"connection" for option in value.lower().split(b",")
+    }
+    return b"close" not in options and (is_modern or b"keep-alive" in options)
 
 
 def _expects_continue(head: Head) -> bool:

@@ -79,12 +79,12 @@ class GatheredBody:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether more has come than is accepted, or will."""
+        """True if more has come than is accepted, or will."""
         return 0 < self._accepted.max_body < max(self._whole.size, self._announced)
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether the body cannot go on because others take all the memory that there is for bodies."""
+        """True if the body waits for memory: other bodies have used up their shared budget."""
         return self._credit > 0
 
     def take(self, parts: Sequence[Buffer], credit: int) -> None:
@@ -136,14 +136,14 @@ class PiecewiseBody:
         self._messages: list[GatheringReader] = []
 
     def messages(self, budget: BufferBudget, patience: float) -> GatheringReader:
-        """Return what cuts the body anew. `patience`: see `GatheringReader`."""
+        """Create the reader that cuts the body into messages. `patience`: see `GatheringReader`."""
         reader = GatheringReader(self.reader, budget, patience)
         self._messages.append(reader)
         return reader
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader has to take something first."""
+        """True if the reader has to take something first."""
         return self.reader.is_full
 
     def take(self, parts: Sequence[Buffer], credit: int) -> None:

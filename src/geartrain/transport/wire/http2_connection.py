@@ -54,13 +54,13 @@ class Http2Connection(asyncio.Protocol):
         self.state = _OPEN
         self.streams: dict[int, Http2Stream] = {}
         self.output = Http2Output(self.codec.sender, transport, context.loop)
-        self.room = Room(self.codec.sender, context.loop, self.start_waiting)
+        self.room = Room(self.codec.sender, context.loop, self.output.flush)
         self.watch = Http2Watch(self)
         self._on_closed = on_closed
         self._peer = peer_of(transport)
         self._heads = Http2Heads(context)
 
-    # what the loop says
+    # calls of the loop
 
     def data_received(self, data: bytes) -> None:
         """Serve what has come."""
@@ -97,8 +97,9 @@ class Http2Connection(asyncio.Protocol):
         self.output.is_paused = True  # for good
         self._on_closed(self)
         self._abandon_all()
+        del self.watch  # a cycle otherwise
 
-    # what its streams say
+    # calls of its streams
 
     def acknowledge(self, stream: int, size: int) -> None:
         """Let the client send so many bytes more."""
@@ -166,7 +167,7 @@ class Http2Connection(asyncio.Protocol):
     def _step(self, wanted: Http2State) -> None:
         self.state = TO_HTTP2_STATE[wanted](self.state)
 
-    # what the codec says
+    # calls of the codec
 
     def _on_event(self, event: Event | BodyParts) -> None:
         if isinstance(event, BodyReceived | BodyParts):
@@ -215,11 +216,11 @@ class Http2Connection(asyncio.Protocol):
 
 
 def http2_limits(limits: WireLimits) -> Http2Limits:
-    """Return what a client may use of one connection."""
+    """Return the limits of one connection."""
     return Http2Limits(max_head_size=limits.max_head_size, max_fields=MAX_FIELDS)
 
 
 def _is_idle(codec: Codec, transport: asyncio.Transport) -> bool:
-    """Whether a client has everything that is owed, and has sent nothing that is not read to its end."""
+    """True if a client has everything that is owed, and has sent nothing that is not read to its end."""
     is_quiet = not codec.stream_count and not codec.is_reading_head and not codec.awaits_resets
     return is_quiet and has_sent_all(transport)

@@ -1,6 +1,6 @@
-"""What has been decided on the heads of a connection of HTTP/2. See `head_cache` for those of HTTP/1.1.
+"""Decisions on the heads of a connection of HTTP/2. See `head_cache` for those of HTTP/1.1.
 
-The codec gives a head that comes again as the same object. What the bytes of a head mean depends on those before them
+The codec gives a head that comes again as the same object. The meaning of a head's bytes depends on those before them
 on the connection, so each connection has its own memory.
 """
 
@@ -17,11 +17,11 @@ from geartrain.transport.wire.responses import BUG
 logger = logging.getLogger(__name__)
 
 HEAD: Final = "HEAD"
-_MANY: Final = 64  # heads
+MAX_HEADS: Final = 64  # heads
 
 
 class DecidedHead(NamedTuple):
-    """What becomes of the requests with one head, and what makes their records."""
+    """Decision on requests with one head, and the factory of their records."""
 
     decision: Decision
     new_record: NewRecord
@@ -38,14 +38,14 @@ class Http2Heads:
         self._known: dict[int, tuple[RequestHead, DecidedHead]] = {}  # by the identity of the head, which is held
 
     def find(self, head: RequestHead) -> DecidedHead:
-        """Return what becomes of a request with this head."""
+        """Return the decision on a request with this head."""
         known = self._known.get(id(head))
         if known is not None and known[0] is head and self._generation == self._context.heads.generation:
             return known[1]
         return self._decide(head)
 
     def expects_continue(self, head: RequestHead) -> bool:
-        """Whether the client holds the body back until it is asked for it. Such a head is not remembered."""
+        """True if the client holds the body back until it is asked for it. Such a head is not remembered."""
         if id(head) in self._known:
             return False
         return any(name == b"expect" and value.lower() == b"100-continue" for name, value in head.fields)
@@ -70,7 +70,7 @@ class Http2Heads:
 
     def _learn(self, head: RequestHead, decided: DecidedHead) -> None:
         generation = self._context.heads.generation
-        if generation != self._generation or len(self._known) >= _MANY:
+        if generation != self._generation or len(self._known) >= MAX_HEADS:
             self._generation = generation
             self._known.clear()
         self._known[id(head)] = (head, decided)

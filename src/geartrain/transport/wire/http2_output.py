@@ -1,4 +1,4 @@
-"""What leaves on a connection over HTTP/2: one write for each turn of the loop, and who waits for room."""
+"""Output of a connection over HTTP/2: one write for each turn of the loop, and those that wait for room."""
 
 from __future__ import annotations
 

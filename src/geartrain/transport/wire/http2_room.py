@@ -39,14 +39,14 @@ class Waiting(Protocol):
 class Room:
     """The count of what runs, and the requests that wait in their order."""
 
-    __slots__ = ("_at_once", "_loop", "_on_time", "_running", "_sender", "_timer", "_typical", "waiting")
+    __slots__ = ("_at_once", "_flush", "_loop", "_running", "_sender", "_timer", "_typical", "waiting")
 
-    def __init__(self, sender: Held, loop: asyncio.AbstractEventLoop, on_time: Callable[[], None]) -> None:
-        """`on_time` is called after a while in which requests wait; it calls `start`."""
+    def __init__(self, sender: Held, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
+        """`flush` writes the answers that the client takes; it is called after a while in which requests wait."""
         self.waiting: dict[int, tuple[Waiting, Any]] = {}  # by the number of the stream
         self._at_once = _FEWEST
         self._loop = loop
-        self._on_time = on_time
+        self._flush = flush
         self._running = 0
         self._sender = sender
         self._timer: asyncio.TimerHandle | None = None  # while requests wait
@@ -71,7 +71,8 @@ class Room:
         self._timer = None
         if self._sender.held <= _TAKEN:
             self._at_once = min(2 * self._at_once, _MOST)
-        self._on_time()
+        self._flush()
+        self.start()
         if self.waiting:
             self._timer = self._loop.call_later(_PATIENCE, self._grow)
 

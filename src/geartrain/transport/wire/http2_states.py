@@ -9,7 +9,7 @@ from geartrain.domain.state_machine import steps_to
 
 
 class Http2State(StrEnum):
-    """Where a connection stands."""
+    """State of a connection."""
 
     OPEN = "open"
     DRAINING = "draining"  # no stream is accepted any more, and those that are open go on
@@ -18,7 +18,7 @@ class Http2State(StrEnum):
 
 
 class StreamState(StrEnum):
-    """Where a request stands."""
+    """State of a request."""
 
     BODY = "body"  # its body is being gathered
     PARTS = "parts"  # its body is coming, and its exchange reads it in pieces

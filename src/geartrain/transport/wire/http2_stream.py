@@ -87,21 +87,21 @@ class Http2Stream:
 
     @property
     def is_bidirectional(self) -> bool:
-        """Whether the client may take its time between two pieces of the body."""
+        """True if the client may take its time between two pieces of the body."""
         return False
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader of the body has to take something first."""
+        """True if the reader of the body has to take something first."""
         return False
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether the body cannot go on because others take all the memory that there is for bodies."""
+        """True if the body waits for memory: other bodies have used up their shared budget."""
         return False
 
     def take(self, body: BodyReceived | BodyParts) -> None:
-        """Take a part of the body, which nobody wants."""
+        """Drop a part of an unwanted body."""
         self._acknowledge(body.credit)
 
     def close_body(self) -> None:
@@ -110,7 +110,7 @@ class Http2Stream:
     def _acknowledge(self, size: int) -> None:
         self._owner.acknowledge(self.id, size)
 
-    # what its exchange says
+    # calls of its exchange
 
     def respond(self, answer: Answer) -> None:
         """Send a whole answer. See `Responder`."""
@@ -136,6 +136,8 @@ class Http2Stream:
             record.sent = size = _size(parts)
             owner.room.note(size)
         self.finish()
+        if answer.error:
+            record.error = answer.error
         record.end(answer.status, trailers)
 
     def open_stream(self, status: HTTPStatus, headers: Fields) -> Http2BodyStream:
@@ -209,7 +211,7 @@ class WholeStream(Http2Stream):
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether the body cannot go on because others take all the memory that there is for bodies."""
+        """True if the body waits for memory: other bodies have used up their shared budget."""
         return self._body.waits_for_memory
 
     def take(self, body: BodyReceived | BodyParts) -> None:
@@ -231,7 +233,7 @@ class WholeStream(Http2Stream):
             self._gather(body)
 
     def has_room_for(self, length: int) -> bool:
-        """Whether there may be memory for a body of this length; otherwise the request is refused."""
+        """True if there may be memory for a body of this length; otherwise the request is refused."""
         try:
             self._owner.context.budget.check(length)
         except WireError as error:
@@ -306,12 +308,12 @@ class PartsStream(Http2Stream):
 
     @property
     def is_bidirectional(self) -> bool:
-        """Whether the client may take its time between two pieces."""
+        """True if the client may take its time between two pieces."""
         return self._accepted.is_bidirectional
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader of the body has to take something first."""
+        """True if the reader of the body has to take something first."""
         return self._body.is_full
 
     def begin(self, *, is_whole: bool) -> None:
@@ -392,6 +394,12 @@ class Http2BodyStream:
             self._owner.codec.sender.body(stream.id, (), is_last=True)
         stream.finish()
         stream.record.end(self._status, trailers)
+
+    def abort(self) -> None:
+        """Break off, so that the client notices that the body is not whole. Does nothing if it has disconnected."""
+        if self._stream.state is not _OVER:
+            self._stream.reset(ErrorCode.INTERNAL_ERROR)
+            self._owner.output.schedule()
 
 
 def _size(parts: Sequence[Buffer]) -> int:

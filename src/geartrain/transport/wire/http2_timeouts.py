@@ -31,7 +31,7 @@ class Watched(Protocol):
 
     @property
     def state(self) -> Http2State:
-        """Where it stands."""
+        """State of the connection."""
 
     @property
     def streams(self) -> Mapping[int, Http2Stream]:
@@ -76,7 +76,7 @@ class Http2Watch:
         self._idle_since = now  # there has been no request since then
         self._silent_since = now  # nothing has come since then
         self._ping_since = _NEVER  # a ping has been on its way since then
-        self._mark = Progress(0, now)  # as of the last look
+        self._mark = Progress(0, now)  # at the last look
         self._sent: dict[int, tuple[int, float]] = {}  # of each answer that is held: bytes sent, and since when
 
     def on_ping_answered(self) -> None:
@@ -153,7 +153,7 @@ class Http2Watch:
             reset(self._connection.transport)
 
     def _check_sending(self, limits: WireLimits, now: float) -> None:
-        """Abort the connection, or end an answer, of which the client has taken nothing for too long."""
+        """Abort the connection, or end an answer, if the client has taken none of it for too long."""
         if not limits.send_timeout:
             return
         connection = self._connection

@@ -24,7 +24,7 @@ _NOTHING: Final = LengthFraming(0)
 
 
 class _Sink(Enum):
-    """Where the body goes."""
+    """Destination of the body."""
 
     NOWHERE = "nowhere"
     WHOLE = "whole"
@@ -85,7 +85,7 @@ class Intake:
         self._sink = sink
         self.received = 0
 
-    # what comes
+    # received data
 
     def feed(self, data: bytes) -> int:
         """Take what has come; return how many bytes of it belong to the body. Raises `WireError`."""
@@ -113,26 +113,26 @@ class Intake:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the body has come."""
+        """True if all of the body has come."""
         return self._framing.is_complete
 
     @property
     def is_too_large(self) -> bool:
-        """Whether more has been gathered than is accepted."""
+        """True if more has been gathered than is accepted."""
         return 0 < self.accepted.max_body < self._whole.size
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader of the body has to take something first."""
+        """True if the reader of the body has to take something first."""
         return self._sink is _Sink.PARTS and self._parts.is_full
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether the body cannot go on because others take all the memory that there is for bodies."""
+        """True if the body waits for memory: other bodies have used up their shared budget."""
         return self._sink is _Sink.WHOLE and self._context.budget.is_spent
 
     def wants_more(self, resume: Callable[[], None]) -> bool:
-        """Whether more of the body may be read now; otherwise `resume` is called when it may."""
+        """True if more of the body may be read now; otherwise `resume` is called when it may."""
         if self.waits_for_memory:
             self._context.budget.wait(self, resume)
             return False

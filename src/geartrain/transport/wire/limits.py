@@ -1,4 +1,4 @@
-"""What a client may use of a server: sizes in bytes, times in seconds; 0 disables a limit."""
+"""Limits of clients: sizes in bytes, times in seconds; 0 disables a limit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""What leaves on a connection: gathered into few system calls, and held back while the client does not read."""
+"""Output of a connection: gathered into few system calls, and held back while the client does not read."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -17,9 +18,15 @@ if TYPE_CHECKING:
     from geartrain.transport.wire.context import WireContext
 
 GATHERED: Final = 65_536  # bytes up to which it is cheaper to copy what is written than to send it by itself
+_AT_ONCE: Final = 2_097_152  # bytes that are written in one turn of the loop
+_PIECE: Final = 262_144  # bytes of them that the transport gets at a time
 _OK: Final = HTTPStatus.OK
 _PLAIN: Final = b"%b%bcontent-length: %d\r\n\r\n%b"
 _WHOLE: Final = b"%b%bcontent-length: %d\r\n%b\r\n%b"
+
+
+def _do_nothing() -> None:
+    """Follow what has been written."""
 
 
 class Outgoing:
@@ -29,18 +36,30 @@ class Outgoing:
     the client, so what is written in one turn of the loop leaves together.
     """
 
-    __slots__ = ("_context", "_gathered", "_loop", "_size", "_transport", "_waiters", "is_closed", "is_paused", "mark")
+    __slots__ = (
+        "_context",
+        "_gathered",
+        "_loop",
+        "_then",
+        "_transport",
+        "_waiters",
+        "is_closed",
+        "is_paused",
+        "mark",
+        "size",
+    )
 
     def __init__(self, transport: asyncio.Transport, context: WireContext) -> None:
         self._transport = transport
         self._context = context
         self._loop = context.loop
         self._gathered: list[Buffer] = []
-        self._size = 0
+        self.size = 0  # bytes that the transport does not have yet
+        self._then: Callable[[], None] = _do_nothing
         self._waiters: list[asyncio.Future[None]] = []
         self.is_paused = False  # the client does not read as fast as it is written to
         self.is_closed = False  # nothing more is sent
-        self.mark = Progress(0, context.now)  # as of the last look
+        self.mark = Progress(0, context.now)  # at the last look
 
     def answer(self, answer: Answer, terms: Terms, record: Record, *, is_last: bool = False) -> None:
         """Write a whole answer; `is_last`: the connection ends after it, whatever its request wants."""
@@ -79,7 +98,7 @@ class Outgoing:
         return BodyStream(self, record, on_end, is_chunked=terms.is_modern, is_silent=terms.is_head)
 
     def _connection_field(self, terms: Terms) -> bytes:
-        """Return what is said of the connection after the answer."""
+        """Return the `connection` field for the answer."""
         if not terms.keeps_alive or self._context.is_draining:
             return CLOSE
         return b"" if terms.is_modern else KEEP
@@ -91,8 +110,8 @@ class Outgoing:
         if not self._gathered:
             self._loop.call_soon(self.flush)
         self._gathered.append(data)
-        self._size += len(data)
-        if self._size > GATHERED:
+        self.size += len(data)
+        if self.size > GATHERED:
             self.flush()  # so that the transport can pause its writer
 
     def write_now(self, first: bytes, more: Sequence[Buffer] = ()) -> None:
@@ -101,20 +120,47 @@ class Outgoing:
             return
         if self._gathered:
             self.flush()
-        self._transport.write(first)
-        for part in more:
-            self._transport.write(part)
+        if not self._gathered and sum(map(len, more)) <= _AT_ONCE:
+            self._transport.write(first)
+            for part in more:
+                self._transport.write(part)
+            return
+        self._gathered += (first, *more)
+        self.size += len(first) + sum(map(len, more))
+        self.flush()
 
     def flush(self) -> None:
-        """Write what has been gathered."""
-        if self._gathered and not self.is_closed:
+        """Write what has been gathered; of much, as far as the client takes it, and in several turns of the loop."""
+        if self._gathered:
             gathered, self._gathered = self._gathered, []
-            size, self._size = self._size, 0
-            if size > 2 * GATHERED:
+            size, self.size = self.size, 0
+            if size <= 2 * GATHERED:
+                self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+            elif size <= _AT_ONCE:
                 for part in gathered:
                     self._transport.write(part)
             else:
-                self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+                self._write_in_pieces(gathered)
+            if self.is_closed and not self._gathered:
+                then, self._then = self._then, _do_nothing
+                then()
+
+    def _write_in_pieces(self, parts: Sequence[Buffer]) -> None:
+        """Write what a transport may take long to copy, or to encrypt; keep what the client does not take yet."""
+        rest = deque(parts)
+        left = _AT_ONCE
+        while rest and left > 0 and not self.is_paused:
+            view = memoryview(rest.popleft())
+            self._transport.write(view[:_PIECE])
+            left -= min(len(view), _PIECE)
+            if len(view) > _PIECE:
+                rest.appendleft(view[_PIECE:])
+        self._gathered = [*rest]
+        self.size = sum(map(len, rest))
+        if rest and not self.is_paused:
+            self._loop.call_soon(self.flush)
+        if self._waiters and self.size <= _AT_ONCE and not self.is_paused:
+            self._wake()
 
     def pause(self) -> None:
         """Note that the client does not read."""
@@ -123,24 +169,42 @@ class Outgoing:
     def resume(self) -> None:
         """Note that the client reads again."""
         self.is_paused = False
+        self.flush()
         self._wake()
 
-    def finish(self) -> None:
-        """Write what has been gathered, and nothing more."""
+    def finish(self, then: Callable[[], None]) -> None:
+        """Write what has been gathered, and nothing more; call `then` when the transport has it."""
         self.flush()
-        self.close()
+        self.is_closed = True
+        if self._gathered:
+            self._then = then
+        else:
+            then()
+        self._wake()
+
+    def abort(self) -> None:
+        """End the connection without completing what has been written."""
+        self.flush()
+        self._transport.abort()
 
     def close(self) -> None:
-        """Drop what is written from now on."""
+        """Drop what is written from now on, and what has been gathered."""
         self.is_closed = True
         self._gathered.clear()
+        self.size = 0
+        self._then = _do_nothing
         self._wake()
+
+    @property
+    def is_behind(self) -> bool:
+        """True if the transport does not have all that has been written."""
+        return bool(self._gathered)
 
     async def drained(self) -> None:
         """Wait until the client reads; raise `ClientGoneError` if it has gone."""
-        if self._size > GATHERED // 2:
+        if self.size > GATHERED // 2:
             self.flush()
-        while self.is_paused and not self.is_closed:
+        while (self.is_paused or self.size > _AT_ONCE) and not self.is_closed:
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
@@ -183,7 +247,7 @@ class BodyStream:
                 outgoing.write(b"%x\r\n" % len(data))
                 outgoing.write(data)
                 outgoing.write(b"\r\n")
-        if outgoing.is_paused or outgoing.is_closed:
+        if outgoing.is_paused or outgoing.is_closed or outgoing.size > _AT_ONCE:
             await outgoing.drained()
 
     def end(self) -> None:
@@ -194,3 +258,9 @@ class BodyStream:
         if self._is_chunked and not self._is_silent:
             self._outgoing.write(b"0\r\n\r\n")
         self._on_end()
+
+    def abort(self) -> None:
+        """Break off, so that the client notices that the body is not whole. Does nothing if it has disconnected."""
+        if not self._is_over:
+            self._is_over = True
+            self._outgoing.abort()

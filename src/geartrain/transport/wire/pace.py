@@ -1,4 +1,4 @@
-"""How fast a request has to come, and what a client is told whose request comes too slowly."""
+"""Minimum pace of a request, and the error for a slow client."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Request(Protocol):
 
 
 class Body(Protocol):
-    """What has come of it."""
+    """The received part of a body."""
 
     received: int
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether it cannot go on because others take all the memory that there is for bodies."""
+        """True if the body waits for memory: other bodies have used up their shared budget."""
 
     @property
     def is_full(self) -> bool:
-        """Whether its reader has to take something first."""
+        """True if its reader has to take something first."""
 
 
 def slow_head_error(limits: WireLimits) -> WireError:
@@ -53,7 +53,7 @@ def check_body(request: Request, body: Body, limits: WireLimits, *, now: float) 
 
 
 def _memory_error() -> WireError:
-    """Return the error for a body that cannot go on because others take all the memory that there is for bodies."""
+    """Create the error for a body that waits for memory: other bodies have used up their shared budget."""
     text = "The bodies of other requests take all the memory that there is for bodies."
     hint = "Try again later. The server's --max-buffered-size sets it."
     return WireError(HTTPStatus.SERVICE_UNAVAILABLE, f"{text} {hint}")

@@ -47,7 +47,7 @@ class Served(Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the client does not take what is written."""
+        """True if the client does not take what is written."""
 
     def step(self, wanted: ConnectionState) -> None:
         """Go to another state."""
@@ -86,11 +86,11 @@ class RequestReader:
         self._context = context
         self._transport: asyncio.Transport
         self._protocol: asyncio.Protocol
-        self.held = b""  # what has come and cannot be read yet
+        self.held = b""  # received, and not yet readable
         self.has_read = False  # a part of the request at hand
         self._lingered = 0  # bytes that came after the last answer
         self._is_advancing = False
-        self._is_direct = False  # what is received is what comes here: it is not encrypted
+        self._is_direct = False  # true if the input is not encrypted
         self.is_first = True  # nothing has been read yet
 
     def begin(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
@@ -163,7 +163,7 @@ class RequestReader:
             self._transport.pause_reading()
 
     def _is_http2(self) -> bool:
-        """Whether the client speaks HTTP/2, or may: this is then not a head to be read, or not yet."""
+        """True if the client speaks HTTP/2, or may: this is then not a head to be read, or not yet."""
         data, connection = self.held, self._connection
         if data.startswith(PREFACE):
             self.held = b""
@@ -192,7 +192,7 @@ class RequestReader:
                 self._accept(known.accepted, known.length)
                 return
             connection.step(_HEAD)
-            connection.terms = PLAIN  # what is no request is answered as one
+            connection.terms = PLAIN  # a malformed request has a plain answer
             recalled = context.parsed.recall(data[:end])
             if recalled is not None:
                 self.held = data[end:]
@@ -268,7 +268,7 @@ class RequestReader:
                 connection.step(ConnectionState.RUNNING if connection.state is _PARTS else _IDLE)
 
     def _answer_early(self, answer: Answer, head: Head, *, expects: bool) -> None:
-        """Answer a request whose body nobody wants; a short one is read, so that the connection can go on."""
+        """Answer a request with an unwanted body; a short one is read, so that the connection can go on."""
         connection = self._connection
         if head.length == NO_BODY:
             connection.step(ConnectionState.RUNNING)
@@ -281,5 +281,5 @@ class RequestReader:
 
 
 def _is_plain(terms: Terms, head: Head) -> bool:
-    """Whether a request is one whose head may be remembered."""
+    """True if a request is one whose head may be remembered."""
     return terms.keeps_alive and terms.is_modern and head.length >= NO_BODY and not head.is_unique

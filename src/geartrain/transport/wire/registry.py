@@ -37,7 +37,7 @@ class Connections:
 
     def __init__(self, context: WireContext) -> None:
         self._context = context
-        self._expected: dict[Connection, str] = {}  # whose transports are being made
+        self._expected: dict[Connection, str] = {}  # connections whose transports are being made
         self._addresses: dict[Served, str] = {}
         self._clients: Counter[str] = Counter()
         self._empty = asyncio.Event()  # neither are there connections, nor are any expected
@@ -60,7 +60,7 @@ class Connections:
     def drop(self, connection: Connection) -> None:
         """Note that a connection which was expected could not be made.
 
-        Where that is noticed late it has been made for a moment, and nobody else tells it of its end.
+        If the failure is noticed late, the connection was made for a moment, and has no other notice of its end.
         """
         if connection in self._expected:
             self._leave(self._expected.pop(connection))

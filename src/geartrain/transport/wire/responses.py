@@ -17,7 +17,7 @@ UNREADABLE: Final = Head("", b"", b"", ())
 """In place of the head of a request that has none, or one that is not valid."""
 _LATER: Final = (*JSON, (b"retry-after", b"1"))  # of a refusal for want of room, which others may leave soon
 CLOSE: Final = b"connection: close\r\n"
-KEEP: Final = b"connection: keep-alive\r\n"  # as HTTP/1.0 wants to hear it
+KEEP: Final = b"connection: keep-alive\r\n"  # for HTTP/1.0
 CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 _DAYS: Final = (b"Mon", b"Tue", b"Wed", b"Thu", b"Fri", b"Sat", b"Sun")
@@ -62,11 +62,11 @@ class AnswerHeads:
 
 
 def has_body(status: HTTPStatus) -> bool:
-    """Whether an answer of this status has a body, and a length (RFC 9110, section 8.6)."""
+    """True if an answer of this status has a body, and a length (RFC 9110, section 8.6)."""
     return status not in _BODILESS
 
 
 def refusal(error: WireError) -> Answer:
     """Return the answer to a request that is refused."""
     headers = _LATER if error.status is HTTPStatus.SERVICE_UNAVAILABLE else JSON
-    return Answer(error.status, (msgspec.json.encode({"error": str(error)}),), headers)
+    return Answer(error.status, (msgspec.json.encode({"error": str(error)}),), headers, error=str(error))

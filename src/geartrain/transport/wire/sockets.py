@@ -1,4 +1,4 @@
-"""What the system tells of a socket, and the hard end of one."""
+"""State of a socket in the system, and its hard end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 def unsent(transport: asyncio.Transport) -> int:
-    """Return how many bytes wait for the client in the transport, and with them those that wait in the system."""
+    """Return the bytes that wait for the client, in the transport and in the system."""
     waiting = transport.get_write_buffer_size()
     return waiting and waiting + _queued(transport.get_extra_info("socket").fileno())
 
@@ -22,15 +22,15 @@ def has_sent_all(transport: asyncio.Transport) -> bool:
 
 
 class Progress(NamedTuple):
-    """How many bytes wait for a client, and since when it has taken none of them; the present if there are none."""
+    """Bytes that wait for a client, and the last moment of progress; the present if there are none."""
 
     unsent: int
     since: float
 
 
-def progress(transport: asyncio.Transport, before: Progress, now: float) -> Progress:
-    """Return the progress since the last look."""
-    waiting = unsent(transport)
+def progress(transport: asyncio.Transport, before: Progress, now: float, *, held: int = 0) -> Progress:
+    """Return the progress since the last look; `held`: bytes that the transport does not have yet."""
+    waiting = unsent(transport) + held
     return before if waiting and waiting == before.unsent else Progress(waiting, now)
 
 
@@ -58,7 +58,7 @@ def peer_of(transport: asyncio.BaseTransport) -> str:
 
 
 def _queued(descriptor: int) -> int:
-    """Return how many bytes the system has for the peer of a socket, who has not taken them; 0 if it does not tell."""
+    """Return the bytes in the system that a socket's peer has not taken; 0 if unknown."""
     try:
         (size,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
     except (OSError, ValueError):  # of a system that does not tell, or a socket that is gone

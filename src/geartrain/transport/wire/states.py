@@ -9,17 +9,17 @@ from geartrain.domain.state_machine import steps_to
 
 
 class ConnectionState(StrEnum):
-    """Where a connection stands."""
+    """State of a connection."""
 
     IDLE = "idle"  # between two requests: nothing of the next one has been read
-    PREFACE = "preface"  # what has come may be the beginning of a connection over HTTP/2
+    PREFACE = "preface"  # the input may be the beginning of a connection over HTTP/2
     HEAD = "head"  # a part of a head has come
     BODY = "body"  # a body is being gathered
     PARTS = "parts"  # a body is coming, and its exchange reads it in pieces
     RUNNING = "running"  # the request is whole, and its answer is not
     DISCARD = "discard"  # the answer has been written, and the rest of a short body is thrown away
     LINGER = "linger"  # the last answer has been written; what comes is thrown away, so that the client can read it
-    CLOSING = "closing"  # what has been written is still being sent
+    CLOSING = "closing"  # the output is still being sent
     CLOSED = "closed"
 
 

@@ -1,4 +1,4 @@
-"""How a request wants to be answered."""
+"""Form of the answer that a request allows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 
 class Terms(msgspec.Struct, frozen=True, gc=False):
-    """What the head of a request says of its answer.
+    """Form of the answer that a request's head allows.
 
     Attributes:
-        keeps_alive: whether the connection goes on after the answer.
-        is_modern: whether the answer may come in chunks.
-        is_head: whether only its head is wanted.
+        keeps_alive: true if the connection goes on after the answer.
+        is_modern: true if the answer may come in chunks.
+        is_head: true if only its head is wanted.
     """
 
     keeps_alive: bool = True

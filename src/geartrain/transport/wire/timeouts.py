@@ -80,7 +80,12 @@ def _check(connection: Connection, context: WireContext, now: float, *, pause: f
         check_body(connection, connection.reader.intake, limits, now=now)
     elif state is ConnectionState.LINGER and age > LINGER:
         connection.close()
-    elif state is ConnectionState.CLOSING and age > LAST_TIMEOUT and has_sent_all(connection.transport):
+    elif (
+        state is ConnectionState.CLOSING
+        and age > LAST_TIMEOUT
+        and has_sent_all(connection.transport)
+        and not connection.outgoing.is_behind
+    ):
         # Under TLS the client has been told of the end. It need not answer that, and one that is idle does not.
         connection.transport.abort()
     _check_sending(connection, limits, now)
@@ -89,6 +94,6 @@ def _check(connection: Connection, context: WireContext, now: float, *, pause: f
 def _check_sending(connection: Connection, limits: WireLimits, now: float) -> None:
     """Abort a connection whose client has taken nothing of what is unsent for too long."""
     outgoing = connection.outgoing
-    outgoing.mark = progress(connection.transport, outgoing.mark, now)
+    outgoing.mark = progress(connection.transport, outgoing.mark, now, held=outgoing.size)
     if 0 < limits.send_timeout < now - outgoing.mark.since:
         reset(connection.transport)

@@ -11,13 +11,26 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Never, Self
+from typing import Any, Final, Never, Self, cast
 
 import msgspec
 
 logger = logging.getLogger(__name__)
 
 HTTP: Final = ("h2", "http/1.1")
+
+MAX_HANDSHAKE: Final = 128 * 1024
+"""Bytes of a handshake that are read; OpenSSL takes certificates of 100 KiB."""
+
+MAX_IDLE_RECORDS: Final = 64
+"""Records without data that a connection may send after its handshake, and one more for each MiB of data."""
+
+TINY_RECORDS: Final = 256
+"""Records with fewer than 8 bytes of data that count as much as one without: no frame of HTTP/2 is so small."""
+
+_HEADER: Final = 5  # bytes of the header of a record
+_TINY: Final = 8  # bytes
+_DATA_FOR_RECORD: Final = 1024**2
 
 
 class TlsFilesError(Exception):
@@ -96,7 +109,7 @@ class TlsContext:
         self._files = files
         self._protocols = protocols
         self._taken = self._seen = _states(files)  # before the files are read: a later change is seen then
-        self._front = _Delegating(make_context(files, protocols), self._look)
+        self._front = _Delegating(_reading_records(make_context(files, protocols)), self._look)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -128,7 +141,7 @@ class TlsContext:
                 self._take(states)
 
     def _take(self, states: tuple[tuple[int, ...], ...]) -> bool:
-        self._front.present = make_context(self._files, self._protocols)
+        self._front.present = _reading_records(make_context(self._files, self._protocols))
         self._taken = states
         logger.info("new connections get the certificate that is now in %s", self._files.cert)
         return True
@@ -147,10 +160,108 @@ class _Delegating(ssl.SSLContext):
         self.before = before
         return self
 
-    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         """Begin a handshake."""
         self.before()
-        return self.present.wrap_bio(*args, **kwargs)
+        records = ssl.MemoryBIO()
+        reader = cast("_RecordReader", self.present.wrap_bio(records, outgoing, *args, **kwargs))
+        reader.begin(incoming, records)
+        return reader
+
+
+def _reading_records(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.sslobject_class = _RecordReader
+    return context
+
+
+class _RecordReader(ssl.SSLObject):
+    """A TLS connection that gives OpenSSL one record after the other.
+
+    OpenSSL reads on until it finds data, so a client that sends nothing but key updates, 27 bytes each, would hold the
+    loop for 20 µs with each of them. Here records without data are counted, and end the connection beyond a limit. Each
+    is read by itself, so that the limit strikes in time.
+    """
+
+    def begin(self, incoming: ssl.MemoryBIO, records: ssl.MemoryBIO) -> None:
+        """Take bytes of the client from `incoming`; OpenSSL reads `records`."""
+        self._incoming = incoming
+        self._records = records
+        self._staged = b""  # taken, and not given to OpenSSL yet
+        self._at = 0  # so much of it is
+        self._rest = 0  # bytes of the record that has been given in part
+        self._allowed = MAX_IDLE_RECORDS * TINY_RECORDS
+        self._data = 0  # bytes, since a record was allowed for them
+        self._handshake = 0  # bytes
+
+    def pending(self) -> int:
+        """Return the bytes that can be read without waiting, at least; those of records as they came."""
+        return super().pending() + len(self._staged) - self._at
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake."""
+        while True:
+            if self._handshake > MAX_HANDSHAKE:
+                raise ssl.SSLError("the handshake is too long")
+            try:
+                return super().do_handshake()
+            except ssl.SSLWantReadError:
+                fed = self._feed()
+                if not fed:
+                    raise
+                self._handshake += fed
+
+    def read(self, len: int = 1024, buffer: Any = None) -> Any:  # noqa: A002 - as of `SSLObject`
+        """Read data; raise SSLError for too many records with little or none."""
+        while True:
+            fed = 0 if super().pending() else self._feed()
+            try:
+                found: Any = super().read(len, buffer)
+            except ssl.SSLWantReadError:
+                if not fed:
+                    raise
+                if not self._rest:
+                    self._charge(TINY_RECORDS)
+                continue
+            size = found.__len__() if buffer is None else found
+            if size < _TINY:
+                self._charge(1)
+            self._data += size
+            if self._data >= _DATA_FOR_RECORD:
+                self._data -= _DATA_FOR_RECORD
+                self._allowed += TINY_RECORDS
+            return found
+
+    def _charge(self, cost: int) -> None:
+        self._allowed -= cost
+        if self._allowed < 0:
+            raise ssl.SSLError("too many records with little or no data")
+
+    def unwrap(self) -> None:
+        """Go on with the end of the connection."""
+        while True:
+            try:
+                return super().unwrap()
+            except ssl.SSLWantReadError:
+                if not self._feed():
+                    raise
+
+    def _feed(self) -> int:
+        """Give OpenSSL the next record, or as much of it as has come; return how many bytes."""
+        at, staged = self._at, self._staged
+        there = len(staged) - at
+        if there < _HEADER and self._incoming.pending:
+            staged, at = staged[at:] + self._incoming.read(), 0
+            there = len(staged)
+        if not self._rest:
+            if there < _HEADER:  # the rest of a header is on its way
+                self._staged, self._at = staged[at:], 0
+                return 0
+            self._rest = _HEADER + int.from_bytes(staged[at + 3 : at + _HEADER], "big")
+        size = min(self._rest, there)
+        self._records.write(staged[at : at + size] if size < len(staged) else staged)
+        self._rest -= size
+        self._at, self._staged = (0, b"") if at + size == len(staged) else (at + size, staged)
+        return size
 
 
 class _EncryptedError(Exception):
@@ -175,7 +286,7 @@ def _require_files(files: TlsFiles) -> None:
 
 
 def _states(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
-    """Return what changes when the files do. The time of the inode tells of a change of permissions too."""
+    """Return values that change when the files do. The inode's time covers changes of permissions."""
     return tuple(_state(path) for path in files.paths)
 
 

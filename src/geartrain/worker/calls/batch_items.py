@@ -27,7 +27,7 @@ class Places:
 
     @property
     def _ends(self) -> list[int]:
-        """Where the rows of each item end; seldom needed."""
+        """End of the rows of each item; seldom needed."""
         if self._known_ends is None:
             self._known_ends = list(accumulate(self.sizes))
         return self._known_ends
@@ -41,7 +41,7 @@ class Places:
         return self.items[at] if at < len(self.items) else None
 
     def original(self, place: int) -> int | None:
-        """As `owner`; padding is a copy of the last row, and has its owner."""
+        """Return the item at a place; None for padding, a copy of the last row."""
         owner = self.owner(place)
         return self.owner(self._ends[-1] - 1) if owner is None else owner
 
@@ -81,7 +81,7 @@ class ItemScopes:
         )
 
     def open(self, place: int) -> _OpenItem:
-        """Return what makes the item at a place the current one, for a `with`. Raises `IndexError`."""
+        """Return the context that makes the item at a place the current one. Raises `IndexError`."""
         item = self.places.owner(place)
         if item not in self._known:
             self._known[item] = self._make(item)
@@ -102,7 +102,7 @@ class ItemScopes:
             scope.forget_metrics()
 
     def _make(self, item: int | None) -> tuple[Scope, LineWriter]:
-        if item is None:  # padding: nobody waits for it
+        if item is None:  # padding has no reader
             return Scope(open_item=self.open), LineWriter(lambda *_: None, self._whole)
         log = CallLog(self._reports, item)
         self._logs.append(log)

@@ -16,7 +16,7 @@ from geartrain.worker.calls.logs import CallLog
 from geartrain.worker.calls.reports import ReportSender, failure_reports
 from geartrain.worker.calls.tools import CallTools
 from geartrain.worker.channels.slot import Slot
-from geartrain.worker.errors import clip
+from geartrain.worker.errors import clip, code_of
 from geartrain.worker.stdio.router import LineWriter
 
 
@@ -153,7 +153,8 @@ class Call:
         if plan.warning:
             self._tools.control.send(WorkerLog("geartrain.worker", "warning", plan.warning))
         self._left = self._left.difference(plan.failures)
-        ends = [Failed(item, clip(text)) for item, text in plan.failures.items()]
+        code = code_of(error)
+        ends = [Failed(item, clip(text), code) for item, text in plan.failures.items()]
         self._reports.send_all([*plan.reports, *ends], idle=self._is_over())
         if plan.again:
             invocation.forget_metrics()

@@ -1,8 +1,8 @@
-"""What differs between a call of one prediction and a call of several: how values become arguments and outputs.
+"""Codecs of calls of one and of several predictions: values become arguments, results become outputs.
 
 An engine runs a call in the same way whatever its number of items. The codec of a call gives, for each invocation of
-`run()`, an object that binds the input to arguments, splits what `run()` gives into the outputs of the items, and says
-what becomes of the items if `run()` raises.
+`run()`, an object that binds the input to arguments, splits what `run()` gives into the outputs of the items, and
+decides the end of the items if `run()` raises.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _NO_ARGUMENTS: Final[dict[str, Any]] = {}
 
 
 class SingleTools(NamedTuple):
-    """What the invocations of calls of one item share."""
+    """Shared tools of the invocations of calls of one item."""
 
     binder: ArgumentBinder
     encoder: OutputEncoder
@@ -119,7 +119,7 @@ class SingleInvocation:
         self.items: Collection[int] = items
         self.scope = Scope(item.id, item.context, reports.metric_of_first, request=item)
         if item.parameters:
-            self.scope.parameters = dict(item.parameters)  # as a keyword, it would cost calls without any, too
+            self.scope.parameters = dict(item.parameters)  # a keyword would also cost calls without parameters
         self._tools = tools
         self._reports = reports
         self._packed = item.packed

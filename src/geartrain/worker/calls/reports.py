@@ -29,7 +29,7 @@ from geartrain.ipc.messages import (
     Reports,
 )
 from geartrain.worker.channels.slot import Slot
-from geartrain.worker.errors import describe_error, format_error
+from geartrain.worker.errors import code_of, describe_error, format_error
 from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.output_files import OutputFile
 
@@ -78,7 +78,7 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         self.slot.channel.send_soon(Reports(message.slot, message.serial, reports))
 
     def emitter(self, item: int) -> Emit:
-        """Return what sends each metric that the run of an item records; `item` may be `ALL`."""
+        """Create the sender of the metrics of an item's run; `item` may be `ALL`."""
         return partial(self._send_metric, item)
 
     def _send_metric(self, item: int, *metric: Any) -> None:
@@ -113,7 +113,7 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
     ) -> None:
         """Send the outputs with which some items ended, and why others failed."""
         elapsed = self.elapsed()
-        with self.slot.channel.shield:  # as in `send_outputs`
+        with self.slot.channel.shield:  # see `send_outputs`
             groups, unwritten = self._place(outputs, lambda item, payload: Done(item, payload, elapsed))
             groups += [
                 _Group((report,), _size(report)) for report in failure_reports({**failures, **unwritten}.items())
@@ -180,7 +180,7 @@ def failure_reports(failures: Iterable[tuple[int, BaseException]]) -> list[Repor
     """Return the reports of items that failed, each with the traceback in its logs."""
     reports: list[Report] = []
     for item, error in failures:
-        reports += (Log(item, "stderr", format_error(error)), Failed(item, describe_error(error)))
+        reports += (Log(item, "stderr", format_error(error)), Failed(item, describe_error(error), code_of(error)))
     return reports
 
 
@@ -190,7 +190,7 @@ def _announcement(item: int, file: OutputFile) -> FileOutput:
 
 
 def _frames(groups: Sequence[_Group]) -> Iterator[tuple[Report, ...]]:
-    """Put groups together into frames, of which there is one at least; it may be empty."""
+    """Put groups together into frames, at least one; it may be empty."""
     frame: list[Report] = []
     size = 0
     for group in groups:
@@ -207,7 +207,7 @@ def _size(report: Report) -> int:
     match report:
         case Output(_, Inline(data)) | Done(_, Inline(data)):
             return len(data)
-        case Log(_, _, text) | Failed(_, text):
+        case Log(_, _, text) | Failed(_, text, _):
             return _SMALL + 4 * len(text)
         case FileOutput():
             texts = (report.filename, report.mime_type, report.token, *report.temporary_files)

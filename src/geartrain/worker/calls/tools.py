@@ -1,4 +1,4 @@
-"""What all calls of a worker share: made once, after the model is loaded."""
+"""Shared tools of all calls of a worker: made once, after the model is loaded."""
 
 from __future__ import annotations
 

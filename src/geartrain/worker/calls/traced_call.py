@@ -11,7 +11,7 @@ from geartrain.worker.calls.call import Call
 
 
 class TracedCall(Call):
-    """As `Call`, for a model that may record spans. The run of a batch is that of the first item that is recorded."""
+    """A call of a model that may record spans. The run of a batch is that of the first item that is recorded."""
 
     __slots__ = ("_span_token",)
 

@@ -17,7 +17,7 @@ from geartrain.worker.channels.wakeup import CHUNK, Blocking, Wakeup
 
 MAY_WAIT: Final = 4096  # bytes of a payload that may wait: a frame has room for all that come within _BURST_DELAY
 # When a message may wait for the next ones.
-_BURST_BEGINS = 16  # messages, each of which has come within _BURST_GAP of the one before
+_BURST_BEGINS = 16  # messages with less than _BURST_GAP between each two
 _BURST_GAP = 50e-6  # seconds
 _BURST_DELAY = 100e-6  # seconds until the next write
 
@@ -54,7 +54,7 @@ class _Burst:
     def __init__(self, flush: Callable[[], None], shield: Shield) -> None:
         self._flush = flush
         self._shield = shield
-        self.held: deque[Report] = deque()  # whose ends are safe to work on from two threads
+        self.held: deque[Report] = deque()  # both ends are safe for two threads
         self._place = (0, 0)  # the slot and the serial number of their call
         self._count = 0  # messages since the last pause
         self._last_at = 0.0

@@ -17,7 +17,7 @@ class SharedMemory:
     def __init__(self, kept: int) -> None:
         """`kept`: bytes of an input's memory that stay when it has been read."""
         self._kept = kept
-        self.paths: SlotMemory | None = None  # as the last call has named them
+        self.paths: SlotMemory | None = None  # from the last call
         self._inputs: tuple[MemoryRegion, ...] = ()
         self._outputs: tuple[MemoryRegion, ...] = ()
 
@@ -49,7 +49,7 @@ class OpenedBodies:
         self._regions: dict[str, MemoryRegion] = {}
 
     def view(self, payload: Received) -> memoryview:
-        """Return what lies in a body. Raises `OSError` if the memory cannot be opened."""
+        """Return the contents of a body. Raises `OSError` if the memory cannot be opened."""
         region = self._regions.get(payload.path)
         if region is None:
             region = self._regions[payload.path] = MemoryRegion.open(payload.path)
@@ -57,7 +57,7 @@ class OpenedBodies:
 
 
 class Slot:
-    """What the calls of one slot use, one call after the other."""
+    """Memory and channel of one slot, used by one call after the other."""
 
     __slots__ = ("channel", "files", "memory", "reader", "writer")
 
@@ -71,7 +71,7 @@ class Slot:
 
 
 def can_share(probe: str | None) -> bool:
-    """Whether memory of the parent's can be opened here; `probe` is the path of some, None if it has none."""
+    """True if memory of the parent's can be opened here; `probe` is the path of some, None if it has none."""
     if probe is None:
         return False
     try:

@@ -1,4 +1,4 @@
-"""How a sync worker waits for its next call: asleep, or awake for a moment.
+"""Waiting of a sync worker for its next call: asleep, or awake for a moment.
 
 To be woken by the kernel costs more than a small prediction does. A worker that stays awake for a moment after a call
 answers the next one sooner, and takes CPU time for it.
@@ -58,7 +58,7 @@ class Adaptive:
         self._asleep = Blocking(sock)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._is_close = False  # whether the last call came soon after the one before it
+        self._is_close = False  # true if the last call came soon after the one before it
         self._came_at = 0.0  # when something was read last
         self._contention = Contention()
 

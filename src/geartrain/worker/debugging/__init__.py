@@ -1,1 +1,1 @@
-"""What a worker does for the person who writes its model: debuggers at a terminal or in an editor, and profiles."""
+"""Help for the author of a model: debuggers at a terminal or in an editor, and profiles."""

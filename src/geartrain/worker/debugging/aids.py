@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Aids:
-    """What the author is helped with; imports nothing that is not asked for."""
+    """Debugging aids of a worker; imports only those that are on."""
 
     def __init__(self, wanted: Debugging, send: Callable[[ControlToParent], None], shield: Shield) -> None:
         """`shield` keeps the cancel of a run away."""
@@ -55,4 +55,4 @@ class Aids:
 
 
 def _ignore(_message: TerminalLent | TerminalRefused) -> None:
-    """Nobody has asked for the terminal."""
+    """Ignore the answer: no prompt is waiting for it."""

@@ -20,8 +20,8 @@ Tell = Callable[[Literal["info", "warning"], str], None]
 def listen(port: int, tell: Tell, *, waits: bool) -> None:
     """Let editors attach; with `waits` return when one has.
 
-    The port may still be that of the worker that this one follows. Then editors can attach when that has ended, and
-    nobody is waited for. Raises RuntimeError with the reason if nobody can attach.
+    The port may still be that of the worker that this one follows. Then editors can attach when that has ended, and the
+    call does not wait. Raises RuntimeError with the reason if editors cannot attach.
     """
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # a warning about the interpreter's own modules
     import debugpy

@@ -21,7 +21,7 @@ _PROMPTS: Final = frozenset({"", "pdb.set_trace", "ipdb.set_trace"})  # values o
 
 
 class NoTerminalError(ReportedError):
-    """A debugger has nobody to ask; the message says why, and what helps."""
+    """A debugger has no person to ask; the message gives the reason and the remedy."""
 
     @classmethod
     def at(cls, frame: FrameType, text: str) -> NoTerminalError:

@@ -47,7 +47,7 @@ def profiled(kind: type[Call], profiles: Profiles) -> type[Call]:
     from pyinstrument import Profiler
 
     class ProfiledCall(kind):  # type: ignore[misc, valid-type]  # mypy knows no classes that are parameters
-        """As the other kind, with a profile of its invocation."""
+        """A call with a profile of its invocation."""
 
         __slots__ = ("_profiler",)
 

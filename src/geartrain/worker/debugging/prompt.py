@@ -52,7 +52,7 @@ def install(terminal: Terminal) -> None:
         try:
             return sys.__breakpointhook__(*arguments, **options)
         finally:
-            if sys.gettrace() is None:  # nobody will ask, or somebody has
+            if sys.gettrace() is None:  # no debugger is at a prompt, or one has been
                 terminal.give_back()
 
     setattr(pdb, "Pdb", Debugger)  # noqa: B010 - mypy takes an assignment for a redefinition
@@ -60,7 +60,7 @@ def install(terminal: Terminal) -> None:
 
 
 def _ends_call(frame: FrameType) -> bool:
-    """Whether the author's code goes back to ours with the return of a frame, for good."""
+    """True if the author's code goes back to ours with the return of a frame, for good."""
     caller = frame.f_back
     if caller is None or frame.f_code.co_flags & _RESUMED:
         return False

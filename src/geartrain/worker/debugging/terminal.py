@@ -140,7 +140,7 @@ class Terminal:
 
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._is_interruptible:
-            os.write(self._descriptor, b"\n")  # what is shown next stands below the prompt
+            os.write(self._descriptor, b"\n")  # the next output stands below the prompt
             raise BdbQuit
 
 
@@ -149,7 +149,7 @@ class _Streams:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._kept: list[int] = []  # what the descriptors 0 and 1 are otherwise
+        self._kept: list[int] = []  # the original descriptors 0 and 1
         self._before: tuple[TextIO, TextIO] = (sys.stdin, sys.stdout)
         self._stdin: list[TextIO] = []  # made for the first prompt
         self._stdout = _Output()
@@ -193,7 +193,7 @@ class _Output(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """As of any text stream."""
+        """Encoding of the text."""
         return "utf-8"
 
     @property
@@ -213,7 +213,7 @@ class _Output(io.TextIOBase):
         self._thread = _NOBODY
 
     def write(self, text: str, /) -> int:
-        """As of any text stream."""
+        """Write text to the terminal."""
         if self._thread == get_ident():
             self._file.write(text)
             self._file.flush()
@@ -224,12 +224,12 @@ class _Output(io.TextIOBase):
         return len(text)
 
     def writelines(self, lines: Iterable[str], /) -> None:  # type: ignore[override]
-        """As of any text stream."""
+        """Write lines to the terminal."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """As of any text stream."""
+        """Do nothing: each write is complete."""
         self._file.flush()
 
     def fileno(self) -> int:
@@ -237,9 +237,9 @@ class _Output(io.TextIOBase):
         return 1
 
     def writable(self) -> bool:
-        """As of any text stream."""
+        """Return True."""
         return True
 
     def isatty(self) -> bool:
-        """Whether the terminal is there."""
+        """True if the terminal is there."""
         return self._thread != _NOBODY

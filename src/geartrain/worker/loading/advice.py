@@ -1,4 +1,4 @@
-"""What to write instead of a type that has no place in a signature."""
+"""Replacements for types that have no place in a signature."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class AnnotationReader:
         raise UnsupportedTypeError(annotation, advice_for(annotation, output=self.output))
 
     def _opaque(self, annotation: Any) -> Described:
-        """What `Opaque` keeps of a type: that it is a list, or may be None."""
+        """Describe an opaque type: a list, or optional."""
         members = [member for member in typing.get_args(annotation) if member is not NoneType]
         if typing.get_origin(annotation) in {Union, types.UnionType} and len(members) == 1:
             return Described(replace(self._opaque(members[0]).spec, nullable=True))
@@ -114,7 +114,7 @@ class AnnotationReader:
         if is_typed_dict(origin):
             return None
         if issubclass(origin, abc.Mapping) and (self.output or origin in _INPUT_MAPPINGS):
-            return Described(TypeSpec("object", values=self._values(annotation)))
+            return self._mapping(annotation)
         if origin in _INPUT_LISTS:
             return self._array(typing.get_args(annotation))
         is_list = issubclass(origin, (tuple, abc.Set, abc.Sequence)) and not issubclass(origin, _NO_LISTS)
@@ -122,20 +122,23 @@ class AnnotationReader:
             return None
         return self._named_tensors(origin) or self._output_array(typing.get_args(annotation), origin)
 
-    def _values(self, annotation: Any) -> TypeSpec | None:
-        """The type of the values of a dict, for the schema and the check of an output.
+    def _mapping(self, annotation: Any) -> Described:
+        """Describe a dict.
 
-        Those of an input arrive as they are, so they must not be of a type that has to be made.
+        The values of an output are in the schema and are checked. Those of an input are not: they must not be of a
+        type that has to be made, and only their numbers are converted.
         """
         values = typing.get_args(annotation)[1:]
         if not values or isinstance(values[0], TypeVar):
-            return None
+            return Described(TypeSpec("object"))
         if self.output:
-            return None if any(annotation is each for each in self._open) else self._output_values(annotation)
-        if self.read(values[0]).makes:
+            is_open = any(annotation is each for each in self._open)
+            return Described(TypeSpec("object", values=None if is_open else self._output_values(annotation)))
+        described = self.read(values[0])
+        if described.makes:
             advice = "a dict holds plain JSON values: use a TypedDict or a BaseModel, whose fields have types"
             raise UnsupportedTypeError(annotation, advice)
-        return None
+        return Described(TypeSpec("object"), _each_value(described.convert), is_plain=True)
 
     def _output_values(self, annotation: Any) -> TypeSpec | None:
         self._open.append(annotation)
@@ -179,7 +182,7 @@ class AnnotationReader:
         raise UnsupportedTypeError(origin, "it contains itself: use dict for that field")
 
     def _foreign(self, _: Any, origin: type) -> Described | None:
-        """What an output may be beyond the types of an input."""
+        """Describe a type that only outputs may have."""
         if not self.output:
             return None
         if origin is NoneType:
@@ -278,7 +281,7 @@ def _numpy_scalar(numpy: Any, origin: type) -> Described | None:
 
 def _as_int(value: Any) -> Any:
     """Make an int of an integral float: JSON has one type of numbers, and 3.0 is an integer in it."""
-    return int(value) if type(value) is float else value
+    return int(value) if type(value) is float and value.is_integer() else value
 
 
 def _as_float(value: Any) -> Any:
@@ -287,6 +290,8 @@ def _as_float(value: Any) -> Any:
 
 _NUMBERS: dict[Kind, Converter] = {"integer": _as_int, "number": _as_float}
 _OTHER_NUMBER: dict[Converter, type] = {_as_int: float, _as_float: int}
+_CONTAINERS: dict[Kind, type] = {"array": list, "object": dict}
+_NO_ARRAYS = (str, int, float, dict, NoneType)  # of JSON: the values of a dict are not checked
 
 
 def _one_of(members: list[Described]) -> Converter | None:
@@ -297,8 +302,8 @@ def _one_of(members: list[Described]) -> Converter | None:
         kind, convert = member.spec.kind, member.convert
         if convert is None or not member.is_plain or kinds.count(kind) > 1:
             continue
-        if kind == "array":
-            by_type[list] = convert
+        if kind in _CONTAINERS:
+            by_type[_CONTAINERS[kind]] = convert
         elif kind in _NUMBERS and not {"integer", "number"} <= set(kinds):
             by_type[_OTHER_NUMBER[convert]] = convert
     return (lambda value: by_type[type(value)](value) if type(value) in by_type else value) if by_type else None
@@ -319,8 +324,22 @@ def _each(convert: Converter | None) -> Converter | None:
     other = _OTHER_NUMBER.get(convert)
 
     def each(values: Any) -> Any:
-        if values is None or (other is not None and other not in set(map(type, values))):
+        if isinstance(values, _NO_ARRAYS) or (other is not None and other not in set(map(type, values))):
             return values
         return [item if item is None else convert(item) for item in values]
+
+    return each
+
+
+def _each_value(convert: Converter | None) -> Converter | None:
+    """Return the converter of a dict with such values."""
+    if convert is None:
+        return None
+    other = _OTHER_NUMBER.get(convert)
+
+    def each(values: Any) -> Any:
+        if not isinstance(values, dict) or (other is not None and other not in set(map(type, values.values()))):
+            return values
+        return {key: item if item is None else convert(item) for key, item in values.items()}
 
     return each

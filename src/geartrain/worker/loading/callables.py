@@ -114,7 +114,7 @@ def is_async(run: Any) -> bool:
 
 
 def decorator_value(run: Any, attribute: str) -> Any:
-    """Return what a decorator such as `@concurrent` has left on `run`, also below other decorators; or None."""
+    """Return the value that a decorator such as `@concurrent` left on `run`, also below other decorators; or None."""
     return next((getattr(layer, attribute) for layer in layers(run) if hasattr(layer, attribute)), None)
 
 

@@ -40,14 +40,14 @@ def coder_of(annotation: Any) -> Coder | None:
 
 
 def encoder_of(kind: type) -> Callable[[Any], Any] | None:
-    """Return what makes JSON of values of a class that a coder was found for, or of one that derives from it."""
+    """Return the JSON encoder for a class with a coder, or for one that derives from it."""
     if not _encoders:
         return None
     return next((_encoders[base] for base in kind.__mro__ if base in _encoders), None)
 
 
 def decoder_of(annotation: Any, coder: Coder) -> Callable[[Any], Any]:
-    """Return what makes a value of its JSON object; a value that is one already, such as a default, stays as it is."""
+    """Return the decoder of a class's JSON objects; a value of the class, such as a default, stays as it is."""
     kind = typing.get_origin(annotation) or annotation
 
     def decode(value: Any) -> Any:

@@ -72,7 +72,7 @@ _EVERYTHING: dict[str, Any] = {
     "streaming": authoring.streaming,
 }
 
-# Where Cog has its names, today or in one of its versions since 0.9; a package is a name with others below it.
+# Names of Cog's modules, today or in one of its versions since 0.9; a package is a name with others below it.
 _MODULES: Mapping[str, Mapping[str, Any]] = {
     "cog": _EVERYTHING,
     "cog.base_input": _INPUTS,
@@ -100,7 +100,7 @@ _MODULES: Mapping[str, Mapping[str, Any]] = {
     "coglet": {"CancelationException": authoring.CancelationException, "__version__": COG_VERSION},
 }
 
-# What few models import, and where it is: loaded with the module of Cog that it belongs to.
+# Rare names, and their places: loaded with the module of Cog that they belong to.
 _EXTRAS = "geartrain.worker.loading.cog_extras"
 _LATER: Mapping[str, tuple[str, Sequence[str]]] = {
     "cog.coder.json_coder": ("geartrain.worker.loading.json_coder", ("JsonCoder",)),

@@ -24,7 +24,7 @@ class PredictorNotSet(CogError):  # noqa: N818 - the name is Cog's
 
 
 class Mode(enum.Enum):
-    """Whether predictions or trainings are run."""
+    """True if predictions or trainings are run."""
 
     PREDICT = "predict"
     TRAIN = "train"

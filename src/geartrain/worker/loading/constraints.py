@@ -23,7 +23,7 @@ _WORDS: dict[Kind, str] = {
     "boolean": "true or false",
     "path": "a path",
     "file": "a path",
-    "secret": "a string",
+    "secret": "a secret",
     "object": "a dict",
     "array": "a list",
     "record": "an object with its fields",
@@ -123,7 +123,7 @@ def _described(spec: TypeSpec) -> str:
 
 
 def _complaint(info: FieldInfo, value: Any) -> str:
-    """What the settings have against a value, or nothing."""
+    """Return the complaint of the settings about a value, empty if there is none."""
     checks = (
         (info.ge is not None and value < info.ge, f"is below ge={info.ge}"),
         (info.le is not None and value > info.le, f"is above le={info.le}"),
@@ -232,5 +232,5 @@ def _to_json(value: Any) -> Any:
 
 
 def _element(spec: TypeSpec) -> TypeSpec:
-    """What the settings of a list speak about: its elements."""
+    """Return the type that the settings of a list apply to: its elements."""
     return spec.items if spec.kind == "array" and spec.items is not None else spec

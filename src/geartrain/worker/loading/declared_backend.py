@@ -59,7 +59,7 @@ class DeclaredBackend(Backend):
 
     @property
     def batches(self) -> bool:
-        """Whether the first dimension is that of a batch: as declared, or as the file says."""
+        """True if the first dimension is that of a batch: as declared, or as the file says."""
         return self._inner.batches if self._declared.first == "undecided" else self._declared.first == "batch"
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -77,10 +77,10 @@ class DeclaredBackend(Backend):
     def close(self) -> None:
         self._inner.close()
 
-    # what is declared, and what is there
+    # declared tensors, and those of the file
 
     def _seen(self, what: str, declared: Sequence[DeclaredTensor], own: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return what clients see of the inputs or outputs."""
+        """Return the inputs or outputs that clients see."""
         known = {spec.name: spec for spec in own}
         for tensor in declared:
             if tensor.name not in known:

@@ -20,7 +20,7 @@ _FRAMEWORK = (BaseRunner, BasePredictor, object)
 
 
 def find_runner(module: ModuleType, name: str, where: str, *, mode: Mode) -> Any:
-    """Return what `name` names in a module; without a name, the runner of a usual name, or the only one.
+    """Find the runner `name` in a module; without a name, the runner of a usual name, or the only one.
 
     `where` is the module's file, for the message. Raises `LoadError`.
     """
@@ -84,7 +84,7 @@ def _is_of(module: ModuleType, value: object) -> bool:
 
 
 def _offer(module: ModuleType) -> str:
-    """What a person may have meant: the classes and functions that the file defines itself."""
+    """List the likely names: the classes and functions that the file defines itself."""
     own = [
         name
         for name, value in vars(module).items()

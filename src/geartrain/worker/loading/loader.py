@@ -26,6 +26,7 @@ from geartrain.worker.loading.signature import (
     make_signature,
     read_output,
     read_parameters,
+    refuse_foreign_limits,
     return_text,
 )
 from geartrain.worker.loading.sources import UncachedSource, import_uncached
@@ -50,9 +51,9 @@ class LoadedRunner(NamedTuple):
     max_concurrency: int | None
     parameters: tuple[Parameter, ...]
     batching: Batching | None = None
-    returns: str = ""  # what it is annotated to return, such as "run() is annotated int"; empty: nothing
+    returns: str = ""  # its annotated return type, such as "run() is annotated int"; empty: none
     for_cog: bool = False  # written for Cog: what is wrong with an output is passed on
-    platform: str = ""  # what runs the model, where that is no Python class
+    platform: str = ""  # runtime of the model, if it is no Python class
 
 
 def load(ref: str, root: Path, mode: Mode = "predict", *, batching: Mapping[str, Any] | None = None) -> LoadedRunner:
@@ -69,6 +70,11 @@ def load(ref: str, root: Path, mode: Mode = "predict", *, batching: Mapping[str,
     return load_object(target, where, root, mode=mode, batching=batching)
 
 
+def load_instance(instance: Any, run: Callable[..., Any], root: Path, *, owner: str) -> LoadedRunner:
+    """Make a model of an object of our own and its method `run`; `owner` is how errors call that."""
+    return _runner(run, _read(run, owner, mode="predict", settings=None), root, instance=instance)
+
+
 def load_object(
     target: Any, where: str, root: Path, *, mode: Mode = "predict", batching: Mapping[str, Any] | None = None
 ) -> LoadedRunner:
@@ -77,18 +83,21 @@ def load_object(
         instance, run, owner = _make(target, where, root, mode=mode)
     else:
         instance, run, owner = None, target, f"{getattr(target, '__name__', type(target).__name__)}()"
+    for_cog = is_for_cog(target)
     try:
         described = _read(run, owner, mode=mode, settings=batching)
+        if not for_cog:  # Cog passes such limits over
+            refuse_foreign_limits(run, owner_name=owner)
     except UnsupportedAnnotationError as error:
         raise LoadError(f"{line_of(layers(run)[-1], where, root)}: {error}") from error
     runner = _runner(run, described, root, instance=instance)
-    if "device" in runner.setup_takes and is_for_cog(target):  # Cog gives it none: such a parameter has its default
+    if "device" in runner.setup_takes and for_cog:  # Cog gives it none: such a parameter has its default
         runner = runner._replace(setup_takes=runner.setup_takes - {"device"})
     returns = return_text(run, owner_name=owner)
     if not returns:
         return runner
     called = owner.rpartition(".")[2]
-    return runner._replace(returns=f"{called} is annotated {returns}", for_cog=is_for_cog(target))
+    return runner._replace(returns=f"{called} is annotated {returns}", for_cog=for_cog)
 
 
 def load_target(ref: str, root: Path, mode: Mode = "predict") -> tuple[Any, str]:
@@ -114,10 +123,10 @@ def _import(location: str, root: Path) -> ModuleType:
         raise
     except SyntaxError as error:
         in_file = error.filename is not None and Path(error.filename).is_file()
-        message = syntax_message(error, root) if in_file else blame(error, root, fallback=location)
-        raise LoadError(message) from error
+        found = LoadError(syntax_message(error, root)) if in_file else blame(error, root, fallback=location)
+        raise found from error
     except (Exception, SystemExit) as error:
-        raise LoadError(blame(error, root, fallback=location)) from error
+        raise blame(error, root, fallback=location) from error
 
 
 def _import_file(path: Path, root: Path) -> ModuleType:
@@ -183,7 +192,7 @@ def _make(cls: type, where: str, root: Path, *, mode: Mode) -> tuple[Any, Callab
     try:
         instance = cls()
     except (Exception, SystemExit) as error:
-        raise LoadError(blame(error, root, fallback=line_of(cls, where, root))) from error
+        raise blame(error, root, fallback=line_of(cls, where, root)) from error
     return instance, getattr(instance, methods[0]), f"{cls.__name__}.{methods[0]}()"
 
 
@@ -201,7 +210,7 @@ def _check_self(cls: type, method: str, where: str, *, root: Path) -> None:
 
 
 class _Described(NamedTuple):
-    """What is read from a `run()`."""
+    """Description of a `run()`."""
 
     parameters: tuple[Parameter, ...]
     signature: Signature

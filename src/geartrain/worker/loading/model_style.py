@@ -1,4 +1,4 @@
-"""Whether a model was written for Cog: some promises to its author depend on it."""
+"""True if a model was written for Cog: some promises to its author depend on it."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _read_field(cls: type, field: _Field, reader: Reader) -> Described:
 
 
 def _filling(converters: Mapping[str, Converter], absent: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Any]:
-    """Return what converts the fields of an object and sets an Optional that was left out to None."""
+    """Return the converter of an object's fields that sets an Optional that was left out to None."""
 
     def fill(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if value is None:

@@ -21,10 +21,10 @@ GIVEN: Final = frozenset({"weights", "device"})
 
 
 def read_setup(setup: Setup, root: Path) -> tuple[Setup, frozenset[str]]:
-    """Return what is to be called for a bound `setup()`, and which of `GIVEN` are to be given to it by name.
+    """Return the function to call for a bound `setup()`, and the names in `GIVEN` of its parameters.
 
     `device` is text, such as `cuda:0`; `weights` are text, or None. Where they are annotated `Path`, the function that
-    is returned makes a `Path` of the text. Raises `LoadError` for a parameter that nothing can be given to.
+    is returned makes a `Path` of the text. Raises `LoadError` for a parameter without a value.
     """
     line = line_of(layers(setup)[-1], "setup()", root)
     try:

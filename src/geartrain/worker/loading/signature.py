@@ -6,13 +6,20 @@ import inspect
 import types
 import typing
 from collections import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from geartrain.authoring.decorators import STREAMING_ATTRIBUTE
+from geartrain.authoring.decorators import OPENAI_ATTRIBUTE, STREAMING_ATTRIBUTE
 from geartrain.authoring.inputs import MISSING, FieldInfo
 from geartrain.authoring.iterators import AsyncConcatenateIterator, ConcatenateIterator
-from geartrain.domain.signature.types import InputField, OutputMode, OutputSpec, Signature, TypeSpec
+from geartrain.domain.signature.types import (
+    InputField,
+    OpenAIEndpoint,
+    OutputMode,
+    OutputSpec,
+    Signature,
+    TypeSpec,
+)
 from geartrain.worker.loading.annotations import AnnotationReader
 from geartrain.worker.loading.callables import (
     SeveralFunctionsError,
@@ -42,6 +49,11 @@ _ITERATORS = frozenset(
 )
 _CONCATENATED: frozenset[Any] = frozenset({ConcatenateIterator, AsyncConcatenateIterator})
 _OPAQUE = TypeSpec("opaque")
+_FOREIGN = frozenset({"annotated_types", "fastapi", "msgspec", "pydantic"})  # libraries with metadata about limits
+_FOREIGN_DEFAULTS = frozenset({"fastapi.params", "pydantic.fields"})  # the modules of Query(), Field() and the like
+_WRITE_INPUT = (
+    "which is not checked here: write geartrain.Input(), with ge, le, min_length, max_length, regex or choices"
+)
 
 
 class UnsupportedAnnotationError(TypeError):
@@ -98,14 +110,41 @@ def read_signature(run: Callable[..., Any], *, owner_name: str) -> Signature:
 
 
 def make_signature(run: Callable[..., Any], parameters: Sequence[Parameter], output: OutputSpec) -> Signature:
-    """The signature with these parameters and this output, and with what else is known of `run`."""
-    documentation = getattr(layers(run)[-1], "__doc__", None)
-    return Signature(
+    """The signature with these parameters and this output, and with what else is known of `run`.
+
+    Raises `UnsupportedAnnotationError` for a declared endpoint of OpenAI's API that they do not fit.
+    """
+    declared = decorator_value(run, OPENAI_ATTRIBUTE)
+    signature = Signature(
         inputs=tuple(parameter.field for parameter in parameters),
         output=output,
         streaming=bool(decorator_value(run, STREAMING_ATTRIBUTE)),
-        description=inspect.cleandoc(documentation) if isinstance(documentation, str) else None,
+        description="\n\n".join(_documentation(run)) or None,
+        openai=None if declared is None else _endpoint(**declared),
     )
+    if signature.openai is not None:
+        from geartrain.domain.signature.openai_media import MisfitError, media_view  # late: few models declare one
+
+        try:
+            media_view(signature)
+        except MisfitError as error:
+            raise UnsupportedAnnotationError(f'@endpoint("{signature.openai.name}"): {error}') from None
+    return signature
+
+
+def _endpoint(name: str, names: dict[str, str], threshold: float) -> OpenAIEndpoint:
+    return OpenAIEndpoint(name, tuple(names.items()), threshold)
+
+
+def _documentation(run: Callable[..., Any]) -> Iterator[str]:
+    """Give the docstring of the class of a bound method, then that of the method. Dataclasses make one of their own."""
+    owner = type(getattr(run, "__self__", None))
+    written = vars(owner).get("__doc__")
+    if inspect.ismethod(run) and isinstance(written, str) and not written.startswith(f"{owner.__name__}("):
+        yield inspect.cleandoc(written)
+    written = getattr(layers(run)[-1], "__doc__", None)
+    if isinstance(written, str):
+        yield inspect.cleandoc(written)
 
 
 def read_parameters(run: Callable[..., Any], *, owner_name: str) -> tuple[Parameter, ...]:
@@ -145,6 +184,8 @@ def _written(parameter: inspect.Parameter, run: Callable[..., Any], owner: str) 
 
 def _split(annotation: Any, default: Any, where: str) -> tuple[Any, FieldInfo]:
     """Tell the type from what `Input()` says, which is the default, or stands in `Annotated` beside a plain one."""
+    if type(default).__module__ in _FOREIGN_DEFAULTS:
+        raise UnsupportedAnnotationError(f"{where} has {type(default).__name__}() as its default, {_WRITE_INPUT}")
     infos = []
     if typing.get_origin(annotation) is Annotated:
         infos = [each for each in annotation.__metadata__ if isinstance(each, FieldInfo)]
@@ -166,6 +207,22 @@ def _split(annotation: Any, default: Any, where: str) -> tuple[Any, FieldInfo]:
     return annotation, FieldInfo(**{**settings, "default": default})
 
 
+def refuse_foreign_limits(run: Callable[..., Any], *, owner_name: str) -> None:
+    """Raise `UnsupportedAnnotationError` if an annotation has limits of another library, which nothing would check."""
+    for written in written_parameters(run, owner_name=owner_name):
+        for found in _metadata(written.annotation):
+            if type(found).__module__.partition(".")[0] in _FOREIGN:
+                raise UnsupportedAnnotationError(f"{written.where} has {found!r} in its annotation, {_WRITE_INPUT}")
+
+
+def _metadata(annotation: Any) -> Iterator[Any]:
+    """Yield what `Annotated` has beside types anywhere in an annotation."""
+    yield from getattr(annotation, "__metadata__", ())
+    for part in typing.get_args(annotation):
+        if typing.get_origin(part) is not None:
+            yield from _metadata(part)
+
+
 def _field(name: str, described: Described, info: FieldInfo, *, admits_none: bool) -> InputField:
     """Make the field of the signature. Raises `ConstraintError`."""
     spec = described.spec
@@ -173,7 +230,7 @@ def _field(name: str, described: Described, info: FieldInfo, *, admits_none: boo
     has_default = info.default is not MISSING
     default = json_default(info.default, spec) if has_default else None
     if default is None and has_default and not (admits_none or spec.nullable or spec.kind in {"secret", "opaque"}):
-        has_default = False  # as in Cog: None is no value of this type
+        has_default = False  # same as Cog: None is no value of this type
     check_default(info, spec, default)
     return InputField(
         name=name,
@@ -220,7 +277,7 @@ def read_output(run: Callable[..., Any], *, owner_name: str, of_one: OfOne | Non
 
 
 def return_text(run: Callable[..., Any], *, owner_name: str) -> str:
-    """What `run()` is annotated to return, as its author would write it; empty if it is not."""
+    """Return the annotated return type of `run()` in its author's words; empty if it has none."""
     annotation = _return_annotation(run, owner_name)
     return "" if annotation is inspect.Signature.empty else type_name(annotation)
 

@@ -139,7 +139,7 @@ def _ndarray(annotation: Any, arguments: tuple[Any, ...], numpy: Any, *, output:
 
 
 def array_maker(spec: TypeSpec) -> Converter:
-    """What makes the numpy array of a tensor's bytes, or of nested lists; BYTES are objects of type `bytes`.
+    """Return the maker of numpy arrays from a tensor's bytes, or nested lists; BYTES are objects of type `bytes`.
 
     Raises `UnsupportedTypeError` for BF16 where numpy has no such type.
     """

@@ -33,7 +33,7 @@ class _Running:
         self.detached = False
 
     def was_canceled(self) -> bool:
-        """Whether a cancel has come by now."""
+        """True if a cancel has come by now."""
         return self.canceled
 
 
@@ -86,7 +86,8 @@ class AsyncEngine:
 
     def shut_down(self) -> None:
         """End after the running calls."""
-        self._loop.call_soon_threadsafe(self._stop)
+        with contextlib.suppress(RuntimeError):  # the parent has closed the slots before: the loop is closed
+            self._loop.call_soon_threadsafe(self._stop)
 
     def call_async(self, function: Callable[[], Any]) -> Any:
         """Run an async healthcheck on the loop where the author's other async code runs."""
@@ -187,9 +188,9 @@ class AsyncEngine:
             else:
                 report = partial(call.succeed, value)
         except BaseException as error:  # noqa: BLE001 - the author's code may raise anything, also SystemExit
-            report = call.failure(error)
-        # Only the worker's own cancel makes it canceled, whatever the exception is called (and whether it is swallowed
-        # or not).
+            # Only the worker's own cancel makes it canceled, whatever the exception is called.
+            return call.cancelled if running.was_canceled() else call.failure(error)
+        # A model that swallows its cancel and returns has been canceled all the same.
         return call.cancelled if running.was_canceled() else report
 
 

@@ -1,4 +1,4 @@
-"""How a sync `run()` is stopped: a signal to the main thread, whose handler raises in the author's code only."""
+"""Cancellation of a sync `run()`: a signal to the main thread, whose handler raises in the author's code only."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class _Shield:
         self._main = main
         self._raise = when_left
         self.depth = 0
-        self.is_armed = False  # whether the author's code runs on the main thread, so that there is need of a shield
+        self.is_armed = False  # true while the author's code runs on the main thread, and needs a shield
         self.pending = False  # a cancel that came meanwhile
 
     def __enter__(self) -> None:

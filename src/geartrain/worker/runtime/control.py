@@ -24,7 +24,7 @@ from geartrain.worker.errors import describe_error
 
 
 class Engine(Protocol):
-    """What runs the predictions, as the control thread sees it."""
+    """Engine of the predictions, for the control thread."""
 
     def cancel(self, slot: int, serial: int, /) -> None:
         """Stop a call. Called on the control thread."""

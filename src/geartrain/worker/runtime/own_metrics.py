@@ -30,7 +30,7 @@ class MetricsSender:
         self._registry = registry
         self._send = send
         self._shield = shield
-        self._changed: SimpleQueue[bool] = SimpleQueue()  # whose `put` no cancel can interrupt halfway
+        self._changed: SimpleQueue[bool] = SimpleQueue()  # a cancel cannot interrupt its `put` halfway
         self._warnings: list[str] = []
         self._sending = threading.Lock()  # so that messages leave in their order
         self._has_thread = False

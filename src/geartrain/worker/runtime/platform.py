@@ -16,10 +16,10 @@ _LINE_BUFFERED = 1
 def die_with_parent(alarm: int) -> None:
     """Have the kernel kill this process group when the parent ends, even while C code holds the interpreter.
 
-    `alarm` is a pipe whose other end the parent alone holds, and that nobody ever writes to: when that end is closed,
-    the owner of the pipe gets the signal set for it, and the owner is the group. A death signal (`PR_SET_PDEATHSIG`)
-    would reach this process alone, and before that: processes that the model has started would be left. It is for where
-    a sandbox has no other. Linux only; elsewhere the end of the control channel has to do.
+    `alarm` is a pipe whose other end the parent alone holds, and that is never written to: when that end is closed, the
+    owner of the pipe gets the signal set for it, and the owner is the group. A death signal (`PR_SET_PDEATHSIG`) would
+    reach this process alone, and before that: processes that the model has started would be left. It is for where a
+    sandbox has no other. Linux only; elsewhere the end of the control channel has to do.
     """
     os.set_inheritable(alarm, False)
     if sys.platform == "linux":

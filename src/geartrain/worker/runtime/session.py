@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from geartrain.authoring.metrics import registry
 from geartrain.domain.predictions.events import LogSource
+from geartrain.domain.signature.openai_view import openai_view
 from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
     Fatal,
@@ -59,7 +60,7 @@ def main() -> int:
     os.set_inheritable(calls, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     sys.argv = sys.argv[:1]
-    faulthandler.enable()
+    faulthandler.enable(all_threads=False)  # the others are geartrain's own, and hide the author's frames
     forks.guard()
     control = Channel(socket.socket(fileno=descriptor))
     payload = control.receive()
@@ -112,6 +113,7 @@ class _Session:
             metrics = MetricsSender(registry, self._control.send, lambda: self._region.shield)
             metrics.attach()
             self._setup(runner)
+            runner = self._with_chats(runner)
         except _SetupFailedError as error:
             self._router.flush_ambient()
             flush_c()
@@ -144,6 +146,9 @@ class _Session:
                 return runner
             return load(init.predictor_ref, Path(init.root), init.mode, batching=init.batching)
         except LoadError as error:
+            if error.traceback:
+                self._router.flush_ambient()
+                self._setup_log("stderr", error.traceback)
             raise _SetupFailedError(str(error)) from error
 
     def _number_of_slots(self, runner: LoadedRunner) -> int:
@@ -186,6 +191,19 @@ class _Session:
             msg = f"setup() failed: {describe_error(error)}"
             raise _SetupFailedError(msg) from error
 
+    def _with_chats(self, runner: LoadedRunner) -> LoadedRunner:
+        """Return a model whose prompt can be made of a chat, if it takes one."""
+        if not openai_view(runner.signature).prompt:
+            return runner
+        from geartrain.worker.loading.chat_prompts import ChatTemplateError, with_chats  # few models need it
+
+        folders = [Path(folder) for folder in (self._init.root, self._init.weights) if folder]
+        try:
+            parameters = with_chats(runner.parameters, runner.signature, instance=runner.instance, folders=folders)
+        except ChatTemplateError as error:
+            raise _SetupFailedError(str(error)) from error
+        return runner._replace(parameters=parameters)
+
     def _await(self, awaitable: Any) -> None:
         if self._loop is not None:
             self._loop.run_until_complete(awaitable)
@@ -195,7 +213,7 @@ class _Session:
             asyncio.run(awaitable)
 
     def _setup_log(self, source: LogSource, data: str) -> None:
-        wait_until_read(1, 2)  # what was written past Python before is shown before
+        wait_until_read(1, 2)  # output past Python comes first, in the order of writing
         self._control.send(SetupLog(source, data))
 
     # from Ready on

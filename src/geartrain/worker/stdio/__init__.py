@@ -1,1 +1,1 @@
-"""What a model prints."""
+"""Printed text of a model."""

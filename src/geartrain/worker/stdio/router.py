@@ -1,7 +1,7 @@
-"""Where a model's prints go: to the prediction that made them, else to setup's log or the server's.
+"""Destination of a model's prints: the prediction that made them, else the log of setup or of the server.
 
-Python-level writes are routed here by a context variable; what passes Python by (C libraries, subprocesses) is read by
-the parent from the descriptors.
+Python-level writes are routed here by a context variable; output past Python (C libraries, subprocesses) is read by the
+parent from the descriptors.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Router:
 
     def enter(self, writer: LineWriter) -> Token[LineWriter | None]:
         """Route the writes of the current context to one prediction of a running batch, until `leave`."""
-        self.target().flush()  # what was begun before is in front of it
+        self.target().flush()  # earlier output comes first
         return self._current.set(writer)
 
     def leave(self, token: Token[LineWriter | None]) -> None:
@@ -243,7 +243,7 @@ class RoutedStream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """As of any stream of this kind."""
+        """Encoding of the text."""
         return "utf-8"
 
     @property
@@ -252,7 +252,7 @@ class RoutedStream(io.TextIOBase):
         return f"<{self._source}>"
 
     def write(self, text: Any, /) -> int:
-        """As of any text stream."""
+        """Write text to the current target."""
         if not isinstance(text, str):
             msg = f"write() argument must be str, not {type(text).__name__}"
             raise TypeError(msg)
@@ -262,22 +262,22 @@ class RoutedStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """As of any stream of this kind."""
+        """Flush the current target."""
         self._router.target().flush()
 
     def reconfigure(self, **_options: Any) -> None:
         """Nothing can be set here, but a model that asks for what it needs elsewhere does no harm."""
 
     def fileno(self) -> int:
-        """As of any stream of this kind."""
+        """Return the descriptor of the original stream."""
         return self._fd
 
     def writable(self) -> bool:
-        """As of any stream of this kind."""
+        """Return True."""
         return True
 
     def isatty(self) -> bool:
-        """As of any stream of this kind."""
+        """Return False."""
         return False
 
 
@@ -290,7 +290,7 @@ class _RoutedBytes(io.BufferedIOBase):
         self._target: LineWriter | None = None
 
     def write(self, data: object, /) -> int:
-        """As of any stream of this kind."""
+        """Write bytes to the current target."""
         view = bytes(data)  # type: ignore[call-overload]
         target = self._stream.target()
         if target is not self._target:
@@ -300,13 +300,13 @@ class _RoutedBytes(io.BufferedIOBase):
         return len(view)
 
     def flush(self) -> None:
-        """As of any stream of this kind."""
+        """Flush the current target."""
         self._stream.flush()
 
     def fileno(self) -> int:
-        """As of any stream of this kind."""
+        """Return the descriptor of the original stream."""
         return self._stream.fileno()
 
     def writable(self) -> bool:
-        """As of any stream of this kind."""
+        """Return True."""
         return True

@@ -10,7 +10,7 @@ import msgspec
 
 from geartrain.domain.signature.types import TypeSpec
 from geartrain.domain.tensors.tensor import Buffer, Tensor
-from geartrain.worker.errors import ReportedError
+from geartrain.worker.errors import ClientError, ReportedError
 from geartrain.worker.loading.descriptions import Converter
 from geartrain.worker.loading.signature import Parameter
 
@@ -39,7 +39,7 @@ class ArgumentBinder:
 
     @property
     def takes_as_given(self) -> bool:
-        """Whether `bind_values` gives its values back as they are."""
+        """True if `bind_values` gives its values back as they are."""
         return not (self._converters or self._makers or self._constants)
 
     def _prepare_default(self, parameter: Parameter) -> None:
@@ -69,7 +69,7 @@ class ArgumentBinder:
         return self.bind_values(given)
 
     def bind_values(self, given: dict[str, Any]) -> dict[str, Any]:
-        """As `bind`, of values that are decoded, and of tensors, by name. The dict is used up."""
+        """Bind decoded values and tensors by name. The dict is used up."""
         if self._converters:
             self._convert(given)
         for name, make in self._makers:
@@ -84,6 +84,9 @@ class ArgumentBinder:
                 continue
             try:
                 given[name] = convert(value)
+            except ClientError:
+                self.release(given)
+                raise
             except Exception as error:
                 self.release(given)
                 raise ArgumentError(f"input.{name}: {type(error).__name__}: {error}") from error
@@ -95,7 +98,7 @@ class ArgumentBinder:
 
 
 def holds_file(spec: TypeSpec) -> bool:
-    """Whether a value of this type has files to close."""
+    """True if a value of this type has files to close."""
     return spec.kind == "file" or (spec.items is not None and holds_file(spec.items))
 
 

@@ -12,6 +12,7 @@ import msgspec
 from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.tensors.tensor import SIZES, Buffer, Tensor, join_bytes, split_bytes, unpack
 from geartrain.ipc.messages import CallItem
+from geartrain.worker.errors import ClientError, ReportedError
 from geartrain.worker.loading.descriptions import Converter
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.values.arguments import ArgumentBinder, ArgumentError
@@ -32,7 +33,7 @@ class Bound(NamedTuple):
     arguments: dict[str, Any]
     sizes: Sequence[int]
     size: int
-    refused: dict[int, ArgumentError]
+    refused: dict[int, ReportedError]
 
 
 class BatchBinder:
@@ -109,11 +110,11 @@ class BatchBinder:
 
     def _bind_each(
         self, values: Sequence[dict[str, Any]], chosen: Sequence[int]
-    ) -> tuple[list[dict[str, Any]], dict[int, ArgumentError]]:
+    ) -> tuple[list[dict[str, Any]], dict[int, ReportedError]]:
         if self._binder.takes_as_given and not self._shared:
             return [values[index] for index in chosen], {}
         bound: list[dict[str, Any]] = []
-        refused: dict[int, ArgumentError] = {}
+        refused: dict[int, ReportedError] = {}
         for index in chosen:
             given = values[index]
             if bound:  # the first one's are those of all
@@ -121,7 +122,7 @@ class BatchBinder:
                     given.pop(name, None)
             try:
                 bound.append(self._binder.bind_values(given))
-            except ArgumentError as error:
+            except (ArgumentError, ClientError) as error:
                 refused[index] = error
         return bound, refused
 
@@ -140,7 +141,7 @@ class BatchBinder:
         return arguments
 
     def padded(self, size: int) -> int:
-        """Return how many rows a call has, of which so many are those of its requests."""
+        """Return the rows of a call with so many rows of requests."""
         if not self._pad_to:
             return size
         return next((fixed for fixed in self._pad_to if fixed >= size), size) if size else 0

@@ -51,7 +51,7 @@ class Splitter:
         return parts
 
     def is_nothing(self, part: Any) -> bool:
-        """Whether a request gets nothing of a yielded value: its part is None, or that of each of its rows."""
+        """True if a request gets nothing of a yielded value: its part is None, or that of each of its rows."""
         if self._by_rows and isinstance(part, (list, tuple)):
             return len(part) > 0 and all(each is None for each in part)
         return part is None
@@ -74,7 +74,7 @@ class Splitter:
 
 
 def _count(value: Any) -> int | None:
-    """How many results a value has; None for one that has no parts."""
+    """Return the number of results in a value; None for a value without parts."""
     if isinstance(value, (list, tuple)):
         return len(value)
     shape = getattr(value, "shape", None)

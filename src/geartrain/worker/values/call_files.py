@@ -23,7 +23,7 @@ class CallFiles:
     """Whether `begin` and `end_run` have to be called for each invocation of `run()`."""
 
     def __init__(self) -> None:
-        self.folder: str | None = None  # where copies go; by default where temporary files are made
+        self.folder: str | None = None  # of copies; by default that of temporary files
         self._copies: set[Path] = set()  # folders that the parent does not know of
 
     def begin(self) -> None:
@@ -41,7 +41,7 @@ class CallFiles:
         return self.new_folder() / "output.json"
 
     def temporary_files_of(self, path: Path) -> tuple[str, ...]:  # noqa: ARG002 - these outputs are no files of the author's
-        """Return what of an output's path is to be deleted when the run is over: the file, and folders made for it."""
+        """Return the paths to delete after the run for an output's path: the file, and folders made for it."""
         return ()
 
     def hand_over(self, files: Iterable[str]) -> None:
@@ -59,7 +59,7 @@ class CallFiles:
 
 
 class CleanedCallFiles(CallFiles):
-    """As `CallFiles`, for outputs that can be files: the author's temporary ones among them are deleted."""
+    """Files of a call whose outputs can be files: the author's temporary ones among them are deleted."""
 
     has_runs: ClassVar[bool] = True
 
@@ -73,7 +73,7 @@ class CleanedCallFiles(CallFiles):
         self._run = self._temporary.begin()
 
     def temporary_files_of(self, path: Path) -> tuple[str, ...]:
-        """Return what of an output's path is to be deleted when the run is over: the file, and folders made for it."""
+        """Return the paths to delete after the run for an output's path: the file, and folders made for it."""
         return self._temporary.add(self._run, path)
 
     def end_run(self) -> None:

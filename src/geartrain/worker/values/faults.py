@@ -11,7 +11,7 @@ from geartrain.worker.errors import Place, ReportedError, place_of_code
 
 
 class OutputError(ReportedError):
-    """What is wrong with an output, and where in it: `output.scores[3] is NaN, …`."""
+    """A fault of an output, with its place: `output.scores[3] is NaN, …`."""
 
     place_of_run: ClassVar[tuple[Place, ...]] = ()
     """Where the model's `run()` gives its value; a worker has one model."""

@@ -51,16 +51,16 @@ _shorten.maxlevel = 3
 
 
 class Contract(NamedTuple):
-    """What the outputs of a model are held to."""
+    """Required form of a model's outputs."""
 
     what: str  # e.g. "run() is annotated int"
     warn: Callable[[str], None] | None = None  # takes the one warning about a wrong output; None: it is an error
 
 
 def contract_of(returns: str, *, for_cog: bool, warn: Callable[[str], None]) -> Contract | None:
-    """Return what the outputs of a model are held to: an error for a model of geartrain's, a warning for one of Cog's.
+    """Return the required form of outputs: an error for a model of geartrain's, a warning for one of Cog's.
 
-    `returns` is what it is annotated to return; nothing is held to an annotation that is not there.
+    `returns` is its annotated return type; without one, any output is right.
     """
     if not returns or not for_cog:
         return Contract(returns) if returns else None
@@ -129,7 +129,7 @@ def type_text(spec: TypeSpec) -> str:
 
 
 class Check:
-    """Whether values are of one type. A subclass says of which."""
+    """Check of values' types. A subclass names the type."""
 
     def __init__(self, spec: TypeSpec, exact: Iterable[type] = ()) -> None:
         self.exact: set[type] = {*exact, *(_NONE if spec.nullable else ())}  # every value of these types conforms

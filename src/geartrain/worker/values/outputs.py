@@ -30,6 +30,8 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 NO_MORE: Final = b"{}"
 """The JSON beside the tensors of a value that has nothing else."""
 
+MAX_TYPES: Final = 256  # types of outputs that are remembered; a model may make a class for each call
+
 _SAFE = frozenset({str, int, bool, type(None)})  # JSON as they are, whatever the value
 _SCALARS = _SAFE | {float}
 _NESTED = frozenset({list, dict})
@@ -67,7 +69,7 @@ class OutputEncoder:
 
     @cached_property
     def chunks(self) -> OutputEncoder:
-        """What encodes the values of a stream; where one value is declared, only a list may come as a stream."""
+        """Return the encoder of a stream's values; where one value is declared, only a list may come as a stream."""
         spec, contract = self._spec, self._contract
         if spec.mode != "value" or contract is None or contract.warn is not None or self._check is None:
             return self
@@ -88,7 +90,7 @@ class OutputEncoder:
         return _to_json(value) if check is None or kind in check.exact or check.find(value) is None else None
 
     def encode_all_plain(self, values: Sequence[Any]) -> list[bytes] | None:
-        """Encode values each of which is JSON and as annotated; None if there is anything to be looked at closely."""
+        """Encode values that are all JSON and as annotated; None if one needs a closer look."""
         check = self._check
         if not self._quick.issuperset(map(type, values)):
             if self._tensors is not None or (self._wrap and not {list}.issuperset(map(type, values))):
@@ -174,6 +176,8 @@ class _Walk:
         if kind is dict:
             return self._dict(value)
         if kind not in self._simplifiers:
+            if len(self._simplifiers) >= MAX_TYPES:
+                self._simplifiers.clear()
             self._simplifiers[kind] = None if is_file(value) else simplifier_of(kind)
         simplify = self._simplifiers[kind]
         return self._files.add(value) if simplify is None else self.convert(simplify(value))

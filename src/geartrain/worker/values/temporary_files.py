@@ -1,9 +1,9 @@
 """Deletes the temporary files that a run has made only to give them as outputs.
 
 An output file is copied before it is handed over, so deleting the author's own is never needed for correctness; it
-keeps a server from filling its disk, and Cog's documents promise it. Deleted is what certainly belongs to the run and
-to nobody else: a regular file in a directory for temporary files that came into being while the run was under way, by
-the clock of the file system, and the folders that were made for it, if they are empty. Anything else stays, such as a
+keeps a server from filling its disk, and Cog's documents promise it. Only files that certainly belong to the run alone
+are deleted: a regular file in a directory for temporary files that came into being while the run was under way, by the
+clock of the file system, and the folders that were made for it, if they are empty. Anything else stays, such as a
 picture that came with the model, or a result that was there before. A file that two concurrent runs have both given
 stays.
 """
@@ -32,7 +32,7 @@ _STATX_SIZE = 256  # bytes
 _MASK = struct.Struct("=I")  # at the start
 _BIRTH = struct.Struct("=qI")  # seconds, nanoseconds
 _BIRTH_OFFSET = 80
-_CLOCK_REALTIME_COARSE = 5  # what the kernel dates files by; a few milliseconds behind the exact clock
+_CLOCK_REALTIME_COARSE = 5  # clock of file times in the kernel; a few milliseconds behind the exact clock
 _FILE_KINDS = frozenset({"path", "file", "object", "opaque"})  # of outputs that can be, or contain, a file
 
 
@@ -78,7 +78,7 @@ def _tick() -> int:
 
 
 def may_hold_files(spec: TypeSpec) -> bool:
-    """Whether an output of this type can be a file or contain one."""
+    """True if an output of this type can be a file or contain one."""
     return (
         spec.kind in _FILE_KINDS
         or (spec.items is not None and may_hold_files(spec.items))
@@ -155,9 +155,9 @@ class TemporaryFiles:
                         self._shared.discard(name)
 
     def made_since(self, path: Path, since: int) -> tuple[str, ...]:
-        """What to delete for an output file: itself and the folders made for it; nothing if it is not temporary.
+        """Return the paths to delete for an output file: itself and the folders made for it, if it is temporary.
 
-        `since` is what the clock said when the run began.
+        `since`: time of the clock at the begin of the run.
         """
         folder = os.path.realpath(path.parent)
         if not self._inside(folder) or (self._model_root is not None and _is_in(folder, self._model_root)):
@@ -190,7 +190,10 @@ def _is_in(folder: str, root: str) -> bool:
 
 
 def _born_since(path: str, since: int, is_kind: object) -> bool:
-    """Whether `path` itself, not what it links to, is of the kind and came into being at `since` or later."""
+    """True if `path` itself, not what it links to, is of the kind and came into being at `since` or later.
+
+    What has a date to come is older than the clock, which was set back since.
+    """
     try:
         found = os.lstat(path)
     except OSError:
@@ -198,7 +201,7 @@ def _born_since(path: str, since: int, is_kind: object) -> bool:
     if not callable(is_kind) or not is_kind(found.st_mode):
         return False
     born = _birth_time(path, found)
-    return born is not None and born >= since
+    return born is not None and since <= born <= time.time_ns()
 
 
 def _birth_time(path: str, found: os.stat_result) -> int | None:

@@ -113,5 +113,5 @@ def describe(kind: TypeSpec) -> str:
 
 
 def tensor_outputs(spec: OutputSpec) -> TensorOutputs | None:
-    """What takes the tensors out of an output; None if it has none."""
+    """Create the extractor of an output's tensors; None if it has none."""
     return TensorOutputs(spec.type) if tensor_types(spec.type) else None

@@ -167,7 +167,7 @@ def test_tables() -> None:
 
 @pytest.mark.parametrize(("current", "wanted"), list(itertools.product(ExecutionState, ExecutionState)))
 def test_execution(current: ExecutionState, wanted: ExecutionState) -> None:
-    scheduler: Any = types.SimpleNamespace(waiting=0)
+    scheduler: Any = types.SimpleNamespace(waiting=0, context=types.SimpleNamespace(max_output_size=0))
     item = ItemInput("id", b"{}")
     execution = Execution(scheduler, Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0), item, ticket=NO_TICKET)
     execution.state = current
@@ -193,7 +193,7 @@ def test_an_execution_counts_as_waiting_until_it_has_a_slot(state: ExecutionStat
         counts = []
         by_step: Callable[[Execution], None] = functools.partial(Execution._step, wanted=wanted)
         for step in (method, by_step):
-            context = types.SimpleNamespace(run_timeout=None, counts=Counts())
+            context = types.SimpleNamespace(run_timeout=None, counts=Counts(), max_output_size=0)
             scheduler: Any = types.SimpleNamespace(waiting=0, context=context, on_over=lambda _: None)
             prediction = Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0)
             execution = Execution(scheduler, prediction, ItemInput("id", b"{}"), ticket=NO_TICKET)
@@ -211,7 +211,7 @@ def test_an_execution_counts_as_waiting_until_it_has_a_slot(state: ExecutionStat
 
 @pytest.mark.parametrize(("current", "wanted"), list(itertools.product(CallState, CallState)))
 def test_call(current: CallState, wanted: CallState) -> None:
-    scheduler: Any = types.SimpleNamespace(waiting=0)
+    scheduler: Any = types.SimpleNamespace(waiting=0, context=types.SimpleNamespace(max_output_size=0))
     member = Execution(
         scheduler, Prediction(PredictionRecord("id", 0.0, 0.0), b"{}", 0.0), ItemInput("id", b"{}"), ticket=NO_TICKET
     )

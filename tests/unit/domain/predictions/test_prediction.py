@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from geartrain.domain.predictions.events import (
+    MAX_PRINTED,
     Completed,
     Event,
     EventLog,
@@ -18,8 +19,7 @@ from geartrain.domain.predictions.events import (
     Start,
 )
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.metrics import apply_metric
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.prediction import Prediction, apply_metric
 from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.state_machine import IllegalStepError
 
@@ -78,6 +78,13 @@ def test_terminal_means_terminal(end: str) -> None:
         endings[end]()
     assert prediction.status is Status.SUCCEEDED
     assert prediction.is_terminal
+
+
+def test_clock_that_is_set_back_in_a_run_gives_no_negative_time() -> None:
+    prediction = make()
+    prediction.start(4000.0)
+    prediction.fail("no", at=400.0)
+    assert prediction.predict_time == 0.0
 
 
 def test_a9_predict_time_without_a_run_is_zero() -> None:
@@ -172,3 +179,33 @@ def test_what_a_reader_raises_reaches_neither_the_run_nor_the_other_readers(capl
     assert len(heard) == 4
     assert heard[-1] == "end"
     assert len([record for record in caplog.records if "a reader of a prediction has failed" in record.message]) == 4
+
+
+def test_events_of_much_printed_text_are_dropped() -> None:
+    """The latest are held, and outputs among them."""
+    prediction = make()
+    prediction.start(101.0)
+    for number in range(40):
+        prediction.add_log("stdout", f"{number:2}" * (MAX_PRINTED // 32))
+        prediction.add_output(b"%d" % number)
+        assert prediction.log.memory < 1.1 * MAX_PRINTED
+    events = prediction.log.read(prediction.log.first_index)
+    assert sum(len(event.data) for event in events if isinstance(event, Log)) >= MAX_PRINTED // 2
+    assert events[-1] == Output(b"39", 39)
+    assert prediction.log.next_index == 81
+    with pytest.raises(EventsDroppedError, match=f"^{81 - len(events)} events"):
+        prediction.log.read(0)
+    assert len(prediction.logs) >= MAX_PRINTED
+
+
+@pytest.mark.parametrize("value", ["x" * 500_000, [0.25] * 20_000], ids=["text", "list"])
+def test_events_of_large_metrics_are_dropped(value: Any) -> None:
+    prediction = make()
+    prediction.start(101.0)
+    for number in range(60):
+        prediction.add_metric("all", type(value)(value[:-1]) if number % 2 else value, "replace")
+        assert prediction.log.memory < 1.1 * MAX_PRINTED
+    assert prediction.log.next_index == 61
+    assert prediction.log.first_index == 0 or prediction.log.read(prediction.log.first_index)
+    with pytest.raises(EventsDroppedError):
+        prediction.log.read(0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import sys
+import tracemalloc
 
 import pyte
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from tqdm import tqdm
 
 from geartrain.domain.printed.lines import PrintedLines
-from geartrain.domain.printed.screen import MAX_ROWS
+from geartrain.domain.printed.screen import MAX_HELD, MAX_ROWS, Screen
 from geartrain.domain.printed.text import MAX_TEXT, Printed
 from geartrain.domain.printed.updates import INTERVAL, Updates, compact
 
@@ -277,6 +279,71 @@ def test_s4_the_oldest_of_a_long_text_is_left_out() -> None:
     note, _, rest = text.partition("\n")
     assert int(note.split()[2]) + len(rest) == 24 * 1024**2
     assert MAX_TEXT <= len(rest) <= printed.memory <= MAX_TEXT * 1.2
+
+
+ENDLESS = {
+    "a line": "\rx",
+    "wide characters": "\r█進",
+    "colours": "\r\x1b[31mx",
+    "accents": "\ra\u0301\u0301",
+    "accents of nothing": "\r\u0301",
+    "rows": "\r\nxxxx",
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_rows_that_can_be_overwritten_are_bounded(kind: str) -> None:
+    begin, more = ENDLESS[kind][:1], ENDLESS[kind][1:] * 5000
+    screen = Screen(["above"])
+    gone = screen.feed("\n" + begin)
+    for _ in range(2 * MAX_HELD // len(more)):
+        gone += screen.feed(more)
+        assert sum(map(len, screen.lines())) <= MAX_HELD
+    gone += screen.feed("last\n")
+    shown_lines = [*gone, *screen.lines()]
+    assert shown_lines[0] == "above"
+    assert shown_lines[-2].endswith("last")
+
+
+def test_a_line_without_end_is_given_in_parts() -> None:
+    lines = PrintedLines()
+    given_lines = lines.add("\r")
+    for _ in range(10):
+        given_lines += lines.add("x" * (MAX_HELD // 4))
+    assert len(given_lines) == 2
+    assert "".join([*given_lines, *lines.end()]) == "x" * (10 * (MAX_HELD // 4))
+
+
+def test_rows_take_little_memory() -> None:
+    """A row has an object for each of its characters."""
+    tracemalloc.start()
+    try:
+        screen = Screen([""])
+        screen.feed("\r" + "█進" * (MAX_HELD // 2 - 100))
+        taken, _ = tracemalloc.get_traced_memory()
+        screen.feed("█進" * 200)
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left < 1_000_000 < taken < 40_000_000
+
+
+def test_rows_of_a_screen_are_packed_and_counted() -> None:
+    printed = Printed("\r")
+    for number in range(MAX_ROWS):
+        printed.add(f"{number:02}\r{'█' * 4000}\n")
+    text = str(printed)
+    printed.pack()
+    assert str(printed) == text
+    assert sys.getsizeof(text) <= printed.memory < 1.1 * sys.getsizeof(text)
+
+
+def test_a_line_before_a_bar_may_be_long() -> None:
+    """It is given out by itself, and the bar stays one line."""
+    printed = Printed("x" * (2 * MAX_HELD) + "\n")
+    for percent in range(100):
+        printed.add(f"\r{percent}%")
+    assert str(printed) == "x" * (2 * MAX_HELD) + "\n99%"
 
 
 def test_a_packed_text_still_grows() -> None:

@@ -56,7 +56,7 @@ def test_element_of_a_list() -> None:
 @pytest.mark.parametrize(
     ("spec", "texts", "choices", "problem"),
     [
-        (INTEGER, ["x"], None, "expected integer, got string"),
+        (INTEGER, ["x"], None, '"x" is not of type "integer"'),
         (INTEGER, ["null"], None, "must not be null; leave it out instead"),
         (STRING, ["a", "b"], None, "given 2 times, but it is no list"),
         (STRING, ["c"], ("a", "b"), "must be one of: a, b"),

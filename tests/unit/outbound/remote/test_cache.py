@@ -12,15 +12,17 @@ from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from geartrain.domain.remote.progress import Download, DownloadStep
 from geartrain.domain.remote.reference import RemoteReference, read_reference
-from geartrain.outbound.remote import partial, transfer
+from geartrain.outbound.remote import cache, partial, transfer
 from geartrain.outbound.remote.cache import Cache, CacheSettings, open_store
 from geartrain.outbound.remote.errors import RemoteError, UnreachableError
 from geartrain.outbound.remote.store import Listing, RemoteFile
 from tests.support.cloud import Cloud
+from tests.support.disks import fill, make_read_only, small_disk
 from tests.support.servers import PATIENCE
 
 S3 = read_reference("s3://bucket/cats")
@@ -78,10 +80,8 @@ def etag(content: bytes) -> str:
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(transfer, "_LONGEST_PAUSE", 0.001)
-    monkeypatch.setattr("geartrain.outbound.remote.cache._FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("geartrain.outbound.remote.cache._LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(transfer, "_RETRIES", msgspec.structs.replace(transfer._RETRIES, longest_pause=0.001))
+    monkeypatch.setattr(cache, "_RETRIES", msgspec.structs.replace(cache._RETRIES, longest_pause=0.001))
     monkeypatch.setattr(partial, "PART", 1000)
 
 
@@ -372,6 +372,52 @@ async def test_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RemoteError, match="file cannot be used as the cache: Not a directory; choose another"):
         await fetch(Bucket(a=b""), tmp_path / "file")
+
+
+async def test_full_disk_does_not_matter_for_what_is_there(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        bucket = Bucket(a=b"a" * 2500)
+        with contextlib.closing(Cache(CacheSettings(disk), bucket)) as cache:
+            root = await cache.fetch(S3, Download())
+        filler = fill(disk)
+        assert await fetch(bucket, disk) == root
+        bucket.is_reachable = False
+        assert await fetch(bucket, disk) == root
+        bucket.is_reachable = True
+        bucket.files = {"a": b"b" * 250_000}
+        with pytest.raises(RemoteError, match=r"are needed, and 0 .* are free in"):
+            await fetch(bucket, disk)
+        filler.unlink()
+        assert tree(await fetch(bucket, disk)) == bucket.files
+
+
+async def test_read_only_cache_gives_what_it_has(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        bucket = Bucket(a=b"a" * 2500)
+        root = await fetch(bucket, disk)
+        make_read_only(disk)
+        assert await fetch(bucket, disk, verify=True) == root
+        bucket.is_reachable = False
+        assert await fetch(bucket, disk) == root
+        bucket.is_reachable = True
+        bucket.files = {"a": b"other"}
+        with pytest.raises(RemoteError, match="disk cannot be used as the cache: Read-only file system; choose"):
+            await fetch(bucket, disk)
+        with pytest.raises(RemoteError, match="disk cannot be used as the cache: Read-only file system; choose"):
+            await fetch(bucket, disk, read_reference("s3://bucket/dogs"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"null", b"[[" * 100_000, b'{"files":[]}', b"\xff\0"])
+async def test_entry_whose_notes_are_damaged_is_fetched_again(tmp_path: Path, damage: bytes) -> None:
+    bucket = Bucket(a=b"a" * 2500)
+    await fetch(bucket, tmp_path)
+    for pattern in ("manifest.json", "current"):
+        [path] = found(tmp_path, pattern)
+        path.write_bytes(damage)
+        assert tree(await fetch(bucket, tmp_path)) == bucket.files
+    for path in (*found(tmp_path, "manifest.json"), *found(tmp_path, "current")):
+        path.write_bytes(damage)
+    assert tree(await fetch(bucket, tmp_path)) == bucket.files
 
 
 # archives and single files, of a web server

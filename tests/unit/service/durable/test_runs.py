@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 
@@ -26,6 +27,7 @@ from geartrain.domain.principal import ANYONE
 from geartrain.service.durable import history_writer
 from geartrain.service.durable.durability import Durability, DurableSettings
 from geartrain.service.durable.history import restore
+from geartrain.service.durable.history_writer import MAX_UNWRITTEN
 from geartrain.service.durable.lease import Lease
 from geartrain.service.durable.outbox import OutboxDispatcher
 from geartrain.service.durable.runs import FENCED, DurableRun, RunState
@@ -128,6 +130,30 @@ async def test_a_cancel_while_the_row_is_written_ends_it() -> None:
     assert await run.made is None
     assert await bench.over(run) is RunState.ENDED
     assert (prediction.status, bench.worker.calls) == (Status.CANCELED, [])
+
+
+async def test_oldest_prints_are_dropped_while_the_store_is_away() -> None:
+    """Outputs are not; they have a bound of their own."""
+    bench = await Bench().start()
+    _, run, call = await bench.running()
+    tracemalloc.start()
+    try:
+        bench.store.ledger.faults.extend([DOWN] * 1000)
+        for number in range(64):
+            call.listener.on_log(0, "stdout", f"{number:2}" * (MAX_UNWRITTEN // 32))
+            call.listener.on_output(0, b"%d" % number, ())
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2.5 * MAX_UNWRITTEN  # with what the prediction keeps itself
+    bench.store.ledger.faults.clear()
+    call.answer()
+    assert await bench.over(run) is RunState.ENDED
+    row = bench.store.ledger.rows[KEY]
+    stored = restore(row, await bench.store.ledger.read_events(row.ownership))
+    assert stored.chunks[:64] == [b"%d" % number for number in range(64)]
+    assert len(stored.logs) >= MAX_UNWRITTEN // 2
+    assert stored.logs.endswith("63")
 
 
 async def test_a_part_that_was_not_answered_is_written_once() -> None:

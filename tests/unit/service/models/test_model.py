@@ -16,12 +16,13 @@ from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.state_machine import IllegalStepError
-from geartrain.service.models import healthcheck
+from geartrain.service.models import workers
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings
 from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.workers import Workers
 from geartrain.service.readers import completion
+from geartrain.service.scheduling.context import Clocks
 from tests.support.deployments import deploy, unspawned
 from tests.support.fakes import FakeWorker
 
@@ -79,7 +80,7 @@ def clock() -> Callable[[], float]:
 def spawned(runner: Any, *, slots: int = 1, setup_timeout: float | None = None, **options: Any) -> Deployment:
     settings = DeploymentSettings(setup_timeout=setup_timeout)
     spawn = functools.partial(FakeWorker, runner, slots=slots)
-    return deploy(spawn, settings=settings, **{"clock": clock(), **options})
+    return deploy(spawn, settings=settings, **{"clocks": Clocks(clock()), **options})
 
 
 async def started(runner: Any, *, slots: int = 1) -> tuple[Deployment, FakeWorker]:
@@ -355,7 +356,7 @@ async def test_client_that_leaves_takes_nobodys_answer_away() -> None:
 
 
 async def test_check_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(healthcheck, "HEALTHCHECK_TIMEOUT", 0.01)
+    monkeypatch.setattr(workers, "HEALTHCHECK_TIMEOUT", 0.01)
     runner = Checked()
     deployment, _ = await started(runner)
     runner.go.clear()

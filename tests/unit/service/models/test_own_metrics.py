@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.predictions.own_metrics import MAX_SERIES, OwnMetric, OwnMetrics, OwnReport, Series
 from geartrain.service.models.own_metrics import DeployedMetrics
@@ -50,6 +52,14 @@ def test_too_many_series_are_warned_of_once(caplog: pytest.LogCaptureFixture) ->
     assert "more than 1000 series" in record.getMessage()
     assert vars(record)["model"] == "cats"
     assert values(metrics) == {"tokens": MAX_SERIES}
+
+
+def test_metrics_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = DeployedMetrics("cats", "2")
+    for number in range(2 * MAX_SERIES):
+        metrics.add("worker", [OwnReport(msgspec.structs.replace(TOKENS, name=f"of_{number}"), ())])
+    assert len(metrics.all()) == MAX_SERIES
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_histograms_begin_anew_with_other_buckets_alone() -> None:

@@ -96,6 +96,16 @@ async def test_s4_all_that_is_kept_is_counted_at_its_end() -> None:
     assert 4 <= len(kept) <= 8
 
 
+async def test_s4_error_of_a_failed_run_is_counted() -> None:
+    recent = RecentPredictions(5.0, clock=Clock())
+    for number in range(20):
+        prediction = Prediction(PredictionRecord(str(number), 1.0, 1.0), b"{}", 1.0)
+        prediction.start(1.0)
+        prediction.fail("x" * (MAX_BYTES // 8), at=2.0)
+        recent.add(prediction)
+    assert [number for number in range(20) if recent.find(str(number)) is not None] == list(range(13, 20))
+
+
 async def test_s4_the_latest_is_kept_whatever_its_size_is() -> None:
     recent = RecentPredictions(5.0, clock=Clock())
     recent.add(make("small"))

@@ -20,6 +20,7 @@ from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.readers import completion
 from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
+from geartrain.service.scheduling.context import Clocks
 from tests.support.deployments import deploy
 from tests.support.fakes import FakeWorker
 
@@ -258,7 +259,7 @@ class Restarted:
         self.deployment = deploy(
             self._spawn,
             settings=DeploymentSettings(restarts=policy, setup_timeout=setup_timeout),
-            clock=lambda: self.now,
+            clocks=Clocks(lambda: self.now),
         )
 
     def _spawn(self, observer: WorkerObserver) -> FakeWorker:

@@ -18,6 +18,7 @@ from geartrain.service.models.repository import Step
 from geartrain.service.models.residency import ResidencyPolicy
 from geartrain.service.models.waking import ModelAsleepError, when_loaded
 from geartrain.service.readers import completion
+from geartrain.service.scheduling.context import Clocks
 from tests.support.deployments import FakeRepository, deploy
 from tests.support.fakes import FakeWorker
 
@@ -54,14 +55,17 @@ class House:
         self.repository = FakeRepository(**{name: self._maker(name) for name in names})
         self.catalogue = Catalogue(self.repository, residency=policy, tell=self.steps.append)
         self.residency = self.catalogue.residency
+        self.set_by = 0.0  # seconds by which the clock was set forward
         self.residency._clock = lambda: self.now
+        self.residency._steady = lambda: self.now - self.set_by
+        self.residency._ahead = 0.0
         self.repository.memory = self._memory  # type: ignore[method-assign]
         self.residency._measure = self._memory
         self.sizes: dict[str, int] = dict.fromkeys(names, 0)
 
     def _maker(self, name: str) -> Callable[[VersionRecord], Deployment]:
         return lambda record: deploy(
-            lambda observer: FakeWorker(self.runners[name], observer), record=record, clock=lambda: self.now
+            lambda observer: FakeWorker(self.runners[name], observer), record=record, clocks=Clocks(lambda: self.now)
         )
 
     def _memory(self, name: str) -> int:
@@ -175,6 +179,22 @@ async def test_a_model_without_work_rests_and_comes_back(houses: Make) -> None:
     assert information.statistics(house.catalogue, "a")[0].inference_count == 1
     assert await house.ask("a") == b"2"
     assert information.statistics(house.catalogue, "a")[0].inference_count == 2
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+async def test_clock_that_is_set_lets_a_model_rest_neither_at_once_nor_hours_later(houses: Make, jump: float) -> None:
+    house = houses("a", idle=60.0)
+    house.now = 10_000.0
+    await house.begin()
+    await house.ask("a")
+    await house.look(1)
+    house.now, house.set_by = house.now + jump, jump
+    await house.look(1)
+    assert house.resting() == []
+    await house.look(58)
+    assert house.resting() == []
+    await house.look(3)
+    assert house.resting() == ["a"]
 
 
 async def test_work_keeps_a_model(houses: Make) -> None:

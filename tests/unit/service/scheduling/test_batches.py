@@ -28,6 +28,7 @@ from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits, VersionRecord
 from geartrain.service.models.restarts import RestartPolicy
+from geartrain.service.scheduling.context import Clocks
 from tests.support.deployments import FakeOutbound, deploy
 from tests.support.hand_worker import BY_ITEM, BY_ROWS, WITH_FILES, HandCall, HandWorker
 
@@ -82,7 +83,7 @@ class Bench:
             record=self.record,
             settings=DeploymentSettings(replicas=replicas, restarts=restarts, limits=limits),
             outbound=FakeOutbound(input_files=lambda: self.files, new_folder=lambda: self.files),
-            clock=lambda: 1.0,  # by which no run takes long: behind those that do nothing is prefetched
+            clocks=Clocks(steady=lambda: 1.0),  # by which no run takes long: behind those that do nothing is prefetched
         )
         self.scheduler = self.deployment.scheduler
         self.predictions = self.deployment.predictions

@@ -9,7 +9,7 @@ from geartrain.domain.predictions.calls import CallInput, CallListener, HealthVe
 from geartrain.domain.signature.types import OutputSpec, Signature, TypeSpec
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
-from geartrain.service.scheduling.demand import Demand
+from geartrain.service.scheduling.scheduler import Demand
 from tests.support.deployments import deploy
 
 

@@ -9,6 +9,7 @@ from geartrain.domain.predictions.batching import BatchPolicy
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits
+from geartrain.service.scheduling.context import Clocks
 from geartrain.service.scheduling.pace import LONGEST_WAIT, Pace
 from tests.support.deployments import deploy
 from tests.support.hand_worker import HandCall, HandWorker
@@ -45,7 +46,8 @@ class Bench:
     """A model whose runs take as long as the test says."""
 
     def __init__(self, *, batch: int = 0, slots: int = 1, queue: int = 0) -> None:
-        self.now = 1000.0
+        self.now = 1000.0  # on a clock that cannot be set
+        self.wall = 5000.0
         policy = BatchPolicy(max_size=batch, learn_delay=False) if batch else None
         self.worker: HandWorker
 
@@ -54,7 +56,7 @@ class Bench:
             return self.worker
 
         settings = DeploymentSettings(limits=Limits(queue=queue))
-        self.deployment = deploy(spawn, settings=settings, clock=lambda: self.now)
+        self.deployment = deploy(spawn, settings=settings, clocks=Clocks(lambda: self.wall, lambda: self.now))
 
     async def start(self) -> Bench:
         await self.deployment.start()
@@ -81,6 +83,21 @@ async def test_who_finds_no_slot_is_told_when() -> None:
     bench.ask(id="x")
     assert bench.refused() == (Code.AT_CAPACITY, 10)
     assert bench.refused(id="x") == (Code.CONFLICT, 10)
+
+
+@pytest.mark.parametrize("jump", [100_000.0, -4000.0], ids=["forward", "back"])
+async def test_clock_that_is_set_while_a_slot_is_in_use_changes_nothing(jump: float) -> None:
+    bench = await Bench().start()
+    bench.ask()
+    bench.wall += jump
+    bench.end(bench.worker.calls[0], after=10.0)
+    assert bench.deployment.scheduler.pace.seconds == bench.deployment.scheduler.pace.longest == 10.0
+    bench.ask()
+    assert bench.refused() == (Code.AT_CAPACITY, 10)
+    permits = bench.deployment.workers.permits
+    assert permits.size - permits.idle == 1
+    bench.end(bench.worker.calls[1], after=10.0)
+    assert permits.idle == permits.size
 
 
 async def test_who_finds_the_queue_full_is_told_when() -> None:

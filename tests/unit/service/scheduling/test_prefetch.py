@@ -13,6 +13,7 @@ from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits, VersionRecord
 from geartrain.service.models.restarts import RestartPolicy
+from geartrain.service.scheduling.context import Clocks
 from tests.support.deployments import deploy
 from tests.support.hand_worker import HandCall, HandWorker
 
@@ -37,7 +38,7 @@ class Bench:
         limits = Limits(queue=100, priorities=priorities)
         settings = DeploymentSettings(replicas=replicas, restarts=restarts, limits=limits)
         # By this clock no run takes long: behind those that do nothing is prefetched.
-        self.deployment = deploy(self._spawn, record=self.record, settings=settings, clock=lambda: 1.0)
+        self.deployment = deploy(self._spawn, record=self.record, settings=settings, clocks=Clocks(steady=lambda: 1.0))
 
     def _spawn(self, observer: WorkerObserver) -> HandWorker:
         self.workers.append(HandWorker(observer))

@@ -16,6 +16,7 @@ from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits
 from geartrain.service.readers import completion
+from geartrain.service.scheduling.context import Clocks
 from tests.support.deployments import FakeOutbound, deploy
 from tests.support.hand_worker import HandCall, HandWorker
 from tests.support.tracers import KeepingTracer
@@ -44,7 +45,7 @@ class Bench:
             return self.worker
 
         settings = DeploymentSettings(limits=Limits(queue=100))
-        self.deployment = deploy(spawn, outbound=outbound, settings=settings, clock=lambda: self.now)
+        self.deployment = deploy(spawn, outbound=outbound, settings=settings, clocks=Clocks(lambda: self.now))
 
     async def start(self) -> Bench:
         await self.deployment.start()

@@ -69,6 +69,9 @@ class Stream:
     def end(self) -> None:
         pass
 
+    def abort(self) -> None:
+        pass
+
 
 class Client:
     """Takes what a responder is told."""

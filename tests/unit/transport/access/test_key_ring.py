@@ -125,6 +125,17 @@ def test_expired_key_is_refused_and_tells_that_it_was(tmp_path: Path) -> None:
     assert ring.changes == 2
 
 
+def test_clock_that_is_set_forth_and_back_does_not_hide_the_end_of_a_key(tmp_path: Path) -> None:
+    ring = Ring(write_keys(tmp_path / "keys", line("one", expires=2000.0), line("two", "bob")))
+    for time in (5000.0, 1500.0):
+        ring.now.time = time
+        ring.ring.refresh()
+    assert (ring.names("one"), ring.changes) == (["key 'ada'"], 1)
+    ring.now.time = 2000.0
+    ring.ring.refresh()
+    assert ring.changes == 2  # heads that were remembered since the clock was set back are forgotten
+
+
 def test_end_that_a_new_file_brings_is_watched_too(tmp_path: Path) -> None:
     path = write_keys(tmp_path / "keys", line("one", expires=NEVER))
     ring = Ring(path)

@@ -134,7 +134,7 @@ def test_answers_have_headers_for_allowed_pages_alone() -> None:
         b"access-control-allow-credentials": b"true",
         b"vary": b"Origin",
         b"access-control-expose-headers": b"Inference-Header-Content-Length, Retry-After, WWW-Authenticate, "
-        b"X-Request-Id, X-Prediction-Id, Traceparent",
+        b"X-Request-Id, X-Prediction-Id, Traceparent, Mcp-Session-Id",
     }
     assert SOME.headers(EVIL.encode()) == SOME.headers(None) == NONE.headers(APP.encode()) == ()
     assert dict(ANY.headers(EVIL.encode()))[b"access-control-allow-origin"] == b"*"

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.principal import Principal
 from geartrain.outbound.issuer_keys import IssuerKeysError
+from geartrain.transport.access import tokens
 from geartrain.transport.access.grants import Grant
 from geartrain.transport.access.issuer import IssuerKeys, read_keys
 from geartrain.transport.access.options import JwtOptions
@@ -241,6 +242,21 @@ def test_known_token_is_not_verified_again_until_it_expires_or_is_forgotten() ->
     assert keys.asked == 3
     keys.keys.clear()
     refusal(verifier, text)
+
+
+def test_few_tokens_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are forgotten when there would be more."""
+    keys = Keys(jwks(public(EC, "e")))
+    verifier = TokenVerifier(OPTIONS, keys, now=Clock(NOW))
+    monkeypatch.setattr(tokens, "MAX_REMEMBERED", 20)
+    signed = [token(sub=str(number)) for number in range(21)]
+    for each in (*signed[:20], *signed[:20]):
+        verifier.find(each)
+    assert keys.asked == 20
+    verifier.find(signed[20])
+    for each in (*signed[:20], signed[20]):
+        verifier.find(each)
+    assert keys.asked == 42
 
 
 def test_unusable_keys_of_an_issuer_are_passed_over() -> None:

@@ -276,7 +276,7 @@ def test_wrong_types() -> None:
 @pytest.mark.parametrize(
     ("fields", "place", "problem"),
     [
-        ([("times", b"two")], "times", "expected integer, got string"),
+        ([("times", b"two")], "times", '"two" is not of type "integer"'),
         ([("times", b"1"), ("times", b"2")], "times", "given 2 times, but it is no list"),
         ([("image", b"1", "a"), ("image", b"2", "b")], "image", "given 2 times, but it is no list"),
         ([("image", b"1", "a"), ("image", b"http://host/")], "image", "given 2 times, but it is no list"),

@@ -12,7 +12,11 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from jaxtyping import Float32
+
+try:
+    from jaxtyping import Float32
+except ModuleNotFoundError:
+    collect_ignore_glob = ["*"]  # no test here works without it
 
 from geartrain.domain.predictions.events import Completed
 from geartrain.domain.predictions.prediction import Prediction
@@ -259,6 +263,9 @@ class FakeStream:
         self.is_ended = True
         self.trailers = trailers
         self._changes.note()
+
+    def abort(self) -> None:
+        raise AssertionError("a call ends with its status")
 
 
 class CallResponder:

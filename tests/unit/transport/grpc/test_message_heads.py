@@ -161,8 +161,8 @@ def test_heads_that_are_remembered_are_few() -> None:
     for index in range(1000):
         reader.read(pb.ModelInferRequest(model_name=str(index)).SerializeToString(), 0, EVERYTHING)
         writer.write(InferResponse(str(index), "1", "", ()))
-    assert len(reader._known) == request_heads._MOST == 256
-    assert len(writer._heads) == response_heads._MOST == 256
+    assert len(reader._known) == request_heads.MAX_HEADS == 256
+    assert len(writer._heads) == response_heads.MAX_HEADS == 256
     assert reader.read(pb.ModelInferRequest(model_name="999").SerializeToString(), 0, EVERYTHING).model == "999"
 
 

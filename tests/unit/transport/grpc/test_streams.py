@@ -310,7 +310,9 @@ async def test_stream_that_has_all_its_requests_is_no_concern_of_a_shutdown(zoo:
     stream.reader.end()
     await zoo.gate.began.wait()
     assert isinstance(stream.exchange, streams.InferStream)
-    await asyncio.wait({stream.exchange._reading}, timeout=LIMIT)
+    async with asyncio.timeout(LIMIT):
+        while not stream.exchange._is_read:  # noqa: ASYNC110
+            await asyncio.sleep(0)
     zoo.handler.close()
     zoo.gate.go.set()
     await stream.response(0)

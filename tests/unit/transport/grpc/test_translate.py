@@ -18,7 +18,7 @@ from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.errors import GRPC_STATUS
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.contents import FIELDS, to_bytes
-from geartrain.transport.grpc.errors import STATUS, describe
+from geartrain.transport.grpc.errors import STATUS
 from geartrain.transport.grpc.status import shorten
 from geartrain.transport.grpc.translate import Call, encode, parse, read_call, read_version
 
@@ -283,7 +283,7 @@ def test_every_code_has_a_status() -> None:
 
 def test_wrong_fields_are_all_told() -> None:
     fields = (FieldError(("body", "input", "a"), "too small", "x"), FieldError(("body", "input", "b"), "too big", "x"))
-    text = describe(GeartrainError(Code.INVALID_INPUT, "It does not fit.", fields=fields))
+    text = GeartrainError(Code.INVALID_INPUT, "It does not fit.", fields=fields).reason
     assert text == "a: too small; b: too big"
 
 

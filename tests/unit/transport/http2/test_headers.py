@@ -117,6 +117,19 @@ def test_few_blocks_are_remembered_and_no_large_ones() -> None:
     assert heads.read_request(large, is_whole=False) is not heads.read_request(large, is_whole=False)
 
 
+def test_short_block_of_large_fields_is_not_remembered() -> None:
+    """Each field of a byte stands for one of the table: a connection could hold 4 MiB with a few kB sent."""
+    heads, encoder = reader(max_size=32_768, max_fields=100), hpack.Encoder()
+    cookie = (b"cookie", b"c" * 3000)
+    heads.read_request(encoder.encode([*head(), cookie]), is_whole=True)
+    for count, is_remembered in ((1, True), (10, False)):
+        short = encoder.encode([*head(), *[cookie] * count])
+        assert len(short) < 50
+        first = heads.read_request(short, is_whole=True)
+        assert sum(len(value) for _, value in first.fields) > 3000 * count
+        assert (heads.read_request(short, is_whole=True) is first) == is_remembered
+
+
 FIELDS = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"x-long-name"]), st.sampled_from([b"", b"1", b"2", b"v" * 60])), max_size=4
 )

@@ -10,9 +10,10 @@ import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.principal import ANYONE, Principal
+from geartrain.transport.relay import relay as relaying_module
 from geartrain.transport.relay.counts import RelayCounts
 from geartrain.transport.relay.pool import PeerPool, split_address
-from geartrain.transport.relay.relay import NO_RELAY, NOT_HERE, Relay, RelayedRequest
+from geartrain.transport.relay.relay import MOST_WAITING, NO_RELAY, NOT_HERE, Relay, RelayedRequest
 from geartrain.transport.relay.token import ClusterToken
 from geartrain.transport.wire.exchange import Head, RequestNotes
 
@@ -254,6 +255,57 @@ async def test_a_server_that_does_not_run_the_prediction_is_counted_by_itself() 
         assert answer.status is NOT_HERE
         await answer.drop()
         assert relay.ended() == {"not_here": 1}
+
+
+async def test_endless_answer_of_a_server_that_does_not_have_it_is_not_read_to_its_end() -> None:
+    async def endless(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _request: bytes) -> None:
+        writer.write(b"HTTP/1.1 421 Misdirected Request\r\ntransfer-encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b"400\r\n" + bytes(1024) + b"\r\n")
+            await writer.drain()
+
+    async with relaying(endless) as (relay, peer, address):
+        answer = await relay.open(address, ask())
+        await answer.drop()
+        await peer.left.wait()
+
+
+async def test_answer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def drip(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _request: bytes) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(relaying_module, "_PIECE_WITHIN", 0.2)
+    async with relaying(drip) as (relay, peer, address):
+        answer = await relay.open(address, ask())
+        with pytest.raises(GeartrainError, match="its answer comes too slowly"):
+            await answer.whole()
+        await peer.left.wait()
+        assert relay.ended() == {"incomplete": 1}
+
+
+async def test_server_that_hangs_takes_so_many_connections_and_no_more() -> None:
+    async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter, _request: bytes) -> None:
+        await reader.readexactly(1)
+
+    async with relaying(silent) as (relay, peer, address):
+        waiting = [asyncio.ensure_future(relay.open(address, ask())) for _ in range(MOST_WAITING)]
+        await asyncio.sleep(0)  # each is counted as it begins
+        with pytest.raises(GeartrainError, match="too many requests wait for it") as raised:
+            await relay.open(address, ask())
+        assert raised.value.code is Code.OWNER_UNREACHABLE
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+        assert peer.connections <= MOST_WAITING
+        again = asyncio.ensure_future(relay.open(address, ask()))
+        await asyncio.wait([again], timeout=0.05)
+        assert not again.done()  # there is room again
+        again.cancel()
+        await asyncio.wait([again])
 
 
 async def test_nobody_listens() -> None:

@@ -553,6 +553,21 @@ async def test_a_stream_for_a_client_that_has_left() -> None:
     assert line.take() == b""
 
 
+async def test_stream_that_is_broken_off_ends_its_connection() -> None:
+    line = Line()
+    line.send(post("/run", b"1"))
+    stream = line.exchange.responder.open_stream(OK, ())
+    await stream.write(b"one")
+    stream.abort()
+    assert line.transport.is_closing()
+    sent = line.take()
+    assert b"3\r\none\r\n" in sent
+    assert not sent.endswith(b"0\r\n\r\n")
+    stream.end()
+    stream.abort()
+    assert line.take() == b""
+
+
 async def test_a_stream_and_the_next_request() -> None:
     line = Line()
     line.send(post("/run", b"1"))

@@ -420,6 +420,17 @@ async def test_conversation() -> None:
     assert not line.connection.streams
 
 
+async def test_answer_that_is_broken_off_resets_its_stream() -> None:
+    line = Http2Line()
+    stream = line.request("/run", b"x")
+    answer: Any = line.exchange.responder.open_stream(HTTPStatus.OK, ())
+    await answer.write(b"one")
+    answer.abort()
+    assert line.reset_code(stream) == h2.errors.ErrorCodes.INTERNAL_ERROR
+    answer.abort()
+    assert not line.connection.streams
+
+
 async def test_writer_waits_for_the_window_of_its_client() -> None:
     line = Http2Line()
     line.credits = False

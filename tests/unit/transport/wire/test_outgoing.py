@@ -184,10 +184,60 @@ def test_order_of_what_is_gathered_and_what_is_not() -> None:
     assert wire.take() == b"one two three four five"
 
 
+LARGE = 20 * 1024**2
+
+
+def test_s13_a_large_answer_leaves_in_pieces() -> None:
+    wire = Wire()
+    body = bytes(range(256)) * (LARGE // 256)
+    wire.outgoing.answer(answer(body), Terms(), NO_RECORD)
+    assert len(wire.transport.sent) < LARGE // 2
+    wire.outgoing.answer(answer(b"second"), Terms(), NO_RECORD)
+    first, second = read_answers(wire.take())
+    assert (first.body, second.body) == (body, b"second")
+
+
+def test_s13_a_large_answer_waits_for_the_client() -> None:
+    wire = Wire()
+    body = b"a" * LARGE
+    wire.outgoing.pause()
+    wire.outgoing.answer(answer(body), Terms(), NO_RECORD)
+    assert not wire.take()
+    assert wire.outgoing.is_behind
+    wire.outgoing.resume()
+    assert wire.take_body() == body
+    assert not wire.outgoing.is_behind
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_s13_the_end_follows_a_large_answer(is_paused: bool) -> None:
+    wire = Wire()
+    body = b"a" * LARGE
+    ends: list[int] = []
+    if is_paused:
+        wire.outgoing.pause()
+    wire.outgoing.answer(answer(body), LAST, NO_RECORD)
+    wire.outgoing.finish(lambda: ends.append(len(wire.transport.sent)))
+    assert not ends
+    wire.outgoing.resume()
+    assert wire.take_body() == body
+    assert [size > LARGE for size in ends] == [True]
+
+
+async def test_s13_the_writer_of_a_stream_waits_for_what_is_held() -> None:
+    wire = Wire()
+    stream = wire.stream(OLD)
+    writing = asyncio.ensure_future(stream.write(b"a" * LARGE))
+    await asyncio.sleep(0)
+    assert not writing.done()
+    assert wire.take_body() == b"a" * LARGE
+    await writing
+
+
 def test_nothing_is_written_after_the_end() -> None:
     wire = Wire()
     wire.outgoing.write(b"one")
-    wire.outgoing.finish()
+    wire.outgoing.finish(wire.transport.close)
     wire.outgoing.write(b"two")
     wire.outgoing.write_now(b"three")
     wire.outgoing.answer(answer(b"four"), Terms(), NO_RECORD)

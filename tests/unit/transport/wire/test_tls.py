@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
 from pathlib import Path
@@ -9,8 +10,18 @@ from typing import NamedTuple
 
 import pytest
 
-from geartrain.transport.wire.tls import TlsContext, TlsFiles, TlsFilesError, TlsOptions, check, make_context
+from geartrain.transport.wire.tls import (
+    MAX_IDLE_RECORDS,
+    TINY_RECORDS,
+    TlsContext,
+    TlsFiles,
+    TlsFilesError,
+    TlsOptions,
+    check,
+    make_context,
+)
 from tests.support.certificates import Party, make_party
+from tests.support.tls_records import CHANGE_CIPHER, key_updates
 
 
 class Authority(NamedTuple):
@@ -334,3 +345,85 @@ def test_context_takes_no_files_that_do_not_fit(files: TlsFiles) -> None:
     files.cert.unlink()
     with pytest.raises(TlsFilesError, match="--tls-cert: there is no file"):
         TlsContext(files)
+
+
+# records
+
+
+def test_records_are_read_however_they_come(files: TlsFiles, ours: Authority) -> None:
+    link = connect(TlsContext(files).context, Client(ours.ca))
+    text = bytes(range(256)) * 400
+    link.client.write(text)
+    sent, arrives, read = link.to_server.read(), link.to_server, bytearray()
+    for number, byte in enumerate(sent):
+        arrives.write(bytes((byte,)))
+        if number % 7 == 0 or number > len(sent) - 40:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                read += link.server.read(200_000)
+    assert read == text
+    link.client.write(text)
+    link.client.write(b"last")
+    buffer = bytearray(1000)
+    while len(read) < 2 * len(text) + 4:  # as an event loop does: while something is there
+        assert arrives.pending or link.server.pending()
+        read += buffer[: int(link.server.read(1000, buffer))]
+    assert read == text + text + b"last"
+    with pytest.raises(ssl.SSLWantReadError):
+        link.server.read(1)
+    assert not link.server.pending()
+
+
+def test_flood_of_key_updates_ends_the_connection(files: TlsFiles, ours: Authority) -> None:
+    link = connect(TlsContext(files).context, Client(ours.ca))
+    updates = key_updates(link.client, link.to_server, MAX_IDLE_RECORDS - 1)  # "hello" was a little one
+    link.to_server.write(updates)
+    with pytest.raises(ssl.SSLWantReadError):
+        link.server.read(1)
+    assert link.exchange(b"still here") == b"still here"
+    link.to_server.write(key_updates(link.client, link.to_server, 10_000))
+    with pytest.raises(ssl.SSLError, match="too many records with little or no data"):
+        link.server.read(1)
+    assert link.to_client.pending < 100 * 64  # an answer to each that was read
+
+
+def test_key_updates_between_data_are_taken(files: TlsFiles, ours: Authority) -> None:
+    link = connect(TlsContext(files).context, Client(ours.ca))
+    for _ in range(2 * MAX_IDLE_RECORDS):
+        link.to_server.write(key_updates(link.client, link.to_server, 1))
+        for _ in range(2):
+            link.client.write(bytes(1_000_000))
+            read = 0
+            while read < 1_000_000:
+                read += len(link.server.read(1_000_000))
+
+
+def test_flood_of_records_with_a_byte_each_ends_the_connection(files: TlsFiles, ours: Authority) -> None:
+    link = connect(TlsContext(files).context, Client(ours.ca))
+    for _ in range(MAX_IDLE_RECORDS * TINY_RECORDS - 1):  # "hello" was one
+        link.client.write(b"x")
+        assert link.server.read(10) == b"x"
+    link.client.write(b"x")
+    with pytest.raises(ssl.SSLError, match="too many records with little or no data"):
+        link.server.read(10)
+
+
+def test_handshake_without_end_is_refused(files: TlsFiles, ours: Authority) -> None:
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = Client(ours.ca).context.wrap_bio(to_client, to_server, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    server = TlsContext(files).context.wrap_bio(to_server, to_client, server_side=True)
+    with pytest.raises(ssl.SSLWantReadError):
+        server.do_handshake()
+    to_server.write(CHANGE_CIPHER * 100_000)
+    with pytest.raises(ssl.SSLError) as raised:
+        server.do_handshake()
+    assert not isinstance(raised.value, ssl.SSLWantReadError)
+
+
+def test_hello_in_records_of_a_byte_is_refused_beyond_a_size(files: TlsFiles) -> None:
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = TlsContext(files).context.wrap_bio(to_server, to_client, server_side=True)
+    to_server.write(b"\x16\x03\x01\x00\x04\x01\x01\xff\xf0" + b"\x16\x03\x01\x00\x01x" * 100_000)
+    with pytest.raises(ssl.SSLError, match="the handshake is too long"):
+        server.do_handshake()

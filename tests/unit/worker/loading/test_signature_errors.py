@@ -204,7 +204,7 @@ SETTINGS: list[tuple[Any, Any, str]] = [
     (int, Input(ge=5, le=1), "ge=5 is above le=1: no value could be right"),
     (int, Input(min_length=1), "min_length is for strings, and it is an integer"),
     (Path, Input(max_length=1), "max_length is for strings, and it is a path"),
-    (Secret, Input(min_length=1), "min_length is for strings, and it is a string"),
+    (Secret, Input(min_length=1), "min_length is for strings, and it is a secret"),
     (str, Input(min_length=-1), "min_length=-1 must be a whole number of at least 0"),
     (str, Input(max_length=1.5), "max_length=1.5 must be a whole number of at least 0"),  # type: ignore[arg-type]
     (str, Input(min_length=5, max_length=1), "min_length=5 is above max_length=1"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Optional, TypedDict
 
 import msgspec
@@ -151,6 +151,29 @@ class Keys(TypedDict):
         (Literal[1.0, 2.5], "1", 1.0),
         (Keys, '{"whole":7.0}', {"whole": 7}),
         (list[Keys], '[{"whole":7.0}]', [{"whole": 7}]),
+        (dict[str, int], '{"a":7.0,"b":8}', {"a": 7, "b": 8}),
+        (dict[str, float], '{"a":7,"b":8.5}', {"a": 7.0, "b": 8.5}),
+        (Mapping[str, float], '{"a":7}', {"a": 7.0}),
+        (Optional[dict[str, int]], '{"a":7.0}', {"a": 7}),
+        (Optional[dict[str, int]], "null", None),
+        (dict[str, Optional[int]], '{"a":7.0,"b":null}', {"a": 7, "b": None}),
+        (dict[str, list[float]], '{"a":[1,2.5],"b":[]}', {"a": [1.0, 2.5], "b": []}),
+        (dict[str, dict[str, int]], '{"a":{"b":7.0}}', {"a": {"b": 7}}),
+        (dict[str, int | str], '{"a":7.0,"b":"7.0"}', {"a": 7, "b": "7.0"}),
+        (dict[str, int | float], '{"a":7.0,"b":7}', {"a": 7.0, "b": 7}),
+        (list[dict[str, float]], '[{"a":7}]', [{"a": 7.0}]),
+        (dict[str, int] | list[int] | str, '{"a":7.0}', {"a": 7}),
+        (dict[str, int] | list[int] | str, "[7.0]", [7]),
+        # The values of a dict are not checked: what is of another type stays.
+        (dict[str, int], '{"a":7.5,"b":"c","d":[7.0],"e":true}', {"a": 7.5, "b": "c", "d": [7.0], "e": True}),
+        (dict[str, float], '{"a":true,"b":1}', {"a": True, "b": 1.0}),
+        (
+            dict[str, list[int]],
+            '{"a":7.0,"b":{"c":7.0},"d":"7","e":[7.0]}',
+            {"a": 7.0, "b": {"c": 7.0}, "d": "7", "e": [7]},
+        ),
+        (dict[str, list[list[int]]], '{"a":[1,[2.0]]}', {"a": [1, [2]]}),
+        (dict[str, dict[str, int]], '{"a":7.0,"b":[7.0]}', {"a": 7.0, "b": [7.0]}),
     ],
     ids=short,
 )
@@ -159,12 +182,46 @@ def test_a4_numbers_become_those_of_the_annotation(annotation: Any, raw: str, va
     assert repr(result) == repr(value)
 
 
+class Tables(BaseModel):
+    scores: dict[str, float]
+    counts: dict[str, list[int]] | None = None
+
+
+@dataclasses.dataclass
+class TablesOfData:
+    scores: dict[str, float]
+    counts: dict[str, list[int]] | None = None
+
+
+class TablesOfPydantic(pydantic.BaseModel):
+    scores: dict[str, float]
+    counts: dict[str, list[int]] | None = None
+
+
+class TablesOfKeys(TypedDict):
+    scores: dict[str, float]
+    counts: dict[str, list[int]]
+
+
+@pytest.mark.parametrize("record", [Tables, TablesOfData, TablesOfPydantic, TablesOfKeys])
+def test_a4_numbers_in_a_dict_of_a_record(record: Any) -> None:
+    result = bound(record, {"scores": {"a": 1}, "counts": {"a": [2.0, 3]}})
+    fields = result if isinstance(result, dict) else vars(result)
+    assert repr((fields["scores"], fields["counts"])) == "({'a': 1.0}, {'a': [2, 3]})"
+    (result,) = bound(list[record], [{"scores": {"a": 1}, "counts": {"a": [2.0, 3]}}])
+    fields = result if isinstance(result, dict) else vars(result)
+    assert repr((fields["scores"], fields["counts"])) == "({'a': 1.0}, {'a': [2, 3]})"
+
+
 def test_a4_numbers_in_a_record() -> None:
     result = bound(Numbers, {"whole": 7.0, "parts": [1, 2.5], "maybe": 3.0})
     assert repr((result.whole, result.parts, result.maybe)) == "(7, [1.0, 2.5], 3)"
 
 
-@pytest.mark.parametrize(("annotation", "default", "value"), [(float, 1, 1.0), (list[float], [1], [1.0])])
+@pytest.mark.parametrize(
+    ("annotation", "default", "value"),
+    [(float, 1, 1.0), (list[float], [1], [1.0]), (dict[str, float], {"a": 1}, {"a": 1.0})],
+)
 def test_a4_numbers_of_a_default(annotation: Any, default: Any, value: Any) -> None:
     assert repr(bound_default(annotation, default)) == repr(value)
 

@@ -7,12 +7,14 @@ import dataclasses
 import datetime
 import enum
 import functools
+import gc
 import json
 import math
 import pathlib
 import re
 import types
 import uuid
+import weakref
 from collections import ChainMap, OrderedDict, defaultdict, deque
 from collections.abc import AsyncIterator, Iterator
 from decimal import Decimal
@@ -28,7 +30,7 @@ from hypothesis import strategies as st
 
 from geartrain import BaseModel, Secret
 from geartrain.domain.signature.types import OutputSpec, TypeSpec
-from geartrain.worker.values.outputs import OutputEncoder, OutputError
+from geartrain.worker.values.outputs import MAX_TYPES, OutputEncoder, OutputError
 from tests.support.ids import short
 
 OPAQUE = OutputSpec(TypeSpec("opaque"))
@@ -459,3 +461,17 @@ def test_all_at_once_is_as_one_by_one(values: list[Any], spec: OutputSpec) -> No
     for value in values:
         plain = encoder.encode_plain(value)
         assert plain is None or plain == encoder.encode(value, no_files).json
+
+
+def test_types_of_outputs_are_let_go_of() -> None:
+    """A model may make a class for each call."""
+    encoder = OutputEncoder(OPAQUE)
+
+    def encode(number: int) -> weakref.ref[type]:
+        kind = dataclasses.make_dataclass(f"Kind{number}", ["x"])
+        assert encoder.encode(kind(number), no_files).json == b'{"x":%d}' % number
+        return weakref.ref(kind)
+
+    kinds = [encode(number) for number in range(2 * MAX_TYPES)]
+    gc.collect()
+    assert len([kind for kind in kinds if kind() is not None]) <= MAX_TYPES

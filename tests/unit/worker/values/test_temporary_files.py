@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,19 @@ def test_what_was_made_before_and_after_a_moment(temporary: TemporaryFiles, fold
         assert temporary.add(run, after) == (str(after),)
         temporary.end(run)
         assert (before.exists(), after.exists()) == (True, False)
+
+
+def test_clock_that_was_set_back_makes_no_older_file_one_of_the_run(
+    temporary: TemporaryFiles, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour = 3600 * 10**9
+    earlier = made(folder / "earlier")
+    run = temporary.begin()
+    now = made(folder / "now")
+    assert temporary.made_since(now, run.since - hour) == (str(now),)
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() - hour)
+    assert temporary.made_since(earlier, run.since - hour) == ()
 
 
 def test_folders_made_for_a_file_go_with_it(temporary: TemporaryFiles, folder: Path) -> None:

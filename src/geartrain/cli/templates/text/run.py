@@ -15,8 +15,8 @@ class Runner(BaseRunner):
         name: str = Input(description="Whom to greet", min_length=1, default="world"),
         times: int = Input(description="How often", ge=1, le=10, default=1),
     ) -> str:
-        # What is printed becomes the prediction's log.
+        # Printed text becomes the prediction's log.
         print(f"greeting {name}")
-        # What is returned becomes its output: also a list, a dict, or a Path for a file. To send an output as it is
+        # The returned value becomes its output: also a list, a dict, or a Path for a file. To send an output as it is
         # made, annotate Iterator[str] from collections.abc, and yield.
         return " ".join([f"{self.greeting}, {name}!"] * times)

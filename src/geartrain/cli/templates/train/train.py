@@ -9,7 +9,7 @@ from geartrain import BaseModel, Input, Path, current_scope
 
 
 class TrainingOutput(BaseModel):
-    """What a training gives; `weights` is the file that `setup()` of `run.py` takes."""
+    """Output of a training; `weights` is the file that `setup()` of `run.py` takes."""
 
     weights: Path
 

@@ -50,10 +50,17 @@ async function refresh() {
 }
 
 function readPlace() {
-  const [kind = "", name = "", version = "", job = ""] = location.hash.slice(2).split("/").map(decodeURIComponent);
+  const [path, query = ""] = location.hash.slice(2).split("?");
+  const [kind = "", name = "", version = "", job = ""] = path.split("/").map(decodeURIComponent);
+  const asked = new URLSearchParams(query);
+  const [run, compared] = [asked.get("run") ?? "", asked.getAll("compare")];
   if (kind === "status") return { kind };
   const model = models.find((each) => each.name === name) ?? models[0];
-  return model ? { kind: "model", model, version: model.name === name ? version : "", job: model.jobs.includes(job) ? job : model.jobs[0] } : { kind: "none" };
+  return model ? { kind: "model", model, version: model.name === name ? version : "", job: model.jobs.includes(job) ? job : model.jobs[0], run, compared } : { kind: "none" };
+}
+
+function keyOf(place) {
+  return JSON.stringify([place.kind, place.model?.name, place.version, place.job, place.run, place.compared]);
 }
 
 function linkTo(name, version = "", job = "") {
@@ -62,7 +69,7 @@ function linkTo(name, version = "", job = "") {
 
 function show(isAnew = false) {
   const place = readPlace();
-  const key = JSON.stringify([place.kind, place.model?.name, place.version, place.job]);
+  const key = keyOf(place);
   if (!isAnew && key === shownPlace) return;
   shownPlace = key;
   view?.close();
@@ -82,11 +89,17 @@ function show(isAnew = false) {
 function makeView(place) {
   if (place.kind === "status") return statusView(models.map(({ name }) => name).filter(Boolean));
   if (place.kind === "none") return { element: h("div", { class: "view" }, h("div", { class: "panel" }, h("div", { class: "empty" }, h("p", {}, "This server has no models.")))), title: "No models", close() {} };
-  const { model, version, job } = place;
+  const { model, version, job, run, compared } = place;
   const go = (chosenVersion, chosenJob) => {
     location.hash = linkTo(model.name, chosenVersion, chosenJob === "predictions" ? "" : chosenJob);
   };
-  return modelView(model, { version, job, go, changed: () => void load() });
+  const address = (id, others = []) => `${linkTo(model.name, version, job === "predictions" ? "" : job)}?${new URLSearchParams([["run", id], ...others.map((each) => ["compare", each])])}`;
+  const ran = (id, others) => {
+    history.replaceState(null, "", address(id, others));
+    shownPlace = keyOf(readPlace());
+  };
+  ran.linkTo = (id) => new URL(address(id), location.href).href;
+  return modelView(model, { version, job, run, compared, go, ran, changed: () => void load() });
 }
 
 function paintModels() {
@@ -121,7 +134,7 @@ function makeFrame() {
     "header",
     { class: "top" },
     h("a", { class: "brand", href: "#/", "aria-label": "geartrain" }, mark(), h("span", {}, "geartrain")),
-    h("nav", { "aria-label": "Pages" }, link("#/", "Playground", "models"), link("#/status", "Status", "status"), h("a", { href: "docs" }, "API reference")),
+    h("nav", { "aria-label": "Pages" }, link("#/", "Playground", "models"), link("#/status", "Status", "status"), h("a", { href: "docs" }, "API", h("span", { class: "long" }, " reference"))),
     h("div", { class: "top-tools" }, key, theme),
   );
   const list = h("ul", { class: "model-list" });

@@ -7,7 +7,8 @@ import { asTensor, filePath, folded, holdsFile, python, shell } from "./values.j
 
 export const LANGUAGES = [
   { id: "curl", label: "curl", make: curl },
-  { id: "python", label: "Python", make: pythonHttp },
+  { id: "python", label: "Python", make: pythonClient },
+  { id: "httpx", label: "httpx", make: pythonHttp },
   { id: "javascript", label: "JavaScript", make: javascript },
   { id: "triton", label: "Triton", make: tritonclient, needsMetadata: true },
   { id: "grpc", label: "gRPC", make: grpcurl, needsMetadata: true },
@@ -35,6 +36,29 @@ function curl({ origin, path, values, streams, hasKey }) {
   }
   return lines.join(" \\\n  ");
 }
+
+function pythonClient({ origin, values, streams, hasKey, model, version, isRoot }) {
+  const hasFiles = Object.values(values).some((value) => [value].flat().some((each) => each instanceof File));
+  const given = (value) => {
+    if (value instanceof File) return `Path(${python(filePath(value))})`;
+    if (Array.isArray(value) && value.some((each) => each instanceof File)) return `[${value.map(given).join(", ")}]`;
+    return python(value, 8);
+  };
+  const isName = (name) => /^[A-Za-z_]\w*$/.test(name) && !KEYWORDS.has(name);
+  const entries = Object.entries(values);
+  const areNames = entries.every(([name]) => isName(name));
+  const inputs = areNames ? entries.map(([name, value]) => `${name}=${given(value)}`) : [`**{${entries.map(([name, value]) => `${python(name)}: ${given(value)}`).join(", ")}}`];
+  const line = inputs.join(", ");
+  const args = line.length < 60 ? line : `\n${inputs.map((each) => `        ${each},\n`).join("")}    `;
+  const parts = [python(origin), ...(hasKey ? [`key=os.environ["GEARTRAIN_KEY"]`] : [])];
+  const imports = [...(hasKey ? ["import os"] : []), ...(hasFiles ? ["from pathlib import Path"] : [])];
+  const chosen = [python(model), ...(version ? [`version=${python(version)}`] : [])].join(", ");
+  const target = isRoot && !version ? "client" : `client.model(${chosen})`;
+  const body = streams ? `    for chunk in ${target}.stream(${args}):\n        print(chunk, end="", flush=True)\n` : `    print(${target}.predict(${args}))\n`;
+  return `${imports.length ? `${imports.join("\n")}\n\n` : ""}from geartrain import Client\n\nwith Client(${parts.join(", ")}) as client:\n${body}`;
+}
+
+const KEYWORDS = new Set("False None True and as assert async await break class continue def del elif else except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield".split(" "));
 
 function pythonHttp({ origin, path, values, streams, hasKey }) {
   const { files, others } = split(values);

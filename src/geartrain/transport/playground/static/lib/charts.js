@@ -2,7 +2,8 @@
 
 import { h } from "./dom.js";
 
-const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300];
+const MINUTES = [60, 120, 300];
+const APART = 0.025; // of the height, between lines that all lie at 0
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000];
 const BINARY = Array.from({ length: 45 }, (_, power) => 2 ** power);
 
@@ -18,10 +19,13 @@ function color(name) {
 
 /**
  * Make a chart. `series`: `[{ label, color }]`, of which `color` is a variable of the style sheet. `format` makes a text of
- * a value. `isWhole`: there is nothing between two integers. `isBinary`: values are bytes. Returns `{ element, set(times, columns), close }`: `columns` has a list of values for each series.
+ * a value. `isWhole`: there is nothing between two integers. `isBinary`: values are bytes. `empty` is shown while there is
+ * nothing but zeros. Returns `{ element, set(times, columns, seconds), close }`: `columns` has a list of values for each
+ * series, and the chart is `seconds` long, however many there are.
  */
-export function lineChart(uPlot, { title, series, format, isWhole = false, isBinary = false }) {
-  const box = h("div", { class: "plot" });
+export function lineChart(uPlot, { title, series, format, isWhole = false, isBinary = false, empty = "" }) {
+  const nothing = h("p", { class: "plot-empty muted", hidden: true }, empty);
+  const box = h("div", { class: "plot" }, nothing);
   const legend = h("div", { class: "plot-legend" });
   const element = h("figure", { class: "plot-box", role: "group", "aria-label": title }, h("figcaption", {}, h("h3", {}, title), legend), box);
   const values = series.map(({ label, color: name }) => {
@@ -31,6 +35,7 @@ export function lineChart(uPlot, { title, series, format, isWhole = false, isBin
   });
   let plot = null;
   let data = [[], ...series.map(() => [])];
+  let length = 300;
 
   function draw() {
     plot?.destroy();
@@ -44,14 +49,30 @@ export function lineChart(uPlot, { title, series, format, isWhole = false, isBin
         height: 150,
         legend: { show: false },
         cursor: { y: false, points: { size: 6 } },
-        scales: { x: { time: true }, y: { range: (_, least, greatest) => [0, greatest > 0 ? greatest * 1.15 : 1] } },
-        axes: [{ ...axis, size: 28, space: 70, incrs: SECONDS, values: (_, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 8)) }, { ...axis, size: 58, ...steps, values: (_, splits) => splits.map(format) }],
+        scales: {
+          x: { time: true, range: (_, least, greatest) => [greatest - length, greatest] },
+          y: { range: () => [-top() * APART * (series.length - 1), top()] },
+        },
+        axes: [
+          { ...axis, size: 28, space: 50, incrs: MINUTES, values: (_, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 5)) },
+          { ...axis, size: 58, ...steps, filter: (_, splits) => splits.map((at) => (at < 0 ? null : at)), values: (_, splits) => splits.map((at) => (at === null ? "" : format(at))) },
+        ],
         series: [{}, ...series.map(({ color: name }) => ({ stroke: color(name), width: 1.75, points: { show: false }, spanGaps: false }))],
         hooks: { setCursor: [(at) => tell(at.cursor.idx)] },
       },
-      data,
+      apart(),
       box,
     );
+  }
+  const finite = () => data.slice(1).flat().filter(Number.isFinite);
+  const top = () => {
+    const greatest = finite().reduce((one, other) => Math.max(one, other), 0);
+    return greatest > 0 ? greatest * 1.15 : 1;
+  };
+  // Lines at 0 lie below each other instead of on top of each other.
+  function apart() {
+    const step = top() * APART;
+    return [data[0], ...data.slice(1).map((column, at) => column.map((value) => (value === 0 ? -at * step : value)))];
   }
   function tell(index) {
     const at = index ?? data[0].length - 1;
@@ -67,10 +88,12 @@ export function lineChart(uPlot, { title, series, format, isWhole = false, isBin
   document.addEventListener("theme", draw);
   return {
     element,
-    set(times, columns) {
+    set(times, columns, seconds) {
       data = [times, ...columns];
-      if (plot) plot.setData(data);
+      length = seconds;
+      if (plot) plot.setData(apart());
       else draw();
+      nothing.hidden = !empty || finite().some((value) => value > 0);
       tell(null);
     },
     close() {

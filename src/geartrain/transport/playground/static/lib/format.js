@@ -30,6 +30,22 @@ export function number(value, digits = 6) {
   return trim(value.toPrecision(digits));
 }
 
+const MOST_DECIMALS = 6;
+
+/** Return numbers as texts whose digits line up below each other: with equally many decimals, where that loses nothing. */
+export function aligned(values) {
+  const texts = values.map((value) => number(value));
+  const decimals = Math.min(MOST_DECIMALS, Math.max(0, ...texts.map((text) => text.split(".")[1]?.length ?? 0)));
+  const fixed = values.map((value) => value.toFixed(decimals));
+  const isLost = values.some((value, at) => !Number.isFinite(value) || (value !== 0 && Number(fixed[at]) === 0) || texts[at].includes("e"));
+  if (isLost || !decimals) return texts;
+  return fixed.map((text) => {
+    const [whole, rest] = text.split(".");
+    const sign = whole.startsWith("-") ? "-" : "";
+    return `${sign}${Math.abs(Number(whole)).toLocaleString("en-US").replaceAll(",", "\u202f")}.${rest}`;
+  });
+}
+
 function trim(text) {
   if (text.includes("e")) return String(Number(text));
   return text.includes(".") ? text.replace(/\.?0+$/, "") : text;

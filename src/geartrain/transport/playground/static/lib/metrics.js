@@ -34,12 +34,6 @@ export function total(metrics, name, model = "", labels = {}) {
     .reduce((sum, { value }) => sum + value, 0);
 }
 
-/** Return by how much a counter has grown each second. A counter that begins anew has grown by what it shows. */
-export function rate(now, before, seconds, name, model = "") {
-  const [new_, old] = [total(now, name, model), total(before, name, model)];
-  return (new_ >= old ? new_ - old : new_) / seconds;
-}
-
 /** Return the buckets of a histogram as `[{ upTo, count }]`, by how much each has grown. */
 export function grownBuckets(now, before, name, model = "") {
   const sums = new Map();
@@ -56,18 +50,4 @@ export function grownBuckets(now, before, name, model = "") {
     below = sums.get(upTo);
     return { upTo, count };
   });
-}
-
-/** Return a quantile of a histogram, as Prometheus reckons it; NaN if there is nothing in it. */
-export function quantile(buckets, share) {
-  const all = buckets.reduce((sum, { count }) => sum + count, 0);
-  if (!all) return NaN;
-  let left = share * all;
-  let from = 0;
-  for (const { upTo, count } of buckets) {
-    if (left <= count) return upTo === Infinity ? from : from + (upTo - from) * (left / count);
-    left -= count;
-    from = upTo;
-  }
-  return from;
 }

@@ -1,6 +1,8 @@
 // What the server has: its models, their versions and states, and what the reader may do with them.
 
-import { ApiError, ask, send } from "./api.js";
+import { ApiError, ask, failure, send } from "./api.js";
+
+let control = false;
 
 /**
  * Ask which models there are. Returns a list of `{ name, versions: [{ version, state, reason }], jobs, isRoot }`.
@@ -27,7 +29,9 @@ export async function listModels() {
 // A key that is for some models alone may not list them: the discovery has the names then, or there is only one model.
 async function indexRows(discovery) {
   try {
-    return (await ask("models")).models;
+    const found = await ask("models");
+    control = Boolean(found.can_load);
+    return found.models;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     if (error.status === 404) return [];
@@ -46,16 +50,34 @@ export function modelPath({ name, isRoot }, version = "") {
   return version ? `${base}/versions/${encodeURIComponent(version)}` : base;
 }
 
+/** Ask for what its author has written of a model: `{ readme, examples, output }`; null where there is nothing. */
+export function cardOf(name, version) {
+  return name ? ask(`${cardPath(name)}${query(version)}`).catch(() => null) : null;
+}
+
+/** Fetch a file that an example of a model names, as a File. */
+export async function exampleFile(name, version, path) {
+  const response = await send(`${cardPath(name)}/files/${path.split("/").map(encodeURIComponent).join("/")}${query(version)}`);
+  if (!response.ok) throw await failure(response);
+  const blob = await response.blob();
+  return new File([blob], path.split("/").at(-1), { type: blob.type });
+}
+
+function cardPath(name) {
+  return `playground/models/${encodeURIComponent(name)}`;
+}
+
+function query(version) {
+  return version ? `?version=${encodeURIComponent(version)}` : "";
+}
+
 /** Ask how a model is. */
 export function healthOf(path) {
   return ask(`${path}/health-check`);
 }
 
-let control = null;
-
-/** Whether models can be loaded and unloaded here. A GET, which the path does not take, tells whether it is there. */
+/** Whether models can be loaded and unloaded here, as the list of models says. */
 export function canControl() {
-  control ??= send("v2/repository/models/-/load").then(({ status }) => status === 405, () => false);
   return control;
 }
 

@@ -29,6 +29,18 @@ export function printed(text) {
     .join("\n");
 }
 
+const BAR = /^(.*?):?\s*(\d{1,3})%\|[^|]*\|\s*(.*)$/; // as tqdm draws it
+
+/** Return how far a run is, as its last printed line says: `{ text, percent, rest }`, `percent` null for a line alone. */
+export function progressOf(logs) {
+  const lines = printed(logs.slice(-5_000)).split("\n").map((line) => line.trimEnd()).filter(Boolean);
+  const line = lines.at(-1);
+  if (line === undefined) return null;
+  const bar = BAR.exec(line);
+  if (!bar || Number(bar[2]) > 100) return { text: visible(line).slice(0, 500), percent: null, rest: "" };
+  return { text: visible(bar[1]).slice(0, 200), percent: Number(bar[2]), rest: visible(bar[3]).slice(0, 200) };
+}
+
 /** Whether spaces align parts of a text, as in a drawing, a table or code. It needs letters of one width then. */
 export function hasColumns(text) {
   const beginning = text.slice(0, BEGINNING);

@@ -1,7 +1,7 @@
 // Outputs as what they are. The schema says what an output is, and where it says little its value does.
 
 import { h } from "../lib/dom.js";
-import { label as labelOf, number } from "../lib/format.js";
+import { aligned, label as labelOf, number } from "../lib/format.js";
 import { jsonBox } from "./json.js";
 import { media } from "./media.js";
 import { isTable, table } from "./table.js";
@@ -10,6 +10,16 @@ import { textOutput } from "./words.js";
 
 const DEEPEST = 3; // levels of objects that are spread out; what is deeper is a box of JSON
 const MOST = 200; // values of a list that are shown one by one
+
+/** Return a value whose members are in the order of the schema, which is the author's: a server sends them sorted. */
+export function arranged(value, schema = {}) {
+  if (Array.isArray(value)) return schema.items ? value.map((each) => arranged(each, schema.items)) : value;
+  if (value === null || typeof value !== "object") return value;
+  const properties = schema.properties ?? {};
+  const names = new Set([...Object.keys(properties).filter((name) => name in value), ...Object.keys(value)]);
+  const others = typeof schema.additionalProperties === "object" ? schema.additionalProperties : {};
+  return Object.fromEntries([...names].map((name) => [name, arranged(value[name], properties[name] ?? others)]));
+}
 
 /** Return an element that shows a value. `name` is what it is called, for labels and for downloads. */
 export function showValue(value, schema = {}, { name = "output", depth = 0 } = {}) {
@@ -26,6 +36,7 @@ function showList(values, schema, { name, depth }) {
   if (isTable(values)) return table(values, name);
   if (depth >= DEEPEST || values.length > MOST) return jsonBox(values, name);
   const isFlat = values.every((each) => typeof each === "number" || typeof each === "boolean" || (typeof each === "string" && each.length < 200 && !each.startsWith("data:")));
+  if (values.every((each) => typeof each === "number")) return h("ol", { class: "value-list" }, aligned(values).map((text) => h("li", {}, h("p", { class: "scalar" }, text))));
   if (isFlat) return h("ol", { class: "value-list" }, values.map((each) => h("li", {}, showValue(each, schema.items, { name, depth: depth + 1 }))));
   return h("div", { class: values.some(isPicture) ? "gallery" : "stack" }, values.map((each, at) => showValue(each, schema.items, { name: `${name}-${at + 1}`, depth: depth + 1 })));
 }

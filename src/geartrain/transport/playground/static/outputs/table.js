@@ -1,7 +1,7 @@
 // A list of objects with the same keys, as a table.
 
 import { h } from "../lib/dom.js";
-import { label, number } from "../lib/format.js";
+import { aligned, label } from "../lib/format.js";
 import { downloadButton, visible } from "../lib/text.js";
 
 const ROWS = 100; // that are shown
@@ -24,16 +24,25 @@ function isCell(value) {
 /** Return the table. */
 export function table(values, name) {
   const columns = [...new Set(values.slice(0, ROWS).flatMap((row) => Object.keys(row)))];
-  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col" }, label(column))));
-  const body = values.slice(0, ROWS).map((row) => h("tr", {}, columns.map((column) => cell(row[column]))));
+  const rows = values.slice(0, ROWS);
+  const cells = new Map(columns.map((column) => [column, cellsOf(rows.map((row) => row[column]))]));
+  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: cells.get(column).isNumber ? "number" : null }, label(column))));
+  const body = rows.map((_, at) => h("tr", {}, columns.map((column) => cells.get(column).made[at])));
   const box = h("div", { class: "table-box", tabindex: "0", role: "group", "aria-label": `Table: ${name}` }, h("table", {}, h("thead", {}, head), h("tbody", {}, body)));
   const note = values.length > ROWS ? `The first ${ROWS} of ${values.length} rows` : `${values.length} rows`;
   return h("div", {}, box, h("div", { class: "tools" }, h("span", { class: "muted" }, note), downloadButton(() => csv(columns, values), `${name}.csv`, "CSV")));
 }
 
-function cell(value) {
-  if (typeof value === "number") return h("td", { class: "number" }, number(value));
-  return h("td", {}, value === null || value === undefined ? "" : visible(String(value)));
+// The cells of a column. It is one of numbers if all that is there is a number.
+function cellsOf(values) {
+  const numbers = values.filter((value) => typeof value === "number");
+  const isNumber = numbers.length > 0 && values.every((value) => typeof value === "number" || value === null || value === undefined);
+  const texts = aligned(numbers);
+  const made = values.map((value) => {
+    if (typeof value === "number") return h("td", { class: "number" }, texts.shift());
+    return h("td", {}, value === null || value === undefined ? "" : visible(String(value)));
+  });
+  return { isNumber, made };
 }
 
 function csv(columns, values) {

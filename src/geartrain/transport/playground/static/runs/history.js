@@ -27,6 +27,11 @@ class History {
     this.trim();
   }
 
+  /** Return the entry of a run. */
+  find(run) {
+    return this.entries.find((entry) => entry.run === run);
+  }
+
   /** Let the oldest go when there are many, or large ones. The newest always stays. */
   trim() {
     let weight = 0;
@@ -38,14 +43,17 @@ class History {
     this.entries = kept;
   }
 
-  /** Make the list. `open(entry)` is called for the one that the reader chooses. */
-  makeList(open) {
+  /**
+   * Make the list. `open(entry)` is called for the one that the reader chooses, and `compare(entry)` for one that is to be
+   * compared with the run that is shown, which `shown()` returns.
+   */
+  makeList({ open, compare, shown }) {
     const rows = h("ol", { class: "history-rows" });
     const clear = button("Clear", { class: "small quiet", "aria-label": "Clear the history" });
     const element = h("section", { class: "panel history", "aria-label": "History", hidden: true }, h("div", { class: "panel-head" }, h("h2", {}, "History"), clear), rows);
     const paint = () => {
       element.hidden = !this.entries.length;
-      rows.replaceChildren(...this.entries.map((entry) => row(entry, open)));
+      rows.replaceChildren(...this.entries.map((entry) => row(entry, { open, compare, shown: this.find(shown()) })));
     };
     clear.addEventListener("click", () => {
       this.entries = this.entries.filter(({ run }) => !run.isOver);
@@ -55,23 +63,29 @@ class History {
   }
 }
 
-function row(entry, open) {
+function row(entry, { open, compare, shown }) {
   const { run, values } = entry;
   const time = h("time", { datetime: run.at.toISOString(), class: "muted" }, run.at.toTimeString().slice(0, 8));
+  const isShown = shown === entry;
+  const canCompare = [shown, entry].every((each) => each?.run.prediction) && !isShown;
   return h(
     "li",
-    {},
-    h("button", { type: "button", class: "history-row", onclick: () => open(entry) }, time, statusSign(run.status), h("span", { class: "history-input" }, summary(values)), h("span", { class: "muted" }, run.isOver ? duration(run.seconds) : "")),
+    { class: "history-item" },
+    h("button", { type: "button", class: "history-row", "aria-current": isShown ? "true" : null, onclick: () => open(entry) }, time, statusSign(run.status), h("span", { class: "history-input" }, summary(values)), h("span", { class: "history-time muted" }, run.isOver ? duration(run.seconds) : "")),
+    h("button", { type: "button", class: "small quiet compare", disabled: !canCompare, "aria-label": `Compare the run of ${time.textContent} with the one that is shown`, onclick: () => compare(entry) }, "Compare"),
   );
 }
 
-function summary(values) {
+/** Return an input in a line. */
+export function summary(values) {
   const parts = Object.entries(values).map(([name, value]) => `${name}: ${short(value)}`);
   return visible(parts.join(" · ")).slice(0, 200) || "no input";
 }
 
-function short(value) {
+/** Return a value in a few words. */
+export function short(value) {
   if (value instanceof File) return value.name;
+  if (typeof value === "string" && value.startsWith("data:")) return value.slice(0, value.search(/[;,]/));
   if (Array.isArray(value)) return value.length > 3 ? `${value.length} values` : value.map(short).join(", ");
   return typeof value === "string" ? value.slice(0, 60) : (JSON.stringify(value) ?? "").slice(0, 60);
 }

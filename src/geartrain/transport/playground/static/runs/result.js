@@ -3,10 +3,10 @@
 import { announce, button, h, icon } from "../lib/dom.js";
 import { duration, number } from "../lib/format.js";
 import { tabs } from "../lib/tabs.js";
-import { longText, printed, visible } from "../lib/text.js";
+import { copyText, longText, printed, progressOf, visible } from "../lib/text.js";
 import { jsonBox } from "../outputs/json.js";
 import { releaseMedia } from "../outputs/media.js";
-import { showValue } from "../outputs/output.js";
+import { arranged, showValue } from "../outputs/output.js";
 import { growingText } from "../outputs/words.js";
 
 const LOG_SHOWN = 50_000; // characters of a log that grows
@@ -30,8 +30,9 @@ export function statusSign(status) {
 /**
  * Make the panel of results. Returns `{ element, show }`; `show(run, output)` shows a run, `output` being its schema.
  * `again` is called when the reader wants another try, and `onstatus` when the state of the run that is shown changes.
+ * `linkOf(run)` is the URL of a run that can be opened again, null for one that cannot.
  */
-export function makeResult({ again, onstatus }) {
+export function makeResult({ again, onstatus, linkOf }) {
   const head = h("div", { class: "result-head" });
   const output = h("div", { class: "result-body" });
   const logs = h("div", { class: "result-body" });
@@ -66,7 +67,9 @@ export function makeResult({ again, onstatus }) {
     clock = run.isOver ? 0 : setInterval(tick, 100);
     const paintHead = () => {
       tick();
-      head.replaceChildren(statusSign(run.status), seconds);
+      const link = run.isOver ? linkOf(run) : null;
+      const share = link ? button("", { icon: "link", class: "icon-button", "aria-label": "Copy the link to this run", onclick: () => void copyText(link, share) }) : null;
+      head.replaceChildren(statusSign(run.status), seconds, ...(share ? [share] : []));
       if (run.status === "waiting" && run.place) seconds.before(h("span", { class: "place" }, `place ${run.place} in the queue`));
     };
     let isPainting = false;
@@ -81,6 +84,7 @@ export function makeResult({ again, onstatus }) {
     const paintLive = () => {
       if (run.isOver) return;
       view.update(run.chunks);
+      view.report(run.logs);
       paintLogs(run);
       shown.badge("logs", run.logs ? String(lineCount(run.logs)) : "");
       paintDetails(run);
@@ -147,36 +151,53 @@ export function makeResult({ again, onstatus }) {
     details.replaceChildren(table, ...(run.prediction ? [h("h3", {}, "Answer"), jsonBox(run.prediction, "prediction")] : []));
   }
 
+  function say(text) {
+    empty();
+    output.replaceChildren(h("div", { class: "empty", role: "status" }, icon("history"), h("p", {}, text)));
+  }
+
   empty();
-  return { element, show, empty };
+  return { element, show, empty, say };
 }
 
 function lineCount(text) {
   return text.trimEnd().split("\n").length;
 }
 
-// An output that grows.
+// An output that grows. Until it begins there is a sign that the run goes on, and the last line that it has printed.
 function makeLiveOutput(schema) {
   const isText = schema["x-cog-array-display"] === "concatenate";
   const isSeries = isText || schema["x-cog-array-type"] === "iterator";
   const waiting = h("div", { class: "waiting", role: "status" });
+  const report = h("div", { class: "report", hidden: true });
   const text = isText ? growingText() : null;
   const items = h("ol", { class: "live-items" });
-  const element = h("div", { class: "live" }, waiting);
+  const element = h("div", { class: "live" }, waiting, report);
   let count = 0;
+  let hasBegun = false;
   return {
     element,
     wait(status) {
-      if (!count) waiting.replaceChildren(h("span", { class: "spinner", "aria-hidden": "true" }), STATUS_TEXTS[status], "…");
+      if (!hasBegun) waiting.replaceChildren(h("span", { class: "spinner", "aria-hidden": "true" }), `${STATUS_TEXTS[status]}…`);
+    },
+    report(logs) {
+      const found = hasBegun ? null : progressOf(logs);
+      report.hidden = !found;
+      if (!found) return;
+      const { text: line, percent, rest } = found;
+      if (percent === null) report.replaceChildren(h("p", { class: "report-line" }, line));
+      else report.replaceChildren(h("progress", { max: 100, value: percent, "aria-label": line || "Progress" }), h("p", { class: "report-line" }, [line, `${percent} %`, rest].filter(Boolean).join(" · ")));
     },
     update(chunks) {
       if (!isSeries || chunks.length === count) return;
-      if (!count) element.replaceChildren(text ? text.element : items);
       const fresh = chunks.slice(count);
+      if (!hasBegun && text && !fresh.some((chunk) => String(chunk) !== "")) return; // an empty beginning is none
+      if (!hasBegun) element.replaceChildren(text ? text.element : items);
+      hasBegun = true;
       count = chunks.length;
       if (text) text.append(visible(fresh.map(String).join("")));
       else {
-        items.append(...fresh.slice(-200).map((chunk) => h("li", {}, showValue(chunk, schema.items, { depth: 1 }))));
+        items.append(...fresh.slice(-200).map((chunk) => h("li", {}, showValue(arranged(chunk, schema.items), schema.items, { depth: 1 }))));
         while (items.children.length > 200) items.firstChild.remove();
         items.start = Math.max(1, count - items.children.length + 1);
       }
@@ -184,14 +205,15 @@ function makeLiveOutput(schema) {
   };
 }
 
-function finalOutput(run, schema, again) {
+/** Return the outcome of a run, as the panel of results has it. */
+export function finalOutput(run, schema, again) {
   const shown = [];
   if (run.error !== null && run.status !== "canceled") shown.push(failureBox(run, again));
   if (run.status === "canceled") shown.push(h("p", { class: "muted pad" }, run.prediction ? "Canceled. What had come until then:" : "Canceled."));
   const value = run.prediction?.output;
   if (run.status === "succeeded" || (value !== undefined && value !== null)) {
     const isText = schema["x-cog-array-display"] === "concatenate" && Array.isArray(value);
-    shown.push(isText ? showValue(value.map(String).join(""), {}, {}) : showValue(value, schema));
+    shown.push(isText ? showValue(value.map(String).join(""), {}, {}) : showValue(arranged(value, schema), schema));
   }
   return shown;
 }
@@ -208,7 +230,7 @@ function failureBox(run, again) {
     h("p", { class: "failure-text" }, icon("warning"), h("span", {}, visible(run.error).slice(0, 5000))),
     hint ? h("p", { class: "muted" }, hint) : null,
     hasTraceback ? h("details", { open: run.logs.length < 20_000 }, h("summary", {}, "Traceback"), longText(run.logs.slice(run.logs.lastIndexOf("Traceback")), { kind: "log", label: "Traceback" })) : null,
-    isBusy || run.status === "lost" ? button("Try again", { icon: "reload", onclick: again }) : null,
+    again && (isBusy || run.status === "lost") ? button("Try again", { icon: "reload", onclick: again }) : null,
   );
 }
 

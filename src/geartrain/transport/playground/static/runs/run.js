@@ -32,6 +32,25 @@ export class Run {
     this.seconds = 0;
     this.listener = listener;
     this.abort = new AbortController();
+    this.isWatched = false; // whether another page has sent it
+  }
+
+  /** Return a run of which the server has told, such as one of another session. */
+  static of(target, prediction) {
+    const run = new Run(target, prediction.input ?? {}, () => {});
+    run.id = prediction.id;
+    run.at = new Date(prediction.created_at);
+    run.chunks = Array.isArray(prediction.output) ? prediction.output : [];
+    if (OVER.has(prediction.status)) run.finish(prediction);
+    else run.observe(prediction);
+    if (prediction.completed_at) run.seconds = (new Date(prediction.completed_at) - run.at) / 1000;
+    return run;
+  }
+
+  /** Follow a run that this page has not sent. Does not raise. */
+  async watch() {
+    this.isWatched = true;
+    if (!this.isOver) await this.look(this.abort.signal);
   }
 
   get isOver() {
@@ -102,6 +121,7 @@ export class Run {
       const text = response?.ok ? await response.text().catch(() => "") : "";
       if (!this.isOver) this.stand(Number(response?.headers.get("X-Queue-Position") ?? 0));
       pause = text.length > HEAVY ? 5 * LOOKS : LOOKS;
+      if (!text && response?.status === 404 && this.isWatched) this.move("lost", new Error("The server does not know this run any more."));
       if (text && !answered.aborted && !this.isOver) this.observe(JSON.parse(text));
     }
   }
@@ -123,7 +143,8 @@ export class Run {
 
   // What the server tells of a run that goes on.
   observe(prediction) {
-    if (prediction.status === "starting") this.move("waiting");
+    if (this.isWatched && OVER.has(prediction.status)) this.finish(prediction);
+    else if (prediction.status === "starting") this.move("waiting");
     else if (prediction.status === "processing") {
       this.move("processing");
       if (Array.isArray(prediction.output)) this.chunks = prediction.output;

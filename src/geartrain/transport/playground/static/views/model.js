@@ -3,13 +3,15 @@
 import { ApiError, ask } from "../lib/api.js";
 import { announce, button, h } from "../lib/dom.js";
 import { dialog } from "../lib/dialog.js";
-import { canControl, controlModel, healthOf, modelPath } from "../lib/server.js";
+import { canControl, cardOf, controlModel, exampleFile, healthOf, modelPath } from "../lib/server.js";
 import { tabs } from "../lib/tabs.js";
 import { longText } from "../lib/text.js";
 import { makeCodePanel } from "../code/panel.js";
 import { FormError, makeForm } from "../inputs/form.js";
 import { JOBS, readDocument } from "../inputs/schema.js";
-import { historyOf } from "../runs/history.js";
+import { makeComparison } from "../runs/compare.js";
+import { markdown } from "../outputs/markdown.js";
+import { historyOf, summary } from "../runs/history.js";
 import { makeResult } from "../runs/result.js";
 import { Run } from "../runs/run.js";
 import { makeStored } from "../runs/stored.js";
@@ -27,22 +29,26 @@ const HEALTH = {
   DEFUNCT: ["failed", "Crashed"],
 };
 
-/** Make the view of a model. `go(version, job)` goes to another version, or to another job; `changed` is called after a load. */
-export function modelView(model, { version, job, go, changed }) {
+/**
+ * Make the view of a model. `run` is the id of the run to show first, if any, and `compared` has those of two runs to compare.
+ * `go(version, job)` goes to another version, or to another job; `ran(id, compared)` notes these runs in the address; `changed` is called after a load.
+ */
+export function modelView(model, { version, job, run, compared, go, ran, changed }) {
   const path = modelPath(model, version);
   const sign = h("span", { class: "health", role: "status" });
   const about = h("p", { class: "about" });
   const body = h("div", { class: "model-body" }, skeleton());
   const actions = h("div", { class: "actions" });
   const banner = h("div", { class: "banner-place" });
+  const readme = h("div", { class: "readme-place" });
   const name = model.name || "Training";
   const head = h(
     "div",
     { class: "view-head" },
-    h("div", {}, h("div", { class: "title-row" }, h("h1", {}, name), versionPart(model, version, (chosen) => go(chosen, job)), sign), about),
+    h("div", { class: "view-title" }, h("div", { class: "title-row" }, h("h1", {}, name), versionPart(model, version, (chosen) => go(chosen, job)), sign), about),
     actions,
   );
-  const element = h("div", { class: "view model-view" }, head, banner, jobPart(model, job, (chosen) => go(version, chosen)), body);
+  const element = h("div", { class: "view model-view" }, head, banner, readme, jobPart(model, job, (chosen) => go(version, chosen)), body);
   const life = { isClosed: false, timer: 0, hasForm: false, close: () => {} };
 
   async function look() {
@@ -50,11 +56,11 @@ export function modelView(model, { version, job, go, changed }) {
     if (life.isClosed || document.visibilityState !== "visible") return;
     let isSettled = false;
     try {
-      const [health, document_] = await Promise.all([healthOf(path).catch(keepStatus), life.hasForm ? null : ask(`${path}/openapi.json`).catch(keepStatus)]);
+      const [health, document_, card] = await Promise.all([healthOf(path).catch(keepStatus), life.hasForm ? null : ask(`${path}/openapi.json`).catch(keepStatus), life.hasForm || job !== "predictions" ? null : cardOf(model.name, version)]);
       if (life.isClosed) return;
       paintHealth(health);
       isSettled = WELL.has(health.status);
-      if (document_ && !life.hasForm) isSettled = paintDocument(document_) && isSettled;
+      if (document_ && !life.hasForm) isSettled = paintDocument(document_, card) && isSettled;
     } catch (error) {
       if (life.isClosed) return;
       body.replaceChildren(problem(error, () => void look()));
@@ -69,16 +75,18 @@ export function modelView(model, { version, job, go, changed }) {
     banner.replaceChildren(...healthBanner(health));
   }
 
-  function paintDocument(found) {
+  function paintDocument(found, card) {
     if (found.error) {
       if (found.httpStatus === 503) return false; // until its signature is known
       throw found.error;
     }
+    Object.assign(found.components?.schemas ?? {}, card?.schemas); // whose members are in the author's order
     const known = readDocument(found, job);
     if (!known) throw new ApiError(404, "This model has no such API.");
     about.textContent = known.description;
+    if (card?.readme) readme.replaceChildren(readmePart(card.readme));
     life.hasForm = true;
-    const workbench = makeWorkbench(model, { version, job, path, known, look });
+    const workbench = makeWorkbench(model, { version, job, path, known, look, run, compared, ran, examples: card?.examples ?? [] });
     body.replaceChildren(workbench.element);
     life.close = workbench.close;
     return true;
@@ -100,13 +108,10 @@ export function modelView(model, { version, job, go, changed }) {
     changed();
   }
 
-  if (model.name) {
-    void canControl().then((can) => {
-      if (!can) return;
-      const isLoaded = model.versions.some(({ state }) => state === "READY" || state === "LOADING");
-      actions.append(button(isLoaded ? "Reload" : "Load", { icon: "reload", class: "small", onclick: () => void control("load", isLoaded ? "Reload" : "Load") }));
-      if (isLoaded) actions.append(button("Unload", { class: "small", onclick: () => void control("unload", "Unload") }));
-    });
+  if (model.name && canControl()) {
+    const isLoaded = model.versions.some(({ state }) => state === "READY" || state === "LOADING");
+    actions.append(button(isLoaded ? "Reload" : "Load", { icon: "reload", class: "small", onclick: () => void control("load", isLoaded ? "Reload" : "Load") }));
+    if (isLoaded) actions.append(button("Unload", { class: "small", onclick: () => void control("unload", "Unload") }));
   }
   const onVisible = () => void look();
   document.addEventListener("visibilitychange", onVisible);
@@ -129,15 +134,18 @@ function keepStatus(error) {
 }
 
 // The form, the result, and the runs so far.
-function makeWorkbench(model, { version, job, path, known, look }) {
+function makeWorkbench(model, { version, job, path, known, look, run: first, compared, ran, examples }) {
   const target = { name: model.name, path: `${path}${JOBS[job].path}`, streams: known.streams };
   const past = historyOf(`${target.path}`);
-  const result = makeResult({ again: () => void start(), onstatus: () => list.paint() });
+  const linkOf = (each) => (each.prediction ? ran.linkTo(each.id) : null);
+  const result = makeResult({ again: () => void start(), onstatus: () => list.paint(), linkOf });
+  const comparison = makeComparison({ closed: () => tellCompared([]) });
   const form = makeForm(known.fields, { changed: () => repaint(), submit: () => void start() });
   const json = makeJsonPanel(form, known.fields);
-  const code = makeCodePanel(() => ({ path: target.path, values: current({ quiet: true }), streams: known.streams, model: model.name, version }));
+  const code = makeCodePanel(() => ({ path: target.path, values: current({ quiet: true }), streams: known.streams, model: model.name, version, isRoot: model.isRoot }));
+  const chooser = exampleChooser(examples, known.fields, (example) => fill(example));
   const items = [
-    { id: "form", label: "Form", panel: form.element, onshow: () => json.leave() },
+    { id: "form", label: "Form", panel: h("div", {}, chooser, form.element), onshow: () => json.leave() },
     { id: "json", label: "JSON", panel: json.element, onshow: () => json.enter() },
   ];
   if (job === "predictions") items.push({ id: "code", label: "Code", panel: code.element, onshow: () => {
@@ -155,15 +163,88 @@ function makeWorkbench(model, { version, job, path, known, look }) {
   } });
   const bar = h("div", { class: "run-bar" }, run, cancel, reset, h("span", { class: "keys muted", "aria-hidden": "true" }, h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter")));
   const input = h("section", { class: "panel input", "aria-label": "Input" }, h("div", { class: "panel-head" }, shown.list), h("div", { class: "panel-body" }, shown.panels), bar);
-  const list = past.makeList((entry) => {
+  const list = past.makeList({ open, compare: (entry) => compare(past.find(shownRun), entry), shown: () => shownRun });
+  const stored = known.isListed ? makeStored(target.path, adopt) : null;
+  const element = h("div", { class: "workbench" }, input, h("div", { class: "results" }, result.element, comparison.element, list.element, stored?.element));
+  let active = null;
+  let shownRun = null;
+
+  // Fill the form with an example of the author, whose files the server has.
+  async function fill(example) {
+    const names = new Set(known.fields.filter(({ kind }) => kind === "file" || kind === "files").map(({ name }) => name));
+    const fetched = (value) => (typeof value !== "string" || /^(https?|data):/.test(value) ? value : exampleFile(model.name, version, value));
+    const values = {};
+    try {
+      for (const [name, value] of Object.entries(example)) {
+        values[name] = !names.has(name) ? value : Array.isArray(value) ? await Promise.all(value.map(fetched)) : await fetched(value);
+      }
+    } catch (error) {
+      announce(error.message);
+      return;
+    }
+    json.forget();
+    form.write(values);
+    repaint();
+    announce("The form has the example.");
+  }
+  // Show a run, and fill the form with its input.
+  function open(entry) {
     json.forget();
     form.write(entry.values);
     shown.show("form");
-    result.show(entry.run, known.output);
-  });
-  const stored = known.isListed ? makeStored(target.path) : null;
-  const element = h("div", { class: "workbench" }, input, h("div", { class: "results" }, result.element, list.element, stored?.element));
-  let active = null;
+    present(entry.run);
+  }
+  function present(each) {
+    shownRun = each;
+    result.show(each, known.output);
+    if (each.prediction) ran(each.id, compared);
+    list.paint();
+  }
+  // Compare two entries of the history. The address names them, so that a reload shows them again.
+  function compare(one, other) {
+    comparison.show(one, other, known.output);
+    tellCompared([one.run.id, other.run.id]);
+  }
+  function tellCompared(ids) {
+    compared = ids;
+    if (shownRun?.prediction) ran(shownRun.id, compared);
+  }
+  // Return the entry of a run of which the server has told.
+  function entryOf(prediction) {
+    const there = past.entries.find(({ run: each }) => each.id === prediction.id);
+    const entry = there ?? { run: Run.of(target, prediction), values: fillable(prediction.input ?? {}, known.fields), weight: 0 };
+    if (!there) past.add(entry.run, entry.values);
+    return entry;
+  }
+  function adopt(prediction) {
+    const entry = entryOf(prediction);
+    open(entry);
+    bringUp();
+    if (entry.run.isOver) return;
+    active = entry.run;
+    paintRunning();
+    void entry.run.watch().then(() => {
+      paintRunning();
+      list.paint();
+    });
+  }
+  const fetched = (id) => ask(`${target.path}/${encodeURIComponent(id)}`);
+  async function showFirst(id) {
+    try {
+      const both = compared.length === 2 ? Promise.all(compared.map(fetched)).catch(() => []) : [];
+      adopt(await fetched(id));
+      const entries = (await both).map(entryOf);
+      if (entries.length) compare(...entries);
+      else tellCompared([]);
+    } catch (error) {
+      const text = error.status === 404 ? "The server does not have this run any more. Without --store it forgets a run after five minutes." : error.message;
+      result.say(text);
+    }
+  }
+  // On a phone the result is below the form.
+  function bringUp() {
+    if (matchMedia("(max-width: 1000px)").matches) result.element.scrollIntoView({ block: "start" });
+  }
 
   function current(options) {
     return shown?.current === "json" ? json.read(options) : form.read(options);
@@ -191,12 +272,13 @@ function makeWorkbench(model, { version, job, path, known, look }) {
     }
     active = new Run(target, values, () => {});
     past.add(active, values);
-    result.show(active, known.output);
+    present(active);
+    bringUp();
     paintRunning();
-    list.paint();
     const following = active;
     await following.follow();
     paintRunning();
+    if (following.prediction && following === shownRun) ran(following.id, compared);
     past.trim();
     list.paint();
     void stored?.look();
@@ -222,6 +304,7 @@ function makeWorkbench(model, { version, job, path, known, look }) {
   document.addEventListener("paste", onPaste);
   list.paint();
   void stored?.look();
+  if (first) void showFirst(first);
   return {
     element,
     close() {
@@ -229,6 +312,24 @@ function makeWorkbench(model, { version, job, path, known, look }) {
       document.removeEventListener("paste", onPaste);
     },
   };
+}
+
+function exampleChooser(examples, fields, choose) {
+  if (!examples.length) return null;
+  const order = fields.map(({ name }) => name);
+  const shown = (example) => summary(Object.fromEntries(order.filter((name) => name in example).map((name) => [name, example[name]])));
+  return h("div", { class: "examples", role: "group", "aria-label": "Examples" }, h("span", { class: "label" }, "Examples"), examples.map((example) => h("button", { type: "button", class: "small example", title: shown(example), onclick: () => choose(example) }, shown(example))));
+}
+
+function readmePart(text) {
+  return h("details", { class: "panel readme" }, h("summary", {}, "About this model"), markdown(text));
+}
+
+// The values of an input that the form can have again: files were not kept, and secrets are masked.
+function fillable(values, fields) {
+  const kinds = new Map(fields.map(({ name, kind }) => [name, kind]));
+  const isLost = (name, value) => kinds.get(name) === "secret" || (["file", "files"].includes(kinds.get(name)) && ![value].flat().every((each) => /^(https?|data):/.test(each)));
+  return Object.fromEntries(Object.entries(values).filter(([name, value]) => kinds.has(name) && !isLost(name, value)));
 }
 
 function versionPart(model, version, go) {

@@ -1,19 +1,18 @@
-// The status of the server: what `/metrics` tells, asked every two seconds as long as somebody looks.
+// The status of the server: the last five minutes, which the server remembers, and what `/metrics` tells of its workers.
 
-import { failure, root, send } from "../lib/api.js";
+import { ask, failure, root, send } from "../lib/api.js";
 import { lineChart } from "../lib/charts.js";
 import { h } from "../lib/dom.js";
 import { bytes, duration, number } from "../lib/format.js";
-import { grownBuckets, quantile, rate, readMetrics, samples, total } from "../lib/metrics.js";
+import { grownBuckets, readMetrics, samples, total } from "../lib/metrics.js";
 
 const FAILURES = "nv_inference_request_failure"; // counts what was canceled too, by reason
 const PERIOD = 2000; // milliseconds between two questions
-const KEPT = 150; // answers: five minutes
-const WINDOW = 15; // answers, over which latencies are counted: half a minute
+const NO_POINTS = { at: [], seconds: 300 };
 
 /** Make the view. Returns `{ element, close }`. `names`: of the models. */
 export function statusView(names) {
-  const choice = h("select", { class: "control", id: "status-model", onchange: () => paint() }, h("option", { value: "" }, "All models"), names.map((name) => h("option", { value: name }, name)));
+  const choice = h("select", { class: "control", id: "status-model", onchange: () => choose() }, h("option", { value: "" }, "All models"), names.map((name) => h("option", { value: name }, name)));
   const note = h("p", { class: "status-note muted", role: "status" }, "Waiting for the first figures…");
   const tiles = h("div", { class: "tiles" });
   const plots = h("div", { class: "plots" });
@@ -28,25 +27,27 @@ export function statusView(names) {
     batches,
     workers,
   );
-  const history = []; // { at, metrics }
+  const readings = []; // { at, metrics }: the first, the one before, and the latest
+  let points = NO_POINTS; // of the model that is chosen, as columns
   let charts = [];
   let timer = 0;
   let isClosed = false;
   let isAsking = false;
 
-  async function ask() {
+  async function look() {
     clearTimeout(timer);
     if (isClosed || isAsking || document.visibilityState !== "visible") return;
     isAsking = true;
+    const model = choice.value;
     try {
-      const response = await send("metrics", { headers: { Accept: "text/plain" } });
-      if (!response.ok) throw await failure(response);
-      const metrics = readMetrics(await response.text());
+      const query = new URLSearchParams({ model, after: points.at.at(-1) ?? 0 });
+      const [metrics, newer] = await Promise.all([readServer(), ask(`playground/history?${query}`)]);
       if (isClosed) return;
-      history.push({ at: Date.now() / 1000, metrics });
-      if (history.length > KEPT) history.shift();
+      readings.push({ at: Date.now() / 1000, metrics });
+      if (readings.length > 3) readings.splice(1, 1);
+      if (model === choice.value) points = joined(points, newer);
       if (!charts.length) await makeCharts();
-      note.textContent = "The last five minutes, as this page has seen them.";
+      note.textContent = "The last five minutes.";
       note.classList.remove("fault");
       paint();
     } catch (error) {
@@ -56,7 +57,13 @@ export function statusView(names) {
     } finally {
       isAsking = false;
     }
-    if (!isClosed && document.visibilityState === "visible") timer = setTimeout(ask, PERIOD);
+    if (!isClosed && document.visibilityState === "visible") timer = setTimeout(look, model === choice.value ? PERIOD : 0);
+  }
+
+  function choose() {
+    points = NO_POINTS;
+    paint();
+    void look();
   }
 
   async function makeCharts() {
@@ -73,27 +80,30 @@ export function statusView(names) {
   }
 
   function paint() {
-    if (!history.length || !charts.length) return;
+    if (!readings.length || !charts.length) return;
     const model = choice.value;
-    const now = history.at(-1);
-    const steps = history.map((step, at) => figures(step, history[at - 1] ?? null, history[Math.max(0, at - WINDOW)], model));
-    for (const { plot, keys } of charts) plot.set(history.map(({ at }) => at), keys.map((key) => steps.map((step) => step[key])));
-    paintTiles(steps.at(-1), now.metrics, model);
-    batches.replaceChildren(...batchPart(now.metrics, history[0].metrics, model));
-    workers.replaceChildren(workerTable(now, history.at(-2) ?? null, model));
+    const now = readings.at(-1);
+    for (const { plot, keys } of charts) plot.set(points.at, keys.map((key) => points[key] ?? []), points.seconds);
+    const latest = (key) => points[key]?.at(-1) ?? null;
+    paintTiles(latest, now.metrics, model);
+    batches.replaceChildren(...batchPart(now.metrics, readings[0].metrics, model));
+    workers.replaceChildren(workerTable(now, readings.length > 1 ? readings.at(-2) : null, model));
   }
 
-  function paintTiles(figure, metrics, model) {
+  function paintTiles(latest, metrics, model) {
+    const succeeded = total(metrics, "nv_inference_request_success", model);
     const unsuccessful = total(metrics, FAILURES, model);
     const canceled = total(metrics, FAILURES, model, { reason: "CANCELED" });
+    const each = ["succeeded", "failed", "canceled"].map(latest);
     const facts = [
-      ["Requests", figure.succeeded === null ? "–" : `${number(figure.succeeded + figure.failed, 3)} /s`],
-      ["Median latency", duration(figure.median)],
-      ["95th percentile", duration(figure.p95)],
-      ["Running", number(figure.running)],
-      ["Waiting", number(figure.waiting)],
-      ["Worker memory", bytes(figure.memory)],
-      ["All requests", number(total(metrics, "nv_inference_request_success", model) + unsuccessful)],
+      ["Requests", each.includes(null) ? "–" : `${number(each.reduce((one, other) => one + other), 3)} /s`],
+      ["Median latency", time(latest("median"))],
+      ["95th percentile", time(latest("p95"))],
+      ["Running", number(latest("running") ?? 0)],
+      ["Waiting", number(latest("waiting") ?? 0)],
+      ["Worker memory", bytes(latest("memory") ?? 0)],
+      ["All requests", number(succeeded + unsuccessful)],
+      ["Succeeded", number(succeeded)],
       ["Failed", number(unsuccessful - canceled)],
       ["Canceled", number(canceled)],
     ];
@@ -101,11 +111,11 @@ export function statusView(names) {
   }
 
   const onVisible = () => {
-    if (document.visibilityState === "visible") void ask();
+    if (document.visibilityState === "visible") void look();
     else clearTimeout(timer);
   };
   document.addEventListener("visibilitychange", onVisible);
-  void ask();
+  void look();
   return {
     element,
     title: "Status",
@@ -118,49 +128,36 @@ export function statusView(names) {
   };
 }
 
+async function readServer() {
+  const response = await send("metrics", { headers: { Accept: "text/plain" } });
+  if (!response.ok) throw await failure(response);
+  return readMetrics(await response.text());
+}
+
+// Add newer points, and let go of those that are too old.
+function joined(points, newer) {
+  const times = [...points.at, ...newer.at];
+  const first = times.findIndex((at) => at > times.at(-1) - newer.seconds);
+  const columns = Object.entries(newer).filter(([, column]) => Array.isArray(column));
+  return { seconds: newer.seconds, ...Object.fromEntries(columns.map(([name, column]) => [name, [...(points[name] ?? []), ...column].slice(Math.max(0, first))])) };
+}
+
+function time(seconds) {
+  return seconds === null ? "–" : duration(seconds);
+}
+
 const perSecond = (value) => `${number(value, 3)} /s`;
 const cores = (value) => `${number(value, 2)}`;
+const NONE = "No requests yet";
 
 const CHARTS = [
-  { title: "Requests", keys: ["succeeded", "failed"], series: [{ label: "succeeded", color: "--series-1" }, { label: "failed", color: "--series-4" }], format: perSecond },
-  { title: "Latency", keys: ["median", "p95", "p99", "queueP95"], series: [{ label: "median", color: "--series-1" }, { label: "95 %", color: "--series-2" }, { label: "99 %", color: "--series-3" }, { label: "queue, 95 %", color: "--series-4" }], format: duration },
+  { title: "Requests", keys: ["succeeded", "failed", "canceled"], series: [{ label: "succeeded", color: "--series-1" }, { label: "failed", color: "--series-4" }, { label: "canceled", color: "--series-3" }], format: perSecond, empty: NONE },
+  { title: "Latency", keys: ["median", "p95", "p99", "queue_p95"], series: [{ label: "median", color: "--series-1" }, { label: "95 %", color: "--series-2" }, { label: "99 %", color: "--series-3" }, { label: "queue, 95 %", color: "--series-4" }], format: duration, empty: NONE },
   { title: "Queue", keys: ["running", "waiting"], series: [{ label: "running", color: "--series-1" }, { label: "waiting", color: "--series-3" }], format: (value) => number(value, 3), isWhole: true },
-  { title: "Batch size, mean", keys: ["batch"], series: [{ label: "predictions a call", color: "--series-1" }], format: (value) => number(value, 3) },
-  { title: "Memory", keys: ["memory", "serverMemory"], series: [{ label: "workers", color: "--series-1" }, { label: "server", color: "--series-2" }], format: bytes, isBinary: true },
-  { title: "Processor, in cores", keys: ["cpu", "serverCpu"], series: [{ label: "workers", color: "--series-1" }, { label: "server", color: "--series-2" }], format: cores },
+  { title: "Batch size, mean", keys: ["batch"], series: [{ label: "predictions a call", color: "--series-1" }], format: (value) => number(value, 3), empty: NONE },
+  { title: "Memory", keys: ["memory", "server_memory"], series: [{ label: "workers", color: "--series-1" }, { label: "server", color: "--series-2" }], format: bytes, isBinary: true },
+  { title: "Processor, in cores", keys: ["cpu", "server_cpu"], series: [{ label: "workers", color: "--series-1" }, { label: "server", color: "--series-2" }], format: cores },
 ];
-
-// What is known of one moment. `before` is the answer before, `earlier` one at the beginning of the window.
-function figures({ at, metrics }, before, earlier, model) {
-  const known = {
-    running: total(metrics, "geartrain_predictions_running", model),
-    waiting: total(metrics, "geartrain_predictions_waiting", model),
-    memory: total(metrics, "geartrain_worker_memory_bytes", model),
-    serverMemory: total(metrics, "process_resident_memory_bytes"),
-  };
-  if (!before) return { ...known, succeeded: null, failed: null, median: null, p95: null, p99: null, queueP95: null, batch: null, cpu: null, serverCpu: null };
-  const seconds = at - before.at;
-  const grown = (name, whose = model) => rate(metrics, before.metrics, seconds, name, whose);
-  const latency = grownBuckets(metrics, earlier.metrics, "geartrain_prediction_duration_seconds", model);
-  const queue = grownBuckets(metrics, earlier.metrics, "geartrain_queue_duration_seconds", model);
-  const [predictions, calls] = [grown("nv_inference_count"), grown("nv_inference_exec_count")];
-  return {
-    ...known,
-    succeeded: grown("nv_inference_request_success"),
-    failed: grown("nv_inference_request_failure"),
-    median: nullable(quantile(latency, 0.5)),
-    p95: nullable(quantile(latency, 0.95)),
-    p99: nullable(quantile(latency, 0.99)),
-    queueP95: nullable(quantile(queue, 0.95)),
-    batch: calls > 0 ? predictions / calls : null,
-    cpu: grown("geartrain_worker_cpu_seconds_total"),
-    serverCpu: grown("process_cpu_seconds_total", ""),
-  };
-}
-
-function nullable(value) {
-  return Number.isNaN(value) ? null : value;
-}
 
 // The sizes of the batches since the page was opened, for models that have batches.
 function batchPart(now, first, model) {
@@ -173,6 +170,7 @@ function batchPart(now, first, model) {
 
 function workerTable({ at, metrics }, before, model) {
   const columns = ["Model", "Worker", "State", "Processor", "Memory", "Files", "Restarts"];
+  const hints = { Worker: "The number of the worker, a process that runs the model. With --replicas there are several.", Files: "Files, sockets and pipes that the process has open.", Processor: "Of one core, since the last look.", Restarts: "How often workers of this model were started again after a crash." };
   const ready = samples(metrics, "geartrain_worker_ready", model);
   const find = (from, name, { model: whose, version, replica }) => samples(from, name, whose).find(({ labels }) => labels.version === version && (labels.replica ?? replica) === replica)?.value;
   const rows = ready.map(({ labels, value }) => {
@@ -181,7 +179,7 @@ function workerTable({ at, metrics }, before, model) {
       "tr",
       {},
       h("td", {}, labels.model, h("span", { class: "muted" }, ` v${labels.version}`)),
-      h("td", {}, labels.replica),
+      h("td", { title: hints.Worker }, labels.replica),
       h("td", {}, h("span", { class: `sign ${value ? "succeeded" : "waiting"}` }, h("span", { class: "dot", "aria-hidden": "true" }), value ? "Ready" : "Not ready")),
       h("td", { class: "number" }, Number.isFinite(cpu) && cpu >= 0 ? `${Math.round(cpu * 100)} %` : "–"),
       h("td", { class: "number" }, bytes(find(metrics, "geartrain_worker_memory_bytes", labels) ?? 0)),
@@ -189,7 +187,7 @@ function workerTable({ at, metrics }, before, model) {
       h("td", { class: "number" }, number(find(metrics, "geartrain_worker_restarts_total", labels) ?? 0)),
     );
   });
-  const head = h("tr", {}, columns.map((column, number_) => h("th", { scope: "col", class: number_ > 2 ? "number" : null }, column)));
+  const head = h("tr", {}, columns.map((column, number_) => h("th", { scope: "col", class: number_ > 2 ? "number" : null, title: hints[column] }, column)));
   const body = rows.length ? h("div", { class: "table-box", tabindex: "0", role: "group", "aria-label": "Workers" }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows))) : h("p", { class: "muted pad" }, "No worker runs.");
   return h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", {}, "Workers"), h("a", { class: "quiet-link", href: new URL("metrics", root).href, target: "_blank", rel: "noopener" }, "All metrics")), body);
 }

@@ -1,0 +1,181 @@
+"""Embeddings and reranking: texts in, vectors and scores out."""
+
+from __future__ import annotations
+
+import math
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import pybase64
+
+from geartrain.apis.openai.errors import invalid
+from geartrain.apis.openai.parameters import Members, Parameters
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.signature.openai_view import OpenAIView
+from geartrain.domain.signature.tensor_view import TensorView
+from geartrain.domain.signature.types import Signature
+from geartrain.domain.tensors.tensor import Buffer, Tensor
+
+MOST_TEXTS: Final = 2048
+_TYPECODES: Final = {"FP32": "f", "FP64": "d"}
+_MATRIX: Final = 2  # dimensions
+
+_encode = msgspec.json.Encoder().encode
+
+
+class EmbeddingRequest(msgspec.Struct, frozen=True):
+    """Texts to be embedded: the members of the model's input, for each run."""
+
+    inputs: tuple[Members, ...]
+    is_base64: bool
+    names: dict[str, str]
+    ignored: tuple[str, ...]
+    count: int
+
+
+class RerankRequest(msgspec.Struct, frozen=True):
+    """Documents to be scored: the members of the model's input. `most`: how many the answer may have."""
+
+    given: Members
+    documents: tuple[str, ...]
+    most: int
+    has_documents: bool
+
+
+def read_embedding(members: Members, signature: Signature, view: OpenAIView) -> EmbeddingRequest:
+    """Read the body of a request for embeddings, but for its model. Raises `OpenAIError`."""
+    if not view.texts:
+        msg = "The model has no embeddings: it does not turn texts into vectors of floats."
+        raise invalid(msg, "model", "unsupported_model")
+    parameters = Parameters(members)
+    texts = _read_texts(parameters)
+    encoding = parameters.take("encoding_format", str, "float")
+    if encoding not in {"float", "base64"}:
+        raise invalid("'encoding_format' has to be float or base64", "encoding_format")
+    given, ignored = parameters.sort(frozenset(field.name for field in signature.inputs) - {view.texts})
+    values = [_encode(text) for text in texts] if view.is_single else [_encode(texts)]
+    inputs = tuple({**given, view.texts: msgspec.Raw(value)} for value in values)
+    return EmbeddingRequest(inputs, encoding == "base64", {view.texts: "input"}, ignored, len(texts))
+
+
+def _read_texts(parameters: Parameters) -> list[str]:
+    given = parameters.take_any("input", str | list[str | int | list[int]])
+    if given is None:
+        raise invalid("'input' is missing", "input")
+    listed = [given] if isinstance(given, str) else given
+    texts = [text for text in listed if isinstance(text, str)]
+    if len(texts) < len(listed):
+        advice = "LangChain sends text with check_embedding_ctx_length=False"
+        msg = f"'input' has token ids, and the model takes text; {advice}"
+        raise invalid(msg, "input")
+    if not 1 <= len(texts) <= MOST_TEXTS:
+        raise invalid(f"'input' has to have 1 to {MOST_TEXTS} texts", "input")
+    if "" in texts:
+        raise invalid("'input' cannot be an empty string", "input")
+    return texts
+
+
+class Embeddings(msgspec.Struct, frozen=True):
+    """The answer that a client wants: `count` vectors by a `model`, whose texts had so many `tokens`.
+
+    `is_single`: each output is one vector.
+    """
+
+    model: str
+    count: int
+    is_single: bool
+    is_base64: bool
+    tokens: int
+
+
+def encode_embeddings(wanted: Embeddings, outputs: Sequence[Buffer], view: TensorView) -> bytes:
+    """Return an answer with a vector of 32-bit floats for each text, in their order, of the `outputs` of all runs.
+
+    Raises `RUN_FAILED` for what is no number, or not one vector for each text.
+    """
+    rows = [row for output in outputs for row in rows_of(output, view, is_single=wanted.is_single)]
+    if len(rows) != wanted.count:
+        raise GeartrainError(Code.RUN_FAILED, f"The model gave {len(rows)} vectors for {wanted.count} texts.")
+    data = []
+    for index, row in enumerate(rows):
+        if not math.isfinite(sum(row)) and not all(map(math.isfinite, row)):
+            raise GeartrainError(Code.RUN_FAILED, f"The model gave a vector that is not finite, for text {index}.")
+        vector: Any = pybase64.b64encode_as_string(row.tobytes()) if wanted.is_base64 else row.tolist()
+        data.append({"object": "embedding", "index": index, "embedding": vector})
+    told = {"prompt_tokens": wanted.tokens, "total_tokens": wanted.tokens}
+    return _encode({"object": "list", "data": data, "model": wanted.model, "usage": told})
+
+
+def rows_of(output: Buffer, view: TensorView, *, is_single: bool, kind: str = "f") -> list[array[float]]:
+    """Return the vectors of an output, of floats of 32 bits or, with the `kind` "d", of 64. Raises `RUN_FAILED`."""
+    if view.gives_tensors:
+        (tensor,) = view.whole(output, (output,))
+        return _rows_of(tensor, is_single=is_single, kind=kind)
+    given: Any = msgspec.json.decode(output)
+    return [array(kind, row) for row in ([given] if is_single else given)]
+
+
+def _rows_of(tensor: Tensor, *, is_single: bool, kind: str) -> list[array[float]]:
+    shape = (1, *tensor.shape) if is_single and len(tensor.shape) < _MATRIX else tensor.shape
+    if len(shape) != _MATRIX:
+        raise GeartrainError(Code.RUN_FAILED, f"The model gave a tensor of the shape {[*tensor.shape]}.")
+    values = _floats(tensor, kind)
+    width = shape[1]
+    return [values[at * width : (at + 1) * width] for at in range(shape[0])]
+
+
+def _floats(tensor: Tensor, kind: str) -> array[float]:
+    if tensor.datatype in _TYPECODES:
+        values: array[float] = array(_TYPECODES[tensor.datatype])
+        values.frombytes(tensor.data)
+        return values if values.typecode == kind else array(kind, values)
+    return array(kind, struct.unpack(f"<{len(tensor.data) // 2}e", tensor.data))  # FP16
+
+
+def read_rerank(members: Members, signature: Signature, view: OpenAIView) -> RerankRequest:
+    """Read the body of a request for scores, but for its model. Raises `OpenAIError`."""
+    if not view.reranks:
+        msg = "The model does not rerank: it has no inputs 'query' and 'documents', or gives no list of scores."
+        raise invalid(msg, "model", "unsupported_model")
+    parameters = Parameters(members)
+    query = parameters.take_any("query", str)
+    if query is None:
+        raise invalid("'query' is missing", "query")
+    given = parameters.take_any("documents", list[str | dict[str, Any]])
+    if not given or len(given) > MOST_TEXTS:
+        raise invalid(f"'documents' has to be a list of 1 to {MOST_TEXTS} texts", "documents")
+    documents = tuple(_text_of(document, number) for number, document in enumerate(given))
+    most = parameters.take("top_n", int, len(documents))
+    if most < 1:
+        raise invalid("'top_n' has to be at least 1", "top_n")
+    has_documents = parameters.take("return_documents", bool, default=False)
+    others, _ = parameters.sort(frozenset(field.name for field in signature.inputs) - {"query", "documents"})
+    texts = {"query": msgspec.Raw(_encode(query)), "documents": msgspec.Raw(_encode(documents))}
+    return RerankRequest({**others, **texts}, documents, most, has_documents)
+
+
+def encode_ranks(request: RerankRequest, scores: Sequence[float], *, own_id: str, model: str) -> bytes:
+    """Return the documents with the highest scores, those first. Raises `RUN_FAILED` for scores that do not fit."""
+    if len(scores) != len(request.documents):
+        msg = f"The model gave {len(scores)} scores for {len(request.documents)} documents."
+        raise GeartrainError(Code.RUN_FAILED, msg)
+    if not all(map(math.isfinite, scores)):
+        raise GeartrainError(Code.RUN_FAILED, "The model gave a score that is not finite.")
+    best = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.most]
+    results: list[dict[str, Any]] = []
+    for index in best:
+        result: dict[str, Any] = {"index": index, "relevance_score": scores[index]}
+        if request.has_documents:
+            result["document"] = {"text": request.documents[index]}
+        results.append(result)
+    return _encode({"id": own_id, "model": model, "results": results, "meta": {"api_version": {"version": "2"}}})
+
+
+def _text_of(document: str | dict[str, Any], number: int) -> str:
+    text = document if isinstance(document, str) else document.get("text")
+    if not isinstance(text, str):
+        raise invalid(f"'documents[{number}]' has to be a text, or an object with a 'text'", f"documents[{number}]")
+    return text

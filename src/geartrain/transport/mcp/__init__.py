@@ -1,0 +1,1 @@
+"""The Model Context Protocol: each model is a tool, over HTTP and over stdin and stdout."""

@@ -1,0 +1,195 @@
+"""The steps of every endpoint of OpenAI's API: the body, the model that it names, and the runs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from geartrain.apis import generate
+from geartrain.apis.openai.errors import invalid, rename, unknown_model
+from geartrain.apis.openai.parameters import Members, decoded
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.record import NO_PREDICTION
+from geartrain.domain.signature.openai_view import OpenAIView, openai_view
+from geartrain.domain.signature.types import Signature
+from geartrain.service.models.admission import CheckedInput, NewPrediction, without_secrets
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.models.deployment import Deployment
+from geartrain.service.models.waking import when_loaded
+from geartrain.service.scheduling.preparation import NO_ATTACHMENTS, Attachments
+from geartrain.transport.large_bodies import GenerateBody, LargeBodies, read_aside
+from geartrain.transport.records import RequestRecord
+from geartrain.transport.runs import DIRECT_LIMIT
+from geartrain.transport.wire.exchange import Body, Head
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Members).decode
+
+T = TypeVar("T")
+Given = Members | GenerateBody  # an input, or a large one that has been checked
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A body, and the model that it names."""
+
+    deployment: Deployment
+    view: OpenAIView
+    members: Members
+    model: str  # the client's name for it
+    is_large: bool = False  # its inputs take long to read
+
+
+async def read_asked(catalogue: Catalogue, head: Head, body: Body, *, bodies: LargeBodies | None = None) -> Asked:
+    """Read a body and find its model, which is loaded first if it rests. Raises `GeartrainError`."""
+    is_large = len(body) > DIRECT_LIMIT
+    if is_large and bodies is not None:
+        members = await bodies.read_members(body)
+    else:
+        members = await read_aside(generate.read_members, body) if is_large else generate.read_members(body)
+    name = read_model(members)
+    deployment = await find_ready(catalogue, head, name)
+    return Asked(deployment, openai_view(deployment.interface.signature), members, name, is_large)
+
+
+async def read_request(asked: Asked, read: Callable[[Members, Signature, OpenAIView], T]) -> T:
+    """Read the members of a body; those of a large one in a thread. Raises `GeartrainError`."""
+    signature = asked.deployment.interface.signature
+    if asked.is_large:
+        return await read_aside(read, asked.members, signature, asked.view)
+    return read(asked.members, signature, asked.view)
+
+
+async def prepare(asked: Asked, given: Members, *, names: dict[str, str], bodies: LargeBodies) -> Given:
+    """Check a large input without holding the loop; `begin` checks any other. Raises `GeartrainError`."""
+    if not asked.is_large or sum(map(len, given.values())) <= DIRECT_LIMIT:
+        return given
+    body = await read_aside(_encode, {"parameters": given})
+    try:
+        return await bodies.read_generate(body, asked.deployment.interface)
+    except GeartrainError as error:
+        raise rename(error, names) from None
+
+
+async def find_ready(catalogue: Catalogue, head: Head, name: str) -> Deployment:
+    """Find a model, which is loaded first if it rests. Raises `GeartrainError` unless it is ready."""
+    deployment = await when_loaded(lambda: find(catalogue, head, name))
+    deployment.workers.check_ready()
+    return deployment
+
+
+def read_model(members: Members) -> str:
+    """Take the name of the model out of a body. Raises `OpenAIError`."""
+    raw = members.pop("model", None)
+    name = None if raw is None else decoded("model", raw, Any)
+    if not isinstance(name, str) or not name:
+        raise invalid("'model' is missing: name a model of GET /v1/models", "model")
+    return name
+
+
+def find(catalogue: Catalogue, head: Head, name: str) -> Deployment:
+    """Return the model of a name, or of `name@version`. One that the client's key is not for is not there for it.
+
+    Raises `GeartrainError`.
+    """
+    base, _, version = name.rpartition("@")
+    candidates = [(name, ""), (base, version)] if base and version else [(name, "")]
+    for model, number in candidates:
+        try:
+            head.notes.check_model(model)
+            return catalogue.find(model, number)
+        except GeartrainError as error:
+            if error.code not in {Code.FORBIDDEN, Code.NOT_FOUND}:
+                raise
+    raise unknown_model(name)
+
+
+def begin_all(
+    asked: Asked,
+    inputs: Sequence[Given],
+    *,
+    names: dict[str, str],
+    record: RequestRecord,
+    chat: Members | None = None,
+) -> list[Prediction]:
+    """Start a prediction for each input: all of them or none. Raises `GeartrainError`.
+
+    `names` and `chat` as for `begin`.
+    """
+    predictions: list[Prediction] = []
+    try:
+        for one in inputs:
+            predictions.append(begin(asked, one, names=names, record=record, chat=chat))  # noqa: PERF401 - see below
+    except BaseException:
+        forsake_all(asked.deployment, predictions)  # those before the one that could not begin
+        raise
+    return predictions
+
+
+def begin(
+    asked: Asked,
+    given: Given,
+    *,
+    names: dict[str, str],
+    record: RequestRecord,
+    chat: Members | None = None,
+    attachments: Attachments = NO_ATTACHMENTS,
+    inline: bool = False,
+) -> Prediction:
+    """Start a prediction. Raises `GeartrainError`; `attachments` are then still the caller's.
+
+    `names`: the parameters that have filled inputs of another name, by these inputs. `record` is that of the request,
+    which tells of its first prediction. `chat`: see `TextRequest`. `inline`: output files become `data:` URLs, whatever
+    the server is told.
+    """
+    deployment = asked.deployment
+    interface = deployment.interface
+    try:
+        checked: CheckedInput | None = None
+        if isinstance(given, GenerateBody):
+            request, checked = given.request, given.checked
+        else:
+            members = {"parameters": msgspec.Raw(_encode(given))}  # its values come from a body that has been read
+            request = generate.make_request(members, interface.signature, interface.view)
+        values = request.values
+        if chat:
+            values = _encode({**_decode(values), **chat})
+            checked = _check(deployment, request, sent=values, chat=chat)
+        new = NewPrediction(
+            input=values,
+            tensors=request.tensors,
+            parameters=request.request.parameters or None,
+            queue=deployment.settings.inference_queue,
+            request=record.context,
+            attachments=attachments,
+            inline=inline,
+            checked=checked,
+        )
+        prediction = deployment.create(new)
+    except GeartrainError as error:
+        raise rename(error, names) from None
+    if record.prediction is NO_PREDICTION:
+        record.prediction = prediction.record
+    return prediction
+
+
+def _check(deployment: Deployment, request: generate.GenerateRequest, *, sent: bytes, chat: Members) -> CheckedInput:
+    """Check an input whose prompt is the plain text of a chat, for one that is `sent` with the messages in its place.
+
+    Raises `GeartrainError`.
+    """
+    admission = deployment.admission
+    values = admission.check(NewPrediction(input=request.values, tensors=request.tensors))
+    if values is not None:
+        values |= {name: decoded(name, raw, Any) for name, raw in chat.items()}
+    echo = without_secrets(sent, admission.secrets) if admission.secrets else None
+    return CheckedInput(admission.interface, values=values, echo=echo)
+
+
+def forsake_all(deployment: Deployment, predictions: Iterable[Prediction]) -> None:
+    """Cancel those that still run: they have no reader any more."""
+    for prediction in predictions:
+        if not prediction.is_terminal:
+            deployment.predictions.abandon(prediction)

@@ -1,0 +1,269 @@
+"""Requests for text, whole or as it comes, in the form of any API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from geartrain.apis.generate import GenerateView
+from geartrain.apis.openai.errors import invalid
+from geartrain.apis.openai.growth import Growth, TextAnswer
+from geartrain.apis.openai.parameters import Members
+from geartrain.apis.openai.text_requests import TextRequest
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.events import Completed, Event, Metric, Output
+from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.signature.openai_view import OpenAIView
+from geartrain.domain.signature.types import Signature
+from geartrain.domain.tensors.tensor import Buffer
+from geartrain.outbound.concurrency import for_each
+from geartrain.service.models import inference
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.service.readers import EventReader, LaggedError
+from geartrain.transport.errors import BUG
+from geartrain.transport.large_bodies import LargeBodies
+from geartrain.transport.openai.api import EVENT_STREAM, ignored
+from geartrain.transport.openai.asking import Asked, Given, begin_all, forsake_all, prepare, read_asked, read_request
+from geartrain.transport.records import RequestRecord
+from geartrain.transport.tasks import start
+from geartrain.transport.wire.exchange import JSON, Answer, AnswerStream, Body, ClientGoneError, Head, Responder
+
+logger = logging.getLogger(__name__)
+
+_encode = msgspec.json.Encoder().encode
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+_OK: Final = HTTPStatus.OK
+
+
+class Form(msgspec.Struct, frozen=True):
+    """The form that an API gives to requests for text.
+
+    Attributes:
+        read: reads the members of a body, but for the model. Raises `GeartrainError`.
+        begin: returns the answer to a request, for the runs of it and the name of the model.
+        refuse: returns the answer to a request that fails before its answer has begun.
+        id_header: the name of a header that has the id of the request; empty for none.
+    """
+
+    read: Callable[[Members, Signature, OpenAIView], TextRequest]
+    begin: Callable[[TextRequest, list[Prediction], str], TextAnswer]
+    refuse: Callable[[Exception], Answer]
+    id_header: bytes = b""
+
+
+class TextExchange:
+    """One request for text. See `Exchange`."""
+
+    __slots__ = ("_bodies", "_catalogue", "_form", "_has_left", "_head", "_leave", "_responder", "record")
+
+    def __init__(
+        self, catalogue: Catalogue, head: Head, responder: Responder, *, bodies: LargeBodies, form: Form
+    ) -> None:
+        self._bodies = bodies
+        self.record: RequestRecord = responder.record  # type: ignore[assignment]
+        self._catalogue = catalogue
+        self._head = head
+        self._responder = responder
+        self._form = form
+        self._has_left = False
+        self._leave: Callable[[], None] | None = None
+
+    def receive(self, body: Body) -> None:
+        """Read the body, run the model, and answer."""
+        start(self._run(body))
+
+    def abandon(self) -> None:
+        """Cancel what runs: the client has disconnected."""
+        self._has_left = True
+        if self._leave is not None:
+            self._leave()
+
+    async def _run(self, body: Body) -> None:
+        try:
+            asked = await read_asked(self._catalogue, self._head, body, bodies=self._bodies)
+            del body
+            request = await read_request(asked, self._form.read)
+            inputs: Sequence[Given] = request.inputs
+            if asked.is_large and not request.chat:
+                inputs = [await prepare(asked, one, names=request.names, bodies=self._bodies) for one in request.inputs]
+            if self._has_left:
+                return
+            predictions = begin_all(asked, inputs, names=request.names, record=self.record, chat=request.chat)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            self._responder.respond(_with(self._form.refuse(error), self._ids()))
+            return
+        run = _Run(asked, request, predictions, responder=self._responder, form=self._form, ids=self._ids())
+        self._leave = run.leave
+        try:
+            await run.answer()
+        finally:
+            self._leave = None
+
+    def _ids(self) -> Headers:
+        name = self._form.id_header
+        return ((name, self.record.context.request_id.encode()),) if name else ()
+
+
+class _Run:
+    """The predictions of one request, and the answer that is made of them."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        request: TextRequest,
+        predictions: list[Prediction],
+        *,
+        responder: Responder,
+        form: Form,
+        ids: Headers,
+    ) -> None:
+        """`ids`: headers for every answer."""
+        self._headers = (*ids, *ignored(request.ignored))
+        self._ids = ids
+        self._deployment = asked.deployment
+        self._request = request
+        self._predictions = predictions
+        self._responder = responder
+        self._refuse = form.refuse
+        self._answer = form.begin(request, predictions, asked.model)
+        self._choices = self._answer.choices
+        interface = asked.deployment.interface
+        self._view = GenerateView(interface.signature, interface.view) if interface.view.gives_tensors else None
+        self._readers = [EventReader(prediction) for prediction in predictions]  # before these can change
+        self._stream: AnswerStream | None = None
+        self._writing = asyncio.Lock()
+        self._has_left = False
+
+    def leave(self) -> None:
+        """Cancel all that runs and write nothing more: the client has disconnected."""
+        self._has_left = True
+        forsake_all(self._deployment, self._predictions)
+        for reader in self._readers:
+            reader.wake()
+
+    async def answer(self) -> None:
+        """Follow all predictions to their ends, and answer."""
+        try:
+            with contextlib.suppress(ClientGoneError):
+                await self._make()
+        finally:
+            for reader in self._readers:
+                reader.close()
+            forsake_all(self._deployment, self._predictions)
+
+    async def _make(self) -> None:
+        try:
+            await self._follow_all()
+            await self._complete()
+        except ClientGoneError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
+            await self._tell(error)
+
+    async def _follow_all(self) -> None:
+        """Follow each choice to its end. The first one that fails ends the others."""
+        if len(self._readers) == 1:
+            await self._follow(0)
+            return
+        await for_each(range(len(self._readers)), self._follow, at_once=len(self._readers))
+
+    async def _follow(self, index: int) -> None:
+        reader, choice, prediction = self._readers[index], self._choices[index], self._predictions[index]
+        while True:
+            try:
+                events = await reader.batch()
+            except LaggedError:
+                if self._has_left:  # which is why it did not read
+                    raise ClientGoneError from None
+                raise GeartrainError(
+                    Code.TOO_MANY_READERS, "The client reads too slowly; a part of the text was dropped."
+                ) from None
+            if self._has_left:
+                raise ClientGoneError
+            pieces = self._take(events, choice)
+            is_over = bool(events) and type(events[-1]) is Completed
+            if choice.is_over:
+                forsake_all(self._deployment, (prediction,))
+            elif is_over:
+                await self._check_success(prediction, pieces)
+            if choice.is_over or is_over:
+                pieces.append(choice.end(prediction.metrics))
+            if self._request.is_stream and any(pieces):
+                await self._write(b"".join(pieces))
+            if choice.is_over or is_over:
+                self._check(choice)
+                return
+
+    def _take(self, events: Sequence[Event], choice: Growth) -> list[bytes]:
+        """Take what a run has given; return the chunks for it. The metric `logprobs` is that of a token."""
+        pieces = []
+        for event in events:
+            if type(event) is Output:
+                pieces.append(choice.take(self._text(event.chunk)))
+            elif type(event) is Metric and event.name == "logprobs":
+                pieces.append(choice.take(_encode({"logprobs": [event.value]})))
+        return pieces
+
+    async def _check_success(self, prediction: Prediction, pieces: list[bytes]) -> None:
+        """Raise `GeartrainError` unless the run ended well; a stream that has begun gets its last `pieces` before."""
+        try:
+            inference.check_success(self._deployment, prediction)
+        except GeartrainError as error:
+            if self._stream is not None:
+                await self._write(b"".join(pieces))
+            if error.code is Code.INVALID_INPUT:
+                raise invalid(error.message, next(iter(self._request.names.values()))) from None
+            raise
+
+    def _text(self, chunk: Buffer) -> Buffer:
+        """Return the JSON text of what one output gives, where that is packed with tensors."""
+        if self._view is None:
+            return chunk
+        return bytes(next(iter(self._view.one(chunk).values())))
+
+    def _check(self, choice: Growth) -> None:
+        choice.check_calls()
+        if self._request.check is not None and choice.reason != "length":
+            self._request.check(choice.text)
+
+    async def _complete(self) -> None:
+        metrics = [prediction.metrics for prediction in self._predictions]
+        if self._request.is_stream:
+            await self._write(self._answer.last(metrics))
+            self._open().end()
+            return
+        parts = self._answer.whole(metrics)
+        self._responder.respond(Answer(_OK, parts, (*JSON, *self._headers)))
+
+    async def _write(self, data: bytes) -> None:
+        async with self._writing:
+            await self._open().write(data)
+
+    async def _tell(self, error: Exception) -> None:
+        """Tell of an error: as an answer of its own, or as the last event once there has been one."""
+        if self._stream is None:
+            self._responder.respond(_with(self._refuse(error), self._ids))
+            return
+        known = error if isinstance(error, GeartrainError) else BUG
+        if known is BUG:
+            logger.error("an endpoint failed", exc_info=error)
+        await self._write(self._answer.fault(known))
+        self._stream.end()
+
+    def _open(self) -> AnswerStream:
+        """Return the stream, whose head is sent with the first piece: a run that fails at once has its own status."""
+        if self._stream is None:
+            self._stream = self._responder.open_stream(_OK, (*EVENT_STREAM, *self._headers))
+        return self._stream
+
+
+def _with(answer: Answer, headers: Headers) -> Answer:
+    return msgspec.structs.replace(answer, headers=(*answer.headers, *headers)) if headers else answer

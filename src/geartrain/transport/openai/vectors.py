@@ -1,0 +1,85 @@
+"""Embeddings, rerank and moderations: requests for vectors and scores."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from geartrain.apis.openai.embeddings import (
+    Embeddings,
+    encode_embeddings,
+    encode_ranks,
+    read_embedding,
+    read_rerank,
+    rows_of,
+)
+from geartrain.apis.openai.moderations import encode_moderations, read_moderation
+from geartrain.apis.openai.text_answers import usage_of
+from geartrain.service.models.catalogue import Catalogue
+from geartrain.transport.large_bodies import LargeBodies
+from geartrain.transport.openai.api import ignored
+from geartrain.transport.openai.asking import Asked, prepare, read_asked, read_request
+from geartrain.transport.openai.whole import WholeExchange
+from geartrain.transport.runs import DIRECT_LIMIT
+from geartrain.transport.wire.exchange import JSON, Answer, Body, Head, Responder
+
+_OK: Final = HTTPStatus.OK
+
+
+class VectorExchange(WholeExchange):
+    """One request for vectors or scores."""
+
+    def __init__(
+        self, catalogue: Catalogue, head: Head, responder: Responder, *, bodies: LargeBodies, is_rerank: bool
+    ) -> None:
+        super().__init__(catalogue, head, responder)
+        self._bodies = bodies
+        self._is_rerank = is_rerank
+
+    def receive(self, body: Body) -> None:
+        """Read the body, run the model, and answer."""
+        self.respond(self._answer(body))
+
+    async def _answer(self, body: Body) -> Answer:
+        asked = await read_asked(self.catalogue, self.head, body, bodies=self._bodies)
+        del body
+        return await (self._rerank(asked) if self._is_rerank else self._embed(asked))
+
+    async def _embed(self, asked: Asked) -> Answer:
+        request = await read_request(asked, read_embedding)
+        inputs = [await prepare(asked, one, names=request.names, bodies=self._bodies) for one in request.inputs]
+        predictions = await self.complete(asked, inputs, self.plainly(asked, request.names))
+        usage = usage_of([prediction.metrics for prediction in predictions], 1)
+        tokens = 0 if usage is None else usage["prompt_tokens"]
+        wanted = Embeddings(asked.model, request.count, asked.view.is_single, request.is_base64, tokens)
+        outputs = [prediction.output or b"null" for prediction in predictions]
+        if sum(map(len, outputs)) > DIRECT_LIMIT:
+            body = await self._bodies.embeddings(asked.deployment.interface, outputs, wanted)
+        else:
+            body = encode_embeddings(wanted, outputs, asked.deployment.interface.view)
+        return Answer(_OK, (body,), (*JSON, *ignored(request.ignored)))
+
+    async def _rerank(self, asked: Asked) -> Answer:
+        request = await read_request(asked, read_rerank)
+        given = await prepare(asked, request.given, names={}, bodies=self._bodies)
+        (prediction,) = await self.complete(asked, (given,), self.plainly(asked, {}))
+        (scores,) = rows_of(prediction.output or b"null", asked.deployment.interface.view, is_single=True, kind="d")
+        return Answer(_OK, (encode_ranks(request, scores.tolist(), own_id=prediction.id, model=asked.model),))
+
+
+class ModerationExchange(WholeExchange):
+    """One request for moderations."""
+
+    def receive(self, body: Body) -> None:
+        """Read the body, run the model, and answer."""
+        self.respond(self._answer(body))
+
+    async def _answer(self, body: Body) -> Answer:
+        asked = await read_asked(self.catalogue, self.head, body)
+        del body
+        media = asked.view.media
+        request = read_moderation(asked.members, asked.deployment.interface.signature, media)
+        predictions = await self.complete(asked, request.inputs, self.plainly(asked, request.names))
+        outputs = [prediction.output or b"null" for prediction in predictions]
+        encoded = encode_moderations(request, outputs, view=media, own_id=predictions[0].id, model=asked.model)
+        return Answer(_OK, (encoded,), (*JSON, *ignored(request.ignored)))

@@ -1,0 +1,1 @@
+"""Tests with the libraries of language models: `make recipes` carries them out."""

@@ -1,0 +1,206 @@
+"""The memory that a server keeps, as docs/operations.md lists it: its bounds, and a test for each row."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from geartrain.apis import infer_repeats
+from geartrain.authoring import scope
+from geartrain.cli import background_logs
+from geartrain.domain.predictions import own_metrics
+from geartrain.domain.predictions.events import DEFAULT_CAPACITY, MAX_PRINTED
+from geartrain.domain.printed import screen
+from geartrain.domain.printed.text import MAX_TEXT
+from geartrain.ipc import body_memory, shared_memory
+from geartrain.service import shared_memory as regions
+from geartrain.service.durable.history_writer import MAX_UNWRITTEN
+from geartrain.service.models.recent import MAX_BYTES, MAX_RECENT
+from geartrain.service.readers import DEFAULT_BACKLOG
+from geartrain.service.scheduling.context import DEFAULT_MAX_OUTPUT
+from geartrain.service.webhooks import Backlog
+from geartrain.store import groups
+from geartrain.transport import access_log
+from geartrain.transport.access import tokens
+from geartrain.transport.cog import routes
+from geartrain.transport.cog.streams import MAX_READERS
+from geartrain.transport.grpc import request_heads, response_heads, streams
+from geartrain.transport.http2 import headers
+from geartrain.transport.wire import head_cache, http2_heads
+from geartrain.transport.wire.http2_room import MAX_HELD
+from geartrain.transport.wire.limits import WireLimits
+from geartrain.worker.values.outputs import MAX_TYPES
+
+TESTS = Path(__file__).parents[1]
+PAGE = (TESTS.parent / "docs/operations.md").read_text(encoding="utf-8")
+TABLE = PAGE.partition("### Memory that the server keeps")[2].partition("\n## ")[0]
+ROWS = {f"{row[0]} |": row[1] for row in re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \|$", TABLE, re.MULTILINE)}
+MIB = 1024**2
+BOUNDS: dict[str, list[int | str]] = {
+    "connections": [WireLimits().max_connections],
+    "finished predictions of a model": [MAX_RECENT, f"{MAX_BYTES // MIB} MiB"],
+    "outputs of a run": [f"{DEFAULT_MAX_OUTPUT // MIB} MiB"],
+    "printed text of a prediction |": [f"{MAX_TEXT // MIB} Mi"],
+    "printed text of a setup": [f"{MAX_TEXT // MIB} Mi"],
+    "rows of a printed text": [screen.MAX_ROWS, f"{screen.MAX_HELD // 1024} Ki"],
+    "events of a prediction": [DEFAULT_CAPACITY, f"{MAX_PRINTED // MIB} Mi"],
+    "values that a run records": [scope.MAX_METRICS, f"{scope.MAX_METRICS_SIZE // MIB} MiB"],
+    "readers of a prediction": [MAX_READERS],
+    "events that a reader": [DEFAULT_BACKLOG, f"{MAX_PRINTED // MIB} Mi"],
+    "requests of a gRPC stream": [streams.MAX_AT_ONCE, f"{streams.MAX_HELD // MIB} MiB"],
+    "unread responses of a gRPC": [f"{streams.MAX_UNREAD // MIB} MiB", streams.FEWEST],
+    "webhooks that wait": [Backlog().webhooks, f"{Backlog().bytes // MIB} MiB"],
+    "printed text of a prediction that waits": [f"{MAX_UNWRITTEN // MIB} Mi"],
+    "operations that wait for a store": [groups.MAX_WAITING],
+    "lines of the access log": [access_log.MAX_WAITING],
+    "records of the log": [background_logs.MAX_WAITING, f"{background_logs.MAX_CHARACTERS // MIB} Mi"],
+    "bodies of requests": [],
+    "memory in which bodies are received": [f"{body_memory.LIMIT // MIB} MiB"],
+    "memory that a worker and the server share": [f"{shared_memory.MAX_KEPT // MIB} MiB"],
+    "regions of shared memory": [regions.MAX_REGIONS],
+    "unread answers of an HTTP/1.1": [],
+    "unread answers of an HTTP/2": [f"{MAX_HELD // MIB} MiB"],
+    "heads of requests over HTTP/1.1": [head_cache.MAX_HEADS, head_cache.MAX_HEADS_WITHOUT_PATH],
+    "heads of requests of an HTTP/2": [headers.MAX_BLOCKS, http2_heads.MAX_HEADS],
+    "texts of infer requests": [infer_repeats.MAX_REMEMBERED],
+    "heads of infer requests": [request_heads.MAX_HEADS, response_heads.MAX_HEADS],
+    "tokens": [tokens.MAX_REMEMBERED],
+    "metrics": [own_metrics.MAX_SERIES],
+    "types of outputs": [MAX_TYPES],
+    "OpenAPI documents": [routes.MAX_PAGES],
+}
+MEASURED = {
+    "connections": [
+        "conformance/test_http_resources.py::test_a8_connections_are_limited",
+        "conformance/test_http_resources.py::test_connections_that_come_and_go_are_not_counted_for_ever",
+    ],
+    "finished predictions of a model": [
+        "server/test_kept.py::test_s4_recent_predictions_are_bounded",
+        "server/test_kept.py::test_s4_recent_predictions_go_when_their_time_is_over",
+        "unit/service/models/test_recent.py::test_the_oldest_goes_when_there_are_too_many",
+        "unit/service/models/test_recent.py::test_s4_error_of_a_failed_run_is_counted",
+    ],
+    "outputs of a run": [
+        "server/test_kept.py::test_s10_a_stream_that_is_too_large_fails",
+        "server/test_kept.py::test_s10_the_default_bounds_the_output_of_a_run",
+    ],
+    "printed text of a prediction |": [
+        "server/test_kept.py::test_s4_recent_predictions_are_bounded",
+        "unit/domain/printed/test_printed.py::test_s4_the_oldest_of_a_long_text_is_left_out",
+    ],
+    "printed text of a setup": [
+        "unit/domain/printed/test_printed.py::test_s4_the_oldest_of_a_long_text_is_left_out",
+    ],
+    "rows of a printed text": [
+        "unit/domain/printed/test_printed.py::test_rows_that_can_be_overwritten_are_bounded",
+        "unit/domain/printed/test_printed.py::test_rows_take_little_memory",
+        "unit/domain/printed/test_printed.py::test_rows_of_a_screen_are_packed_and_counted",
+    ],
+    "events of a prediction": [
+        "server/test_kept.py::test_events_of_prints_are_bounded",
+        "unit/domain/predictions/test_prediction.py::test_events_of_much_printed_text_are_dropped",
+        "unit/domain/predictions/test_prediction.py::test_events_of_large_metrics_are_dropped",
+    ],
+    "values that a run records": [
+        "server/test_kept.py::test_metrics_that_a_run_records_are_bounded",
+        "unit/authoring/test_scope.py::test_names_of_metrics_are_bounded",
+        "unit/authoring/test_scope.py::test_values_of_metrics_are_bounded",
+    ],
+    "readers of a prediction": ["conformance/test_sse_readers.py::test_there_is_a_limit_to_readers"],
+    "events that a reader": [
+        "server/test_kept.py::test_events_of_prints_are_bounded",
+        "conformance/test_sse_readers.py::test_slow_reader_stalls_nobody_and_is_sent_away",
+    ],
+    "requests of a gRPC stream": ["unit/transport/grpc/test_streams.py::test_no_more_run_than_there_is_place_for"],
+    "unread responses of a gRPC": [
+        "server/test_kept.py::test_unread_responses_of_a_stream_of_grpc_are_bounded",
+    ],
+    "webhooks that wait": [
+        "server/test_kept.py::test_webhooks_that_wait_are_bounded",
+        "unit/outbound/test_webhooks.py::test_longest_waiting_is_given_up_when_too_much_waits",
+    ],
+    "printed text of a prediction that waits": [
+        "unit/service/durable/test_runs.py::test_oldest_prints_are_dropped_while_the_store_is_away"
+    ],
+    "operations that wait for a store": [
+        "unit/store/test_groups.py::test_no_more_wait_than_there_is_room_for",
+        "unit/store/test_groups.py::test_operation_is_let_go_of_when_its_caller_has_an_answer",
+    ],
+    "lines of the access log": [
+        "unit/transport/test_access_log.py::test_what_a_slow_reader_does_not_take_is_dropped_and_counted",
+        "unit/transport/test_access_log.py::test_long_names_are_cut",
+    ],
+    "records of the log": [
+        "unit/cli/test_background_logs.py::test_what_is_too_much_is_dropped_and_counted",
+        "unit/cli/test_background_logs.py::test_long_records_are_dropped_before_there_are_many",
+        "unit/cli/test_background_logs.py::test_room_for_long_records_is_had_again",
+    ],
+    "bodies of requests": [
+        "conformance/test_http_resources.py::test_bodies_that_are_too_much_together",
+        "conformance/test_http_resources.py::test_buffers_are_given_back",
+    ],
+    "memory in which bodies are received": [
+        "server/test_large_tensors.py::test_many_large_bodies_at_once_are_bounded",
+        "unit/ipc/test_body_memory.py::test_it_grows_and_gives_back_what_is_not_used",
+    ],
+    "memory that a worker and the server share": [
+        "contract/test_tensors.py::test_slots_keep_little_memory_between_calls",
+    ],
+    "regions of shared memory": ["unit/service/test_shared_memory.py::test_regions_are_limited"],
+    "unread answers of an HTTP/1.1": [
+        "conformance/test_http_resources.py::test_a2_memory_is_bounded",
+        "conformance/test_http_resources.py::test_who_reads_again_gets_all_answers",
+    ],
+    "unread answers of an HTTP/2": [
+        "conformance/test_http2_floods.py::test_unread_answers_are_bounded",
+        "conformance/test_http2_floods.py::test_s15_what_runs_counts_with_the_unread_answers",
+    ],
+    "heads of requests over HTTP/1.1": [
+        "server/test_kept.py::test_heads_that_are_recognized_are_bounded",
+        "unit/transport/wire/test_head_cache.py::test_their_number_is_bounded",
+        "unit/transport/wire/test_head_cache.py::test_only_so_many_parsed_heads_are_kept",
+    ],
+    "heads of requests of an HTTP/2": [
+        "unit/transport/http2/test_headers.py::test_few_blocks_are_remembered_and_no_large_ones",
+        "unit/transport/http2/test_headers.py::test_short_block_of_large_fields_is_not_remembered",
+        "unit/transport/http2/test_connection.py::test_memory_of_a_long_connection_is_bounded",
+    ],
+    "texts of infer requests": ["unit/apis/test_infer_repeats.py::test_only_so_many_are_remembered"],
+    "heads of infer requests": [
+        "unit/transport/grpc/test_message_heads.py::test_heads_that_are_remembered_are_few",
+    ],
+    "tokens": [
+        "unit/transport/access/test_tokens.py::test_few_tokens_are_remembered",
+        "unit/transport/access/test_tokens.py::test_known_token_is_not_verified_again_until_it_expires_or_is_forgotten",
+    ],
+    "metrics": [
+        "unit/authoring/test_metrics.py::test_series_are_bounded_with_one_warning",
+        "unit/authoring/test_metrics.py::test_metrics_are_bounded_with_the_same_warning",
+        "unit/service/models/test_own_metrics.py::test_metrics_are_bounded",
+        "unit/service/models/test_own_metrics.py::test_too_many_series_are_warned_of_once",
+    ],
+    "types of outputs": ["unit/worker/values/test_outputs.py::test_types_of_outputs_are_let_go_of"],
+    "OpenAPI documents": ["unit/transport/cog/test_routes.py::test_pages_that_are_remembered_are_bounded"],
+}
+
+
+@pytest.mark.parametrize("beginning", BOUNDS)
+def test_bounds_are_those_of_the_page(beginning: str) -> None:
+    (shown,) = (bound for kept, bound in ROWS.items() if kept.startswith(beginning))
+    assert {*re.findall(r"\d+(?: [KM]i\w*)?", shown)} == {str(bound) for bound in BOUNDS[beginning]}
+
+
+def test_every_row_is_measured_by_tests_that_there_are() -> None:
+    assert list(BOUNDS) == list(MEASURED)
+    rows = [kept for kept in ROWS if kept != "Kept |"]
+    assert len(rows) == len(BOUNDS)
+    assert all(row.startswith(beginning) for row, beginning in zip(rows, BOUNDS, strict=True))
+    missing = [
+        test
+        for file, _, name in (test.partition("::") for tests in MEASURED.values() for test in tests)
+        if f"def {name}(" not in (TESTS / file).read_text(encoding="utf-8")
+        for test in (f"{file}::{name}",)
+    ]
+    assert missing == []
