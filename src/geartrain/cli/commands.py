@@ -18,6 +18,7 @@ _COMMANDS = (
     "run",
     "call",
     "mcp",
+    "batch",
     "bench",
     "train",
     "schema",

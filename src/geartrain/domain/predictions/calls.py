@@ -73,6 +73,10 @@ class FileRef(msgspec.Struct, frozen=True):
     is_output: bool = False
 
 
+WORKER_CRASHED: Final = "Worker crashed: "
+"""Beginning of the error of a run whose worker has died."""
+
+
 class Succeeded(msgspec.Struct, frozen=True):
     """The run ended well. `output` is JSON text, empty if a file holds it; None when the run gave it as chunks.
 
