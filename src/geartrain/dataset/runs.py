@@ -58,7 +58,7 @@ class LocalRuns:
         """`window` 0: a few times what the workers run at once."""
         self.signature = deployment.interface.signature
         batching = deployment.interface.info.batching
-        at_once = deployment.slots * (batching.max_size if batching is not None else 1)
+        at_once = deployment.slots * (batching.policy.max_size if batching is not None else 1)
         self.window = window or max(64, 4 * at_once)
         self.on_fault: Callable[[Exception], None] = _ignore
         self._deployment = deployment
@@ -102,8 +102,9 @@ class LocalRuns:
         def on_end() -> None:
             self._live.discard(prediction)
             self._on_end(row, prediction, on_result, tries)
-            if not self._live and self._none_left is not None and not self._none_left.done():
+            if not self._live and self._none_left is not None:
                 self._none_left.set_result(None)
+                self._none_left = None
 
         if prediction.is_terminal:
             on_end()
@@ -156,9 +157,9 @@ class LocalRuns:
 
     async def _wait_live(self) -> None:
         while self._live:
-            self._none_left = asyncio.get_running_loop().create_future()
-            await self._none_left
-            self._none_left = None
+            if self._none_left is None:
+                self._none_left = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._none_left)  # two may wait
 
 
 class RemoteRuns:
