@@ -423,3 +423,27 @@ def test_a_full_disk_is_said_and_gone_on_with(batch: Batch, tmp_path: pathlib.Pa
         done = batch("m", "in.jsonl", "-o", disk / "out.jsonl", "--keep", "id")
         assert done.returncode == 1
         assert "No space left on device" in done.stderr
+
+
+# two models
+
+
+def test_two_models_over_one_set(batch: Batch, tmp_path: pathlib.Path) -> None:
+    write_model(tmp_path / "a", "def run(x: float) -> list[float]:\n    return [x, 2 * x]\n")
+    write_model(tmp_path / "b", "def run(x: float) -> list[float]:\n    return [x, 2 * x + (0.001 if x == 2 else 0)]\n")
+    (tmp_path / "scores.py").write_text("def distance(a, b):\n    return b[1] - a[1]\n")
+    rows = write_lines(tmp_path / "in.jsonl", [{"x": n} for n in range(5)] + [{"x": "?"}])
+    done = batch("a", "b", rows, "--compare")
+    found = read_lines(done.stdout)
+    assert [row["output"]["score"] for row in found[:5]] == [1.0, 1.0, 0.0, 1.0, 1.0]
+    assert found[2]["output"]["b"] == [2.0, 4.001]
+    assert found[5]["error"].startswith("a: x:")
+    assert json.loads(done.stderr.splitlines()[-1])["notes"][0].startswith("4 of 5 rows are the same")
+    done = batch("a", "b", rows, "--compare", "--metric", "close", "--tolerance", "0.01")
+    assert "5 of 5" in done.stderr
+    done = batch("a", "b", rows, "--compare", "--metric", "scores:distance", "-o", "out")
+    table = pq.read_table(tmp_path / "out")
+    assert table.column("output")[2].as_py()["score"] == pytest.approx(0.001)
+    assert "write exact, close" in batch("a", "b", rows, "--compare", "--metric", "best").stderr
+    assert "two models" in batch("a", rows, "--compare").stderr
+    assert "one argument too many" in batch("a", "b", rows).stderr

@@ -45,7 +45,24 @@ def batch(
             "or a file elsewhere, such as s3://bucket/rows.parquet or an https:// URL.",
         ),
     ],
+    third: Annotated[str | None, typer.Argument(metavar="", show_default=False, hidden=True)] = None,
     *,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Run two models over the rows, A and B in place of MODEL, and say how much they agree.",
+        ),
+    ] = False,
+    metric: Annotated[
+        str,
+        typer.Option(
+            metavar="exact|close|module:function",
+            help="The agreement of two outputs: 1 where they are the same, or within --tolerance; or a function of "
+            "yours, which gets both.",
+        ),
+    ] = "exact",
+    tolerance: Annotated[float, typer.Option(metavar="SHARE", help="How far numbers may differ for close.")] = 1e-6,
     output: Annotated[
         str,
         typer.Option(
@@ -191,10 +208,20 @@ def batch(
     """
     from geartrain.cli.batch_run import Asked, run  # asyncio and the worker's side
 
+    other = None
+    if compare:
+        if third is None:
+            fail("--compare takes two models: geartrain batch A B IN --compare")
+        other, source = source, third
+    elif third is not None:
+        fail(f"{third!r} is one argument too many; to compare two models write --compare")
     if resume and overwrite:
         fail("--resume goes on with the output, and --overwrite replaces it; leave one of them out")
     asked: Asked = Asked(
         model=model,
+        other=other,
+        metric=metric,
+        tolerance=tolerance,
         source=source,
         output=output,
         mapped=mapped or (),

@@ -16,11 +16,12 @@ import msgspec
 import uvloop
 
 from geartrain.cli import logs
-from geartrain.cli.batch_view import BatchView, print_rows
+from geartrain.cli.batch_view import Account, BatchView, print_rows
 from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain, silence_stdout, warn
 from geartrain.cli.fetching import LocalModels
 from geartrain.client.errors import ClientError
 from geartrain.dataset.columns import Columns, read_pairs
+from geartrain.dataset.compare import PairRuns, find_metric
 from geartrain.dataset.engine import Engine, RowSource
 from geartrain.dataset.errors import DatasetError
 from geartrain.dataset.job import ModelOptions, kept_types, running, settings_of
@@ -44,6 +45,9 @@ class Asked:
     """The arguments of the command, by the names of its options."""
 
     model: str
+    other: str | None  # to compare with
+    metric: str
+    tolerance: float
     source: str
     output: str
     mapped: Sequence[str]
@@ -129,7 +133,9 @@ async def _run(asked: Asked, source: Source, view: BatchView) -> int:
         if isinstance(sink, Held):
             print_rows(sink.results)
         batches = runs.batch_sizes() if isinstance(runs, LocalRuns) else {}
-        view.summarize(tally, batches, to=asked.output, report=asked.report, is_whole=is_whole)
+        more = runs.agreement.lines() if isinstance(runs, PairRuns) else []
+        account = Account(tally, batches, more, is_whole=is_whole)
+        view.summarize(account, to=asked.output, report=asked.report)
     if is_whole:
         return 0
     if asked.output != "-":
@@ -139,20 +145,32 @@ async def _run(asked: Asked, source: Source, view: BatchView) -> int:
 
 @contextlib.asynccontextmanager
 async def _runs(asked: Asked, view: BatchView) -> AsyncIterator[tuple[Runs, str]]:
-    """Give the runs of rows, here or at a server, and the digest of the model."""
+    """Give the runs of rows, and the digest of the model; of two, where they are compared."""
+    async with contextlib.AsyncExitStack() as stack:
+        runs, digest = await stack.enter_async_context(_runs_of(asked, asked.model, view))
+        if asked.other is not None:
+            metric = find_metric(asked.metric, asked.tolerance)
+            second, other_digest = await stack.enter_async_context(_runs_of(asked, asked.other, view))
+            runs, digest = PairRuns(runs, second, metric), f"{digest}{other_digest}"
+        yield runs, digest
+
+
+@contextlib.asynccontextmanager
+async def _runs_of(asked: Asked, model: str, view: BatchView) -> AsyncIterator[tuple[Runs, str]]:
+    """Give the runs of rows by one model, here or at a server, and its digest."""
     if asked.target is not None:
         from geartrain.client.async_client import AsyncClient  # late: it imports httpx
 
         async with AsyncClient(asked.target, key=asked.key, verify=asked.verify) as client:
-            model = client.model(None if asked.model in {"", "."} else asked.model)
-            yield RemoteRuns(model, await model.signature(), window=asked.window or 64), ""
+            served = client.model(None if model in {"", "."} else model)
+            yield RemoteRuns(served, await served.signature(), window=asked.window or 64), ""
         return
-    source = asked.local.find(asked.model, no_pickle=asked.no_pickle)
+    source = asked.local.find(model, no_pickle=asked.no_pickle)
     for sentence in (*source.warnings, *source.remarks):
         warn(sentence)
     digest = await asyncio.to_thread(Digests().of_folder, source.root)
     options = ModelOptions(
-        source=msgspec.structs.replace(source, warmup=source.warmup, examples=()),
+        source=msgspec.structs.replace(source, examples=()),
         replicas=asked.replicas,
         devices=asked.devices,
         setup_timeout=asked.setup_timeout,

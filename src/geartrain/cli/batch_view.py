@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import sys
@@ -23,6 +24,20 @@ if TYPE_CHECKING:
 _OFTEN: Final = 0.25  # seconds between two views of the bar
 _LINES: Final = 10.0  # seconds between two lines in a pipe
 _WIDTH: Final = 78
+
+
+@dataclasses.dataclass(frozen=True)
+class Account:
+    """Account of a run at its end.
+
+    `batches`: the runs by the number of their rows. `more`: further lines, such as of a comparison.
+    """
+
+    tally: Tally
+    batches: Mapping[int, int]
+    more: Sequence[str] = ()
+    _: dataclasses.KW_ONLY
+    is_whole: bool = True
 
 
 class BatchView:
@@ -91,20 +106,23 @@ class BatchView:
             self._bar.stop()
             self._bar = None
 
-    def summarize(
-        self, tally: Tally, batches: Mapping[int, int], *, to: str, report: Path | None, is_whole: bool
-    ) -> None:
+    def summarize(self, account: Account, *, to: str, report: Path | None) -> None:
         """Print the account of a run, and write it as a page."""
-        lines = summary(tally, batches, to=to)
+        lines = summary(account, to=to)
         if self._is_for_person:
             for line in lines:
                 self._console.print(line, soft_wrap=True, markup=False)
         else:
-            event = {"event": "done" if is_whole else "ended", **_figures(tally), "batch_rows": _mean(batches)}
+            event = {
+                "event": "done" if account.is_whole else "ended",
+                **_figures(account.tally),
+                "batch_rows": _mean(account.batches),
+                "notes": account.more,
+            }
             print(json.dumps(event), file=sys.stderr, flush=True)
         if report is not None:
             try:
-                report.write_text(_page(lines, tally, batches), encoding="utf-8")
+                report.write_text(_page(lines, account), encoding="utf-8")
             except OSError as error:
                 complain(f"cannot write {report}: {error.strerror}")
 
@@ -122,8 +140,9 @@ def print_rows(results: Sequence[Result]) -> None:
         print(f"{result.number:>4}  {short}")
 
 
-def summary(tally: Tally, batches: Mapping[int, int], *, to: str) -> list[str]:
+def summary(account: Account, *, to: str) -> list[str]:
     """Return the account of a run as lines."""
+    tally, batches = account.tally, account.batches
     place = "" if to == "-" else f" in {to}"
     lines = [
         f"{tally.rows:,} rows in {_time(tally.seconds)}, {tally.rate:,.0f} a second{place}"
@@ -138,7 +157,7 @@ def summary(tally: Tally, batches: Mapping[int, int], *, to: str) -> list[str]:
     if batches:
         lines.append(f"rows of a batch: {_mean(batches):.1f} on average")
     lines += [f"{kind} tokens: {count:,}" for kind, count in tally.tokens.items() if count]
-    return lines
+    return [*lines, *account.more]
 
 
 def _figures(tally: Tally) -> dict[str, Any]:
@@ -182,8 +201,9 @@ def _mean(batches: Mapping[int, int]) -> float:
     return sum(rows * count for rows, count in batches.items()) / runs if runs else 0.0
 
 
-def _page(lines: Sequence[str], tally: Tally, batches: Mapping[int, int]) -> str:
+def _page(lines: Sequence[str], account: Account) -> str:
     """Return the summary as a page: the account, and a bar for each size of batches."""
+    tally, batches = account.tally, account.batches
     most = max(batches.values(), default=1)
     bars = "".join(
         f'<tr><th scope="row">{rows}</th><td><meter max="{most}" value="{count}">{count}</meter> {count:,}</td></tr>'

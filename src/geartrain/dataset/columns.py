@@ -75,6 +75,7 @@ class Columns:
         values = record.columns
         kept = {name: values.get(column) for name, column in self._kept.items()}
         members: dict[str, Any] = {}
+        name = ""
         try:
             for column, name, convert in self._inputs:
                 value = values.get(column)

@@ -122,17 +122,20 @@ class Engine:
         try:
             while (rows := await ahead.pop(0)) is not None and not self._is_stopping:
                 ahead.append(loop.run_in_executor(threads, next, chunks, None))
-                for row in rows:
-                    await self._wait_for_room()
-                    if self._is_stopping:
-                        break
-                    await self._begin(row)
+                await self._begin_all(rows)
             await self._runs.wait_all()
             self._check_faults()
         finally:
             await asyncio.gather(*ahead, return_exceptions=True)
             self._is_read = True
             self._has_ready.set()
+
+    async def _begin_all(self, rows: list[Row]) -> None:
+        for row in rows:
+            await self._wait_for_room()
+            if self._is_stopping:
+                return
+            await self._begin(row)
 
     def _chunks(self) -> Iterator[list[Row]]:
         """Give rows in lists. Blocks."""

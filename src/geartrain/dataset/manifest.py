@@ -61,14 +61,13 @@ def check_same(found: Manifest, origin: Origin, *, path: Path) -> None:
                 f"{name} has changed since {path} was begun, so its rows would not fit together; begin anew with "
                 "--overwrite, or go on all the same with --resume-changed"
             )
-    before, now = found.origin.settings, origin.settings
-    different = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-    if different:
-        option = different[0]
-        raise DatasetError(
-            f"--{option} was {before.get(option)!r} when {path} was begun, and is {now.get(option)!r} now; give the "
-            "same, or begin anew with --overwrite"
-        )
+    settings, given = found.origin.settings, origin.settings
+    for option in sorted(settings.keys() | given.keys()):
+        if settings.get(option) != given.get(option):
+            raise DatasetError(
+                f"--{option} was {settings.get(option)!r} when {path} was begun, and is {given.get(option)!r} now; "
+                "give the same, or begin anew with --overwrite"
+            )
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

@@ -56,7 +56,7 @@ class Sink(ABC):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where an output goes, and what becomes of one that is there."""
+    """Destination of an output, and the treatment of one that is there."""
 
     path: str  # `-` for stdout
     resume: bool = False
