@@ -37,18 +37,17 @@ from geartrain.domain.predictions.ledger import (
     Verdict,
 )
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import Webhook
 from geartrain.domain.principal import Principal
 from geartrain.store import sql
 from geartrain.store.errors import StoreOptionError
 from geartrain.store.files import Folder, NoFiles
 from geartrain.store.ledger import KEY_PATIENCE
-from geartrain.store.opening import open_store
 from geartrain.store.operations import Operation, Outcome, Statement, Steps
 from geartrain.store.postgres import PostgresEngine
 from geartrain.store.sealing import NoKey
 from geartrain.store.sqlite import SqliteEngine
-from geartrain.store.store import Store
+from geartrain.store.store import Store, open_store
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.servers import eventually
 from tests.support.stores import MODEL, claim
@@ -284,7 +283,7 @@ CHILD = """
 import asyncio, sys
 from geartrain.domain.predictions.ledger import Checkpoint, Claim, Key, Submission
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.store.opening import open_store
+from geartrain.store.store import open_store
 
 async def main():
     store = await open_store(sys.argv[1], files_above=10)

@@ -18,7 +18,7 @@ import pytest
 
 from geartrain.domain.signature.types import InputField, OutputSpec, RecordField, Signature, TypeSpec
 from geartrain.outbound import downloads
-from geartrain.outbound.errors import DownloadError
+from geartrain.outbound.files import DownloadError
 from geartrain.outbound.inputs import InputFiles
 from geartrain.outbound.network import GuardedBackend
 from geartrain.outbound.policy import AddressRefusedError, UrlPolicy

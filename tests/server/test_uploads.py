@@ -11,7 +11,7 @@ import pytest
 
 from geartrain.domain.predictions.calls import FileRef
 from geartrain.outbound import upload_client
-from geartrain.outbound.errors import OutputFileError
+from geartrain.outbound.files import OutputFileError
 from geartrain.outbound.policy import UrlPolicy
 from geartrain.outbound.retries import Retries
 from geartrain.outbound.uploads import OutputDestinations

@@ -20,11 +20,11 @@ from geartrain.apis.infer_json import (
     InputParameters,
     OutputJson,
     OutputParameters,
+    Repeats,
     RequestJson,
     is_given,
 )
 from geartrain.apis.infer_parameters import NO_PARAMETERS, take_parameters
-from geartrain.apis.infer_repeats import Repeats
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest, InferResponse, Parameter, Parameters, SchedulePolicy
 from geartrain.domain.rendering import MAX_SHOWN_CHARACTERS, clip

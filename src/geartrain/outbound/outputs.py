@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import pybase64
 
 from geartrain.outbound.concurrency import for_each, off_loop
-from geartrain.outbound.errors import OutputFileError
+from geartrain.outbound.files import OutputFileError
 
 if TYPE_CHECKING:
     from geartrain.domain.predictions.calls import FileRef

@@ -19,7 +19,7 @@ import httpx
 import msgspec
 
 from geartrain.outbound.concurrency import off_loop
-from geartrain.outbound.errors import OutputFileError, innermost
+from geartrain.outbound.files import OutputFileError, innermost
 from geartrain.outbound.network import close, open_guarded_client, open_upload_client, read_rest
 from geartrain.outbound.outputs import open_output
 from geartrain.outbound.policy import AddressRefusedError

@@ -20,7 +20,7 @@ from geartrain.domain.predictions.calls import INLINE, FileRef
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
 from geartrain.outbound.concurrency import off_loop
 from geartrain.outbound.outputs import OutputFiles, media_type
-from geartrain.outbound.urls import target_fault
+from geartrain.outbound.policy import target_fault
 
 if TYPE_CHECKING:
     from geartrain.outbound.policy import UrlPolicy

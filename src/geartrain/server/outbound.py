@@ -14,9 +14,8 @@ from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDur
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
 if TYPE_CHECKING:
-    from geartrain.domain.predictions.prediction import Prediction
+    from geartrain.domain.predictions.prediction import Prediction, WebhookEvent
     from geartrain.domain.predictions.tracing import TracerPort
-    from geartrain.domain.predictions.webhook import WebhookEvent
     from geartrain.domain.signature.types import Signature
     from geartrain.outbound.policy import UrlPolicy
     from geartrain.outbound.uploads import OutputDestinations
@@ -60,7 +59,7 @@ class Outbound:
 
     def new_attachments(self) -> AttachmentStorePort:
         """Create the store for the files of one request."""
-        from geartrain.outbound.attachments import AttachmentStore
+        from geartrain.outbound.workspace import AttachmentStore
 
         return AttachmentStore(self._workspace.folder(), self._options.max_download_bytes)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geartrain.apis import infer_json, open_inference
-from geartrain.apis.infer_repeats import Repeats
+from geartrain.apis.infer_json import Repeats
 from geartrain.apis.open_inference import PLAIN
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.inference import InferResponse

@@ -10,14 +10,17 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from geartrain.domain.remote.reference import RemoteReference
-from geartrain.outbound.remote.errors import (
+from geartrain.outbound.remote.store import (
+    MAX_FILES,
     ChangedError,
+    Listing,
     MissingExtraError,
     RemoteError,
+    RemoteFile,
     UnreachableError,
+    checked,
     without_secrets,
 )
-from geartrain.outbound.remote.store import MAX_FILES, Listing, RemoteFile, checked
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -20,18 +20,19 @@ from geartrain.domain.remote.progress import UNKNOWN_SIZE, Download, DownloadSte
 from geartrain.domain.remote.reference import BUCKETS, RemoteReference, archive_suffix
 from geartrain.outbound.remote.archives import remove_tree, unpack
 from geartrain.outbound.remote.entry import CacheEntry, Manifest, StoredFile, Version, hash_file
-from geartrain.outbound.remote.errors import (
+from geartrain.outbound.remote.store import (
     ChangedError,
+    Listing,
     MissingExtraError,
     RemoteError,
+    RemoteFile,
+    Store,
     UnreachableError,
     is_full,
     is_unreachable,
 )
-from geartrain.outbound.remote.partial import PartialFile
-from geartrain.outbound.remote.store import Listing, RemoteFile, Store
 from geartrain.outbound.remote.threads import beside
-from geartrain.outbound.remote.transfer import Transfer
+from geartrain.outbound.remote.transfer import PartialFile, Transfer
 from geartrain.outbound.retries import Retries, retry
 
 logger = logging.getLogger(__name__)

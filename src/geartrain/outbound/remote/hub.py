@@ -6,8 +6,15 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
 from geartrain.domain.remote.reference import RemoteReference
-from geartrain.outbound.remote.errors import MissingExtraError, RemoteError, UnreachableError, without_secrets
-from geartrain.outbound.remote.store import Listing, RemoteFile, checked
+from geartrain.outbound.remote.store import (
+    Listing,
+    MissingExtraError,
+    RemoteError,
+    RemoteFile,
+    UnreachableError,
+    checked,
+    without_secrets,
+)
 from geartrain.outbound.remote.threads import beside
 from geartrain.outbound.remote.web import WebFiles
 

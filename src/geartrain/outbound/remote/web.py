@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.remote.progress import UNKNOWN_SIZE
 from geartrain.domain.remote.reference import RemoteReference
-from geartrain.outbound.remote.errors import ChangedError, RemoteError, UnreachableError, without_secrets
-from geartrain.outbound.remote.store import Listing, RemoteFile
+from geartrain.outbound.remote.store import (
+    ChangedError,
+    Listing,
+    RemoteError,
+    RemoteFile,
+    UnreachableError,
+    without_secrets,
+)
 
 if TYPE_CHECKING:
     import httpx

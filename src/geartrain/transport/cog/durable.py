@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from geartrain.apis import cog_lists
+from geartrain.apis import cog
 from geartrain.apis.openapi import LISTED, MOST_LISTED
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY
@@ -160,7 +160,7 @@ class _DurableEndpoints(PredictionEndpoints):
             query = _read_query(head.query)
             rows = RowFilter(self.key({**params, "id": ""}).model, query.statuses, head.notes.principal)
             page = await self.durability.list_rows(rows, limit=query.limit, cursor=query.cursor)
-            return json_answer(cog_lists.encode_page(page))
+            return json_answer(cog.encode_page(page))
 
         return by_task(list_, COG, self.max_body)(head, params)
 

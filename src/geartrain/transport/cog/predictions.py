@@ -13,9 +13,8 @@ import msgspec
 
 from geartrain.apis import cog
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.predictions.request_context import RequestContext
-from geartrain.domain.predictions.webhook import Webhook
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment

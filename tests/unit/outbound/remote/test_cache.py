@@ -17,10 +17,9 @@ import pytest
 
 from geartrain.domain.remote.progress import Download, DownloadStep
 from geartrain.domain.remote.reference import RemoteReference, read_reference
-from geartrain.outbound.remote import cache, partial, transfer
+from geartrain.outbound.remote import cache, transfer
 from geartrain.outbound.remote.cache import Cache, CacheSettings, open_store
-from geartrain.outbound.remote.errors import RemoteError, UnreachableError
-from geartrain.outbound.remote.store import Listing, RemoteFile
+from geartrain.outbound.remote.store import Listing, RemoteError, RemoteFile, UnreachableError
 from tests.support.cloud import Cloud
 from tests.support.disks import fill, make_read_only, small_disk
 from tests.support.servers import PATIENCE
@@ -82,7 +81,7 @@ def etag(content: bytes) -> str:
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "_RETRIES", msgspec.structs.replace(transfer._RETRIES, longest_pause=0.001))
     monkeypatch.setattr(cache, "_RETRIES", msgspec.structs.replace(cache._RETRIES, longest_pause=0.001))
-    monkeypatch.setattr(partial, "PART", 1000)
+    monkeypatch.setattr(transfer, "PART", 1000)
 
 
 async def fetch(
@@ -203,7 +202,7 @@ async def test_change_during_the_download_begins_anew(tmp_path: Path) -> None:
     bucket = Bucket(a=b"x" * 2500)
 
     def change() -> None:
-        from geartrain.outbound.remote.errors import ChangedError
+        from geartrain.outbound.remote.store import ChangedError
 
         bucket.before_read = lambda: None
         bucket.files = {"a": b"y" * 2600}

@@ -9,14 +9,17 @@ import pytest
 from geartrain.domain.remote.progress import UNKNOWN_SIZE
 from geartrain.domain.remote.reference import read_reference
 from geartrain.outbound.remote.buckets import BucketStore
-from geartrain.outbound.remote.errors import (
+from geartrain.outbound.remote.store import (
     ChangedError,
+    Listing,
     MissingExtraError,
     RemoteError,
+    RemoteFile,
+    Store,
     UnreachableError,
+    checked,
     without_secrets,
 )
-from geartrain.outbound.remote.store import Listing, RemoteFile, Store, checked
 from geartrain.outbound.remote.web import WebStore
 from tests.support.cloud import COMMIT, Cloud
 

@@ -1,7 +1,8 @@
-"""File names made from URLs and media types, and URLs shown in sentences."""
+"""Files of a prediction: their names, their limits, their failures. Each failure is a sentence for the client."""
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from functools import cache
@@ -11,6 +12,7 @@ from urllib.parse import unquote_plus, urlsplit
 if TYPE_CHECKING:
     import mimetypes
 
+_TOGETHER = 10  # times the limit of one file: a request of ten thousand URLs must not fill the disk
 _LONGEST_NAME = 200  # bytes; a random prefix is added and file systems end at 255
 _LONGEST_EXTENSION = 40  # bytes; what is longer is no extension
 _LONGEST_SHOWN = 200  # characters of a URL in a sentence
@@ -38,6 +40,65 @@ _EXTENSIONS = {
     "text/markdown": ".md",
     "video/x-matroska": ".mkv",
 }
+
+
+class DownloadError(Exception):
+    """A file of the input could not be fetched: the prediction fails."""
+
+
+class OutputFileError(Exception):
+    """A file that the model returned could not be read or delivered: the prediction fails."""
+
+
+def innermost(error: BaseException) -> str:
+    """The text of the operating system's error if one lies beneath, for it says more than what is wrapped around it."""
+    beneath: BaseException | None = error
+    while beneath is not None:
+        if isinstance(beneath, ConnectionError) and beneath.errno:
+            return os.strerror(beneath.errno)
+        beneath = beneath.__cause__ or beneath.__context__
+    return str(error) or type(error).__name__
+
+
+class Allowance:
+    """Counts the decoded bytes of one prediction's input files: each against `each`, all against ten times that."""
+
+    def __init__(self, each: int) -> None:
+        self.each = each
+        self._left = each * _TOGETHER
+
+    def foresee(self, size: int) -> None:
+        """Refuse a file that announces `size` bytes, before any of them is read.
+
+        Raises DownloadError: it is too large.
+        """
+        if size > self.each:
+            raise self.too_large()
+
+    def too_large(self) -> DownloadError:
+        """The error of a file that is larger than `each`."""
+        return DownloadError(f"the file is larger than the limit of {size_text(self.each)}")
+
+    def take(self, size: int, more: int) -> int:
+        """Add `more` bytes to a file that has `size`; returns its new size.
+
+        Raises DownloadError: the file, or all files together, are too large.
+        """
+        size += more
+        self.foresee(size)
+        self._left -= more
+        if self._left < 0:
+            limit = size_text(self.each * _TOGETHER)
+            raise DownloadError(f"the files of this prediction are together larger than the limit of {limit}")
+        return size
+
+
+def size_text(size: int) -> str:
+    """A number of bytes for a person: `100 MiB`, `1.5 KiB`, `12 bytes`."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << power:
+            return f"{round(size / (1 << power), 2):g} {unit}"
+    return f"{size} bytes"
 
 
 def name_from_url(url: str) -> str:
