@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -34,10 +36,10 @@ from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.principal import ANYONE, Principal
 from geartrain.store import sql
 from geartrain.store.errors import unavailable
-from geartrain.store.files import IN_ROW, PartFiles
+from geartrain.store.files import IN_ROW, Folder
 from geartrain.store.groups import Groups
 from geartrain.store.operations import Operation, RowLock, Statement, Steps, Table
-from geartrain.store.sealing import Sealer, UnknownKeyError
+from geartrain.store.sealing import Keys, UnknownKeyError
 
 _STATES: Final = {state.value: state for state in RowState}
 _STATUSES: Final = {status.value: status for status in Status}
@@ -120,20 +122,22 @@ def _is_text(text: str) -> bool:
 
 
 class Parts:
-    """The parts of one store."""
+    """The parts of one store, in rows; large ones in files where there is a folder."""
 
-    def __init__(self, groups: Groups, files: PartFiles) -> None:
+    def __init__(self, groups: Groups, files: Folder | None) -> None:
         self._groups = groups
         self._files = files
 
     def write(self, lock: RowLock, events: bytes, steps: Callable[[str], Steps[Hold]]) -> asyncio.Future[Hold]:
         """Run an operation that adds events; `steps` is told the file that they are in, or `IN_ROW`."""
-        if self._files.is_large(len(events)):
-            return asyncio.ensure_future(self._write_file(lock, events, steps))
+        if self._files is not None and self._files.is_large(len(events)):
+            return asyncio.ensure_future(self._write_file(self._files, lock, events, steps=steps))
         return self._groups.submit(Operation(lambda: steps(IN_ROW), lock=lock))
 
-    async def _write_file(self, lock: RowLock, events: bytes, steps: Callable[[str], Steps[Hold]]) -> Hold:
-        file = await asyncio.to_thread(self._files.write, events)
+    async def _write_file(
+        self, files: Folder, lock: RowLock, events: bytes, *, steps: Callable[[str], Steps[Hold]]
+    ) -> Hold:
+        file = await asyncio.to_thread(files.write, events)
         hold = await self._groups.run(Operation(lambda: steps(file), lock=lock))
         if hold is Hold.FENCED:
             await self.remove([file])
@@ -160,18 +164,23 @@ class Parts:
             raise unavailable(f"the file {error.filename} is missing") from error
 
     def _read_files(self, parts: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
-        return tuple(events if file == IN_ROW else self._files.read(file) for events, file in parts)
+        return tuple(events if file == IN_ROW else self._read_file(file) for events, file in parts)
+
+    def _read_file(self, name: str) -> bytes:
+        if self._files is None:  # another server keeps its parts in a folder
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return self._files.read(name)
 
     def remove_soon(self, names: Sequence[str]) -> None:
         """Have a thread do as `remove`."""
         files = [name for name in names if name != IN_ROW]
-        if files:
+        if files and self._files is not None:
             _ = asyncio.get_running_loop().run_in_executor(None, self._files.remove, files)
 
     async def remove(self, names: Sequence[str]) -> None:
         """Remove the files among the names of files that parts had."""
         files = [name for name in names if name != IN_ROW]
-        if files:
+        if files and self._files is not None:
             await asyncio.to_thread(self._files.remove, files)
 
 
@@ -185,7 +194,7 @@ def add_part(ownership: Ownership, written: Checkpoint | End, file: str) -> Stat
 class Ledger:
     """The ledger of one store."""
 
-    def __init__(self, groups: Groups, *, sealer: Sealer, files: PartFiles) -> None:
+    def __init__(self, groups: Groups, *, sealer: Keys, files: Folder | None) -> None:
         self._groups = groups
         self._sealer = sealer
         self._parts = Parts(groups, files)
@@ -436,7 +445,7 @@ def _find(key: Key) -> Statement:
     return Statement(sql.FIND, {"model": key.model, "id": key.id})
 
 
-def _deliveries(key: Key, end: End, sealer: Sealer) -> list[Statement]:
+def _deliveries(key: Key, end: End, sealer: Keys) -> list[Statement]:
     statements = []
     for delivery in end.deliveries:
         webhook, key_id = sealer.seal(msgspec.msgpack.encode(delivery.webhook), context_of(key))
@@ -445,7 +454,7 @@ def _deliveries(key: Key, end: End, sealer: Sealer) -> list[Statement]:
     return statements
 
 
-def _taken(columns: tuple[Any, ...], sealer: Sealer) -> TakenOver:
+def _taken(columns: tuple[Any, ...], sealer: Keys) -> TakenOver:
     row = read_row(columns[:-4])
     request, key_id, retry, most_attempts = columns[-4:]
     verdict = judge(row, retry=retry, most_attempts=most_attempts)

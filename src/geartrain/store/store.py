@@ -14,11 +14,11 @@ from geartrain.domain.predictions.ledger import LONGEST_PAUSE, Delivery, Key, Ou
 from geartrain.domain.predictions.prediction import Webhook
 from geartrain.store import sql
 from geartrain.store.errors import StoreOptionError
-from geartrain.store.files import Folder, NoFiles, PartFiles
+from geartrain.store.files import Folder
 from geartrain.store.groups import Groups
 from geartrain.store.ledger import Ledger, context_of
 from geartrain.store.operations import Engine, Operation, RowLock, Statement, Steps, Table
-from geartrain.store.sealing import NoKey, Sealer, read_keys
+from geartrain.store.sealing import Keys, read_keys
 from geartrain.store.sqlite import SqliteEngine
 
 _decode_webhook: Final = msgspec.msgpack.Decoder(Webhook).decode
@@ -76,7 +76,7 @@ class Replicas:
 class Outbox:
     """The outbox of one store."""
 
-    def __init__(self, groups: Groups, *, sealer: Sealer) -> None:
+    def __init__(self, groups: Groups, *, sealer: Keys) -> None:
         self._groups = groups
         self._sealer = sealer
 
@@ -112,10 +112,9 @@ class Outbox:
 class Store:
     """A store of predictions, as the service's `StorePort` describes it."""
 
-    def __init__(self, engine: Engine, *, sealer: Sealer, files: PartFiles, answer_within: float) -> None:
+    def __init__(self, engine: Engine, *, sealer: Keys, files: Folder | None, answer_within: float) -> None:
         """`answer_within`: seconds after which a call has failed if it has no answer."""
         self._groups = Groups(engine, answer_within=answer_within)
-        self._files = files
         self.ledger = Ledger(self._groups, sealer=sealer, files=files)
         self.outbox = Outbox(self._groups, sealer=sealer)
         self.replicas = Replicas(self._groups)
@@ -162,7 +161,7 @@ async def open_store(
         answer_within: seconds after which a call fails if it has no answer.
         clock: gives the time in seconds since the epoch. None: this machine's for SQLite, the server's for Postgres.
     """
-    sealer: Sealer = NoKey() if key_file is None else read_keys(key_file)
+    sealer = Keys() if key_file is None else read_keys(key_file)
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
         path = _sqlite_path(url)
@@ -180,7 +179,7 @@ async def open_store(
             raise StoreOptionError(msg) from error
         check_url(url)
         postgres = PostgresEngine(url, clock=clock, answer_within=answer_within)
-        store = Store(postgres, sealer=sealer, files=NoFiles(), answer_within=answer_within)
+        store = Store(postgres, sealer=sealer, files=None, answer_within=answer_within)
         await store.open()
         return store
     msg = f"{OPTION}: {_shown(url)!r} is no store; use sqlite:///PATH or postgres://USER@HOST/DATABASE"
