@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import stat
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote_plus, urlsplit
 
 if TYPE_CHECKING:
     import mimetypes
+
+    from geartrain.domain.predictions.calls import FileRef
 
 _TOGETHER = 10  # times the limit of one file: a request of ten thousand URLs must not fill the disk
 _LONGEST_NAME = 200  # bytes; a random prefix is added and file systems end at 255
 _LONGEST_EXTENSION = 40  # bytes; what is longer is no extension
 _LONGEST_SHOWN = 200  # characters of a URL in a sentence
 
+_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(?:;[\w.+=-]+)*", re.ASCII)
+_UNKNOWN = "application/octet-stream"
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f/]")
 
 # Types that Python's own table lacks, or does not know by this name in every version.
@@ -153,3 +158,30 @@ def _known_types() -> mimetypes.MimeTypes:
     import mimetypes  # late: most models take and give no file
 
     return mimetypes.MimeTypes()  # Python's table alone, so that every machine gives the same names
+
+
+def open_output(file: FileRef) -> BinaryIO:
+    """Open a file that a model returned, for reading.
+
+    Raises OutputFileError: it does not exist, is not a regular file, or may not be read.
+    """
+    try:
+        opened = open(file.filename, "rb", opener=_opener)  # noqa: SIM115 - the caller closes it
+    except FileNotFoundError as error:
+        raise OutputFileError(f"The model returned the file {file.filename!r}, which does not exist.") from error
+    except OSError as error:
+        reason = f"which cannot be read: {error.strerror}"
+        raise OutputFileError(f"The model returned the file {file.filename!r}, {reason}.") from error
+    if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+        opened.close()
+        raise OutputFileError(f"The model returned {file.filename!r}, which is not a regular file.")
+    return opened
+
+
+def media_type(file: FileRef) -> str:
+    """The media type of an output file, checked to be one, for it goes into URLs and headers as it is."""
+    return file.mime_type if _MEDIA_TYPE.fullmatch(file.mime_type) else _UNKNOWN
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a named pipe without a writer must not hold the thread

@@ -19,9 +19,8 @@ import httpx
 import msgspec
 
 from geartrain.outbound.concurrency import off_loop
-from geartrain.outbound.files import OutputFileError, innermost
+from geartrain.outbound.files import OutputFileError, innermost, open_output
 from geartrain.outbound.network import close, open_guarded_client, open_upload_client, read_rest
-from geartrain.outbound.outputs import open_output
 from geartrain.outbound.policy import AddressRefusedError
 from geartrain.outbound.retries import Retries, retry
 

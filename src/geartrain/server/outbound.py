@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from geartrain.domain.predictions.prediction import Prediction, WebhookEvent
     from geartrain.domain.predictions.tracing import TracerPort
     from geartrain.domain.signature.types import Signature
+    from geartrain.outbound.outputs import OutputDestinations
     from geartrain.outbound.policy import UrlPolicy
-    from geartrain.outbound.uploads import OutputDestinations
     from geartrain.outbound.workspace import Workspace
     from geartrain.server.options import ServeOptions
     from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort
@@ -49,7 +49,7 @@ class Outbound:
     @cached_property
     def outputs(self) -> OutputDestinations:
         """Destination of output files."""
-        from geartrain.outbound.uploads import OutputDestinations
+        from geartrain.outbound.outputs import OutputDestinations
 
         return OutputDestinations(self._policy, upload_url=self._options.upload_url, user_agent=_USER_AGENT)
 
