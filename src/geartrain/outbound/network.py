@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httpcore
 import httpx
 
-from geartrain.domain.predictions.tracing import NO_TRACER, current_outgoing
+from geartrain.domain.predictions.tracing import current_outgoing
 from geartrain.outbound.client_span import TRACE_FIELDS, ClientSpan
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class TracedClient(httpx.AsyncClient):
     async def send(self, request: httpx.Request, *, stream: bool = False, **options: Any) -> httpx.Response:
         """Send one request; see `httpx.AsyncClient.send`."""
         outgoing = current_outgoing()
-        if outgoing.tracer is NO_TRACER:
+        if outgoing is None:
             return await super().send(request, stream=stream, **options)
         url = request.url
         span = ClientSpan(

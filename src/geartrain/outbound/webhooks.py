@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from geartrain.domain.predictions.tracing import NO_TRACER, current_outgoing
+from geartrain.domain.predictions.tracing import current_outgoing
 from geartrain.outbound.client_span import TRACE_FIELDS, ClientSpan
 from geartrain.outbound.concurrency import off_loop
 from geartrain.outbound.connection import PeerConnection, PeerError, tls_context
@@ -117,7 +117,7 @@ class WebhookClient:
         Raises `PeerError` or OSError: there is none. Raises AddressRefusedError: the policy refuses the target.
         """
         outgoing = current_outgoing()
-        if outgoing.tracer is NO_TRACER:
+        if outgoing is None:
             return await self._send(request)
         target = request.target
         url = f"{target.scheme}://{target.authority}{target.path.partition('?')[0]}"

@@ -42,7 +42,7 @@ class Outbound:
         self._webhooks: dict[tuple[str | None, float], Webhooks] = {}
 
     @cached_property
-    def tracer(self) -> TracerPort:
+    def tracer(self) -> TracerPort | None:
         """Tracer of the predictions."""
         return open_tracer()
 
@@ -102,7 +102,7 @@ class Outbound:
         for webhooks in self._webhooks.values():
             await webhooks.close()
         made = vars(self)  # a part that was not needed was never made
-        if "tracer" in made:
+        if "tracer" in made and self.tracer is not None:
             await self.tracer.close()
         if "outputs" in made:
             await self.outputs.close()

@@ -104,7 +104,7 @@ class OutboundPort(Protocol):
     """The outside world, as the predictions of all models of a server reach it."""
 
     @property
-    def tracer(self) -> TracerPort:
+    def tracer(self) -> TracerPort | None:
         """Tracer of the predictions."""
 
     @property
