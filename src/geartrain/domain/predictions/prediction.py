@@ -32,8 +32,6 @@ from geartrain.domain.tensors.tensor import Buffer
 WebhookEvent = Literal["start", "output", "logs", "completed"]
 
 EVERY_EVENT: Final[frozenset[WebhookEvent]] = frozenset({"start", "output", "logs", "completed"})
-# To read a member of an enumeration from its class takes several times as long as a global name.
-_STARTING, _SUCCEEDED = Status.STARTING, Status.SUCCEEDED
 _to_processing = TO_STATUS[Status.PROCESSING]
 CLIENT_LEFT: Final = "Its client left before the end."
 """The error of a prediction that was canceled only because no client held it any more. Its id is free."""
@@ -136,7 +134,7 @@ class Prediction:
         self.started_at: float | None = None
         self.completed_at: float | None = None
         self.predict_time: float | None = None
-        self.status = _STARTING
+        self.status = Status.STARTING
         self.error: str | None = None
         self.error_code: Code | None = None  # reason of a failure outside the run
         self.single_output: Buffer | None = None
@@ -236,7 +234,7 @@ class Prediction:
             self.chunks.append(output)
             self.log.append(Output(output, len(self.chunks) - 1))
         self.single_output = output
-        self._complete(_SUCCEEDED, at, predict_time)
+        self._complete(Status.SUCCEEDED, at, predict_time)
 
     def fail(self, error: str, *, at: float, predict_time: float | None = None, code: Code | None = None) -> None:
         """The run, or what had to come before it, went wrong. The chunks given so far stay."""
