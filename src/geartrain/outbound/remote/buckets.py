@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from geartrain.domain.remote.reference import RemoteReference
-from geartrain.outbound.remote.store import (
+from geartrain.outbound.remote.source import (
     MAX_FILES,
     ChangedError,
     Listing,
@@ -45,8 +45,8 @@ _CREDENTIALS: Final = {
 }
 
 
-class BucketStore:
-    """The objects of a bucket below a prefix. See `Store`."""
+class BucketSource:
+    """The objects of a bucket below a prefix. See `Source`."""
 
     def __init__(self, reference: RemoteReference, environ: Mapping[str, str] = os.environ) -> None:
         """`environ` has the credentials, under the names that the service's own tools read. Raises RemoteError."""

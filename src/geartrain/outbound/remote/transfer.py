@@ -16,11 +16,11 @@ from typing import Final
 import msgspec
 
 from geartrain.domain.remote.progress import UNKNOWN_SIZE, Download
-from geartrain.outbound.remote.store import (
+from geartrain.outbound.remote.source import (
     ChangedError,
     RemoteError,
     RemoteFile,
-    Store,
+    Source,
     UnreachableError,
     is_unreachable,
 )
@@ -176,9 +176,9 @@ class PartialFile:
 class Transfer:
     """Fetches files into partial files of a folder. It belongs to one event loop."""
 
-    def __init__(self, store: Store, shown: str, folder: Path, *, download: Download) -> None:
+    def __init__(self, source: Source, shown: str, folder: Path, *, download: Download) -> None:
         """`shown` names the whole in errors; `folder` has partial files of an earlier download, if there was one."""
-        self._store = store
+        self._source = source
         self._shown = shown
         self._folder = folder
         self._download = download
@@ -235,7 +235,7 @@ class Transfer:
             self._download.drop(part.have)
             part.have = 0
         saved = part.have
-        pieces = self._store.read(partial.file, part.start + part.have, part.end)
+        pieces = self._source.read(partial.file, part.start + part.have, part.end)
         try:
             async for piece in pieces:
                 if part.end != UNKNOWN_SIZE and part.start + part.have + len(piece) > part.end:

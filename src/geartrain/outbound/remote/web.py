@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.remote.progress import UNKNOWN_SIZE
 from geartrain.domain.remote.reference import RemoteReference
-from geartrain.outbound.remote.store import (
+from geartrain.outbound.remote.source import (
     ChangedError,
     Listing,
     RemoteError,
@@ -46,7 +46,7 @@ class WebFiles:
         )
 
     async def look(self, url: str, name: str) -> RemoteFile:
-        """Return the file behind a URL; raises as `Store.look` does."""
+        """Return the file behind a URL; raises as `Source.look` does."""
         # A HEAD is refused where a URL is signed for GET.
         try:
             async with self._client.stream("GET", url, headers={"range": "bytes=0-0"}) as response:
@@ -74,7 +74,7 @@ class WebFiles:
             raise RemoteError(f"{self._shown}: this is no URL") from error
 
     async def read(self, file: RemoteFile, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Give bytes of a file; see `Store.read`."""
+        """Give bytes of a file; see `Source.read`."""
         if start == end:
             return
         is_part = start > 0 or end != file.size
@@ -123,8 +123,8 @@ class WebFiles:
         return UnreachableError(f"{self._shown}: {reason}")
 
 
-class WebStore:
-    """The one file that a URL leads to. See `Store`."""
+class WebSource:
+    """The one file that a URL leads to. See `Source`."""
 
     def __init__(self, reference: RemoteReference) -> None:
         self._reference = reference

@@ -108,7 +108,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
         return UNKNOWN_SIZE if UNKNOWN_SIZE in sizes else sum(sizes)
 
 
-class Store(Protocol):
+class Source(Protocol):
     """A service that has the files of one reference. It belongs to one event loop."""
 
     async def look(self) -> Listing:
