@@ -90,7 +90,7 @@ class WebhookRequest(NamedTuple):
     body: bytes
 
 
-class Reply(NamedTuple):
+class WebhookReply(NamedTuple):
     """An answer without its body; `location` is None if it has none."""
 
     status: int
@@ -111,7 +111,7 @@ class WebhookClient:
         self._tls: ssl.SSLContext | None = None
         self._making_tls = asyncio.Lock()
 
-    async def send(self, request: WebhookRequest) -> Reply:
+    async def send(self, request: WebhookRequest) -> WebhookReply:
         """Send a request and read its answer.
 
         Raises `PeerError` or OSError: there is none. Raises AddressRefusedError: the policy refuses the target.
@@ -136,7 +136,7 @@ class WebhookClient:
         for connection in tuple(self._open):
             connection.close()
 
-    async def _send(self, request: WebhookRequest) -> Reply:
+    async def _send(self, request: WebhookRequest) -> WebhookReply:
         connection = self._take(request.target) or await self._connect(request.target)
         try:
             await connection.ask(_head(request), request.body)
@@ -145,7 +145,7 @@ class WebhookClient:
             await _read_rest(connection)
         finally:
             self._keep(connection)
-        return Reply(status, location)
+        return WebhookReply(status, location)
 
     async def _connect(self, target: Target) -> PeerConnection:
         """Connect to the first admitted address that answers; all of them share the time."""

@@ -105,17 +105,17 @@ class TracerPort(Protocol):
         """Send what has been recorded, within a few seconds."""
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class OutgoingTrace(msgspec.Struct, frozen=True):
     """Trace of the requests that this server sends."""
 
     tracer: TracerPort
     parent: TraceContext
 
 
-_outgoing: ContextVar[Outgoing | None] = ContextVar("geartrain_outgoing", default=None)
+_outgoing: ContextVar[OutgoingTrace | None] = ContextVar("geartrain_outgoing", default=None)
 
 
-def current_outgoing() -> Outgoing | None:
+def current_outgoing() -> OutgoingTrace | None:
     """Return the trace of requests that this task sends; None if they are not recorded."""
     return _outgoing.get()
 
@@ -123,7 +123,7 @@ def current_outgoing() -> Outgoing | None:
 @contextmanager
 def outgoing(tracer: TracerPort, parent: TraceContext) -> Iterator[None]:
     """Make requests that are sent by the tasks begun inside this block children of `parent`."""
-    token = _outgoing.set(Outgoing(tracer, parent))
+    token = _outgoing.set(OutgoingTrace(tracer, parent))
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ import pytest
 
 from geartrain.domain.predictions.tracing import (
     NO_CONTEXT,
-    Outgoing,
+    OutgoingTrace,
     TraceContext,
     current_outgoing,
     outgoing,
@@ -36,6 +36,6 @@ def test_outgoing_requests_belong_to_the_block() -> None:
     context = TraceContext(TRACE, SPAN, 1)
     tracer = KeepingTracer()
     with outgoing(tracer, context):
-        assert current_outgoing() == Outgoing(tracer, context)
+        assert current_outgoing() == OutgoingTrace(tracer, context)
         assert context.headers == (("traceparent", context.traceparent),)
     assert current_outgoing() is None
