@@ -536,7 +536,7 @@ def test_binary_response_as_observed() -> None:
 
 
 def test_response_of_both_forms() -> None:
-    found = answer(Y, Tensor("z", "INT8", (1,), b"\7"), reply=OutputForms(forms={"y": True}))
+    found = answer(Y, Tensor("z", "INT8", (1,), b"\7"), reply=OutputForms(binary_of={"y": True}))
     assert found.json_size is not None
     body = json.loads(text_of(found)[: found.json_size])
     assert body["outputs"] == [
