@@ -18,6 +18,7 @@ import msgspec
 
 from geartrain.domain.remote.progress import UNKNOWN_SIZE, Download, DownloadStep, size_text
 from geartrain.domain.remote.reference import BUCKETS, RemoteReference, archive_suffix
+from geartrain.outbound.concurrency import beside
 from geartrain.outbound.remote.archives import remove_tree, unpack
 from geartrain.outbound.remote.entry import CacheEntry, Manifest, StoredFile, Version, hash_file
 from geartrain.outbound.remote.source import (
@@ -31,7 +32,6 @@ from geartrain.outbound.remote.source import (
     is_full,
     is_unreachable,
 )
-from geartrain.outbound.remote.threads import beside
 from geartrain.outbound.remote.transfer import PartialFile, Transfer
 from geartrain.outbound.retries import Retries, retry
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
 from geartrain.domain.remote.reference import RemoteReference
+from geartrain.outbound.concurrency import beside
 from geartrain.outbound.remote.source import (
     Listing,
     MissingExtraError,
@@ -15,7 +16,6 @@ from geartrain.outbound.remote.source import (
     checked,
     without_secrets,
 )
-from geartrain.outbound.remote.threads import beside
 from geartrain.outbound.remote.web import WebFiles
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from geartrain.domain.remote.progress import UNKNOWN_SIZE, Download
+from geartrain.outbound.concurrency import beside
 from geartrain.outbound.remote.source import (
     ChangedError,
     RemoteError,
@@ -24,7 +25,6 @@ from geartrain.outbound.remote.source import (
     UnreachableError,
     is_unreachable,
 )
-from geartrain.outbound.remote.threads import beside
 from geartrain.outbound.retries import Retries, retry
 
 PART: Final = 32 * 1024**2  # bytes of a file that one connection fetches
