@@ -9,9 +9,9 @@ import pytest
 from tools import house
 
 WORDS = 0
-PROTOCOLS = 107
-LONE_PROTOCOLS = 22
-NULL_OBJECTS = 33
+PROTOCOLS = 104
+LONE_PROTOCOLS = 21
+NULL_OBJECTS = 30
 
 
 @pytest.fixture(scope="module")
