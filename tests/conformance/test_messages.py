@@ -11,8 +11,7 @@ import pytest
 
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
 from geartrain.domain.predictions.own_metrics import OwnMetric, OwnReport, Series
-from geartrain.domain.signature.declared import Declared, DeclaredTensor
-from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
+from geartrain.domain.signature.types import Declared, DeclaredTensor, InputField, OutputSpec, Signature, TypeSpec
 from geartrain.ipc import messages as m
 
 GOLDEN = Path(__file__).parent / "golden" / "messages.json"

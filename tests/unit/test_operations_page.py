@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.apis import infer_repeats
+from geartrain.apis import infer_json
 from geartrain.authoring import scope
 from geartrain.cli import background_logs
 from geartrain.domain.predictions import own_metrics
@@ -64,7 +64,7 @@ BOUNDS: dict[str, list[int | str]] = {
     "unread answers of an HTTP/2": [f"{MAX_HELD // MIB} MiB"],
     "heads of requests over HTTP/1.1": [head_cache.MAX_HEADS, head_cache.MAX_HEADS_WITHOUT_PATH],
     "heads of requests of an HTTP/2": [headers.MAX_BLOCKS, http2_heads.MAX_HEADS],
-    "texts of infer requests": [infer_repeats.MAX_REMEMBERED],
+    "texts of infer requests": [infer_json.MAX_REMEMBERED],
     "heads of infer requests": [request_heads.MAX_HEADS, response_heads.MAX_HEADS],
     "tokens": [tokens.MAX_REMEMBERED],
     "metrics": [own_metrics.MAX_SERIES],

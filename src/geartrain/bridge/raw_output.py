@@ -12,7 +12,7 @@ from geartrain.bridge.slots import NO_CALL, SlotChannel
 from geartrain.bridge.stdio import OutputPipes
 from geartrain.domain.predictions.calls import ALL
 from geartrain.domain.predictions.events import LogSource
-from geartrain.domain.printed.lines import PrintedLines
+from geartrain.domain.printed.text import PrintedLines
 
 logger = logging.getLogger("geartrain.model")
 

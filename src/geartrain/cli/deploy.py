@@ -15,7 +15,7 @@ from geartrain.platforms.kserve import DEFAULT_RUNTIME, kserve_objects
 from geartrain.platforms.kubernetes import kubernetes_objects
 from geartrain.platforms.manifest import Noted, plain, write_yaml
 from geartrain.platforms.seldon import DEFAULT_SERVER, seldon_objects
-from geartrain.platforms.wanted import Wanted, read_wanted
+from geartrain.platforms.spec import DeploymentSpec, read_spec
 from geartrain.project.errors import ProjectError
 from geartrain.project.served import find_here
 
@@ -84,8 +84,8 @@ def kubernetes(
 
     The models are in the image, at /models, or in a PersistentVolumeClaim.
     """
-    wanted = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
-    _write(lambda: kubernetes_objects(wanted, autoscaler, prometheus))
+    spec = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
+    _write(lambda: kubernetes_objects(spec, autoscaler, prometheus))
 
 
 @app.command(
@@ -113,8 +113,8 @@ def kserve(
 
     Without --storage-uri the models are in the image, at /models, and the InferenceService needs no runtime.
     """
-    wanted = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
-    _write(lambda: kserve_objects(wanted, runtime=runtime, is_cluster=cluster, is_knative=knative, is_grpc=grpc))
+    spec = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
+    _write(lambda: kserve_objects(spec, runtime=runtime, is_cluster=cluster, is_knative=knative, is_grpc=grpc))
 
 
 @app.command(examples=("geartrain deploy seldon models --image models:1 | kubectl apply -f -",))
@@ -131,8 +131,8 @@ def seldon(
     server: Annotated[str, typer.Option(metavar="NAME", help="The name of the server.")] = DEFAULT_SERVER,
 ) -> None:
     """Write a Server of Seldon Core 2, and a Model for each model."""
-    wanted = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
-    _write(lambda: seldon_objects(wanted, server))
+    spec = _read(models, image, name, namespace=namespace, scale=(replicas, max_replicas, gpus), storage=storage)
+    _write(lambda: seldon_objects(spec, server))
 
 
 @app.command(
@@ -216,13 +216,12 @@ def ray(
 
     Needs `pip install 'geartrain[ray]'`, here and on every node.
     """
-    from geartrain.ray.config import Wanted as OnRay
-    from geartrain.ray.config import name_of, serve_config
+    from geartrain.ray.config import ApplicationSpec, name_of, serve_config
     from geartrain.ray.options import read_scale
 
     try:
         config = serve_config(
-            OnRay(
+            ApplicationSpec(
                 models=models,
                 name=name or name_of(models),
                 route_prefix=route_prefix,
@@ -268,11 +267,13 @@ def _read_option(text: str) -> tuple[str, object]:
         return name.strip(), value
 
 
-def _read(models: str, image: str, name: str, *, namespace: str, scale: tuple[int, int, int], storage: str) -> Wanted:
+def _read(
+    models: str, image: str, name: str, *, namespace: str, scale: tuple[int, int, int], storage: str
+) -> DeploymentSpec:
     """Return the deployment to write, or end the command; `scale`: replicas, the most of them, and the GPUs of each."""
     replicas, most, gpus = scale
     try:
-        return read_wanted(
+        return read_spec(
             find_here(models),
             name,
             image=image,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from geartrain.outbound.allowance import size_text
+from geartrain.outbound.files import size_text
 from geartrain.project.findings import Finding, ok, warning
 from geartrain.server.memory import usable_memory
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from geartrain.cli.wire import DEFAULT_HOST
-from geartrain.outbound.allowance import size_text
+from geartrain.outbound.files import size_text
 from geartrain.project.findings import Finding, closest, error, ok, warning
 from geartrain.project.variables import DEFAULT_PORT, NAMES, PORT, check
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from geartrain.cli.declared import Option, unusable
 from geartrain.cli.options import parse_duration, parse_size
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets, check_bounds
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets, check_bounds
 
 METRICS: Final = "Metrics"
 

@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from geartrain.cli import logs
-from geartrain.domain.printed.lines import PrintedLines
-from geartrain.domain.printed.text import is_plain
+from geartrain.domain.printed.text import PrintedLines, is_plain
 from geartrain.project.repository import Repository
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
+from geartrain.domain.signature.types import NOTHING_DECLARED, Declared
 from geartrain.project.batching_settings import read_batching
 from geartrain.project.config import kind_of, parse, read_environment, read_text
 from geartrain.project.device_settings import Devices, read_devices

@@ -12,7 +12,7 @@ import msgspec
 
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
+from geartrain.domain.signature.types import NOTHING_DECLARED, Declared
 from geartrain.project import formats
 from geartrain.project.config import CONFIG_NAME, USUAL_FILES, CogConfig, read_config
 from geartrain.project.device_settings import Devices

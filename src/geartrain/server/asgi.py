@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from geartrain.bridge.wakeup import WakeupMode
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets, check_bounds
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets, check_bounds
 from geartrain.project.device_settings import Devices, read_devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from geartrain.domain.remote.progress import Download
 from geartrain.domain.remote.reference import RemoteReference
-from geartrain.outbound.remote.errors import RemoteError
-from geartrain.outbound.remote.threads import in_own_loop
+from geartrain.outbound.concurrency import in_own_loop
+from geartrain.outbound.remote.source import RemoteError
 from geartrain.project.cache_folder import cache_folder
 from geartrain.project.errors import ProjectError
 from geartrain.project.weight_settings import Weights

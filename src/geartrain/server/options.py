@@ -12,8 +12,8 @@ import msgspec
 
 from geartrain.bridge.borrowing import NO_LENDER, Lender
 from geartrain.bridge.wakeup import WakeupMode
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
-from geartrain.domain.printed.lines import PrintedLines
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets
+from geartrain.domain.printed.text import PrintedLines
 from geartrain.outbound.retries import Retries
 from geartrain.project.device_settings import AUTO, Devices
 from geartrain.project.repository import Repository

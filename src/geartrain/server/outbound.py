@@ -14,12 +14,11 @@ from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDur
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
 if TYPE_CHECKING:
-    from geartrain.domain.predictions.prediction import Prediction
+    from geartrain.domain.predictions.prediction import Prediction, WebhookEvent
     from geartrain.domain.predictions.tracing import TracerPort
-    from geartrain.domain.predictions.webhook import WebhookEvent
     from geartrain.domain.signature.types import Signature
+    from geartrain.outbound.outputs import OutputDestinations
     from geartrain.outbound.policy import UrlPolicy
-    from geartrain.outbound.uploads import OutputDestinations
     from geartrain.outbound.workspace import Workspace
     from geartrain.server.options import ServeOptions
     from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort
@@ -43,14 +42,14 @@ class Outbound:
         self._webhooks: dict[tuple[str | None, float], Webhooks] = {}
 
     @cached_property
-    def tracer(self) -> TracerPort:
+    def tracer(self) -> TracerPort | None:
         """Tracer of the predictions."""
         return open_tracer()
 
     @cached_property
     def outputs(self) -> OutputDestinations:
         """Destination of output files."""
-        from geartrain.outbound.uploads import OutputDestinations
+        from geartrain.outbound.outputs import OutputDestinations
 
         return OutputDestinations(self._policy, upload_url=self._options.upload_url, user_agent=_USER_AGENT)
 
@@ -60,7 +59,7 @@ class Outbound:
 
     def new_attachments(self) -> AttachmentStorePort:
         """Create the store for the files of one request."""
-        from geartrain.outbound.attachments import AttachmentStore
+        from geartrain.outbound.workspace import AttachmentStore
 
         return AttachmentStore(self._workspace.folder(), self._options.max_download_bytes)
 
@@ -103,7 +102,7 @@ class Outbound:
         for webhooks in self._webhooks.values():
             await webhooks.close()
         made = vars(self)  # a part that was not needed was never made
-        if "tracer" in made:
+        if "tracer" in made and self.tracer is not None:
             await self.tracer.close()
         if "outputs" in made:
             await self.outputs.close()

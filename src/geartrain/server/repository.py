@@ -13,7 +13,7 @@ from geartrain.bridge.child import ChildWorker
 from geartrain.bridge.memory_use import memory_of
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.remote.progress import Download
-from geartrain.outbound.remote.errors import RemoteError
+from geartrain.outbound.remote.source import RemoteError
 from geartrain.project.alone import ModelAlone
 from geartrain.project.changes import Attempt, Attempts
 from geartrain.project.errors import ProjectError

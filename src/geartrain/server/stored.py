@@ -22,7 +22,7 @@ from geartrain.service.durable.outbox import OutboxDispatcher
 from geartrain.service.models.takeover import Takeover
 from geartrain.service.models.waking import when_loaded
 from geartrain.service.models.wanted import SharedControl
-from geartrain.store.opening import open_store
+from geartrain.store.store import open_store
 
 if TYPE_CHECKING:
     from geartrain.server.options import ServeOptions

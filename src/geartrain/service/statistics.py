@@ -7,10 +7,17 @@ from typing import Final, Literal
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import Buckets, Histograms, Run, columns
 from geartrain.domain.predictions.own_metrics import OwnMetrics
-from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
-from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
+from geartrain.domain.predictions.prediction import NO_PREDICTION, PredictionRecord
+from geartrain.domain.predictions.statistics import (
+    BatchStatistics,
+    Buckets,
+    Duration,
+    Histograms,
+    ModelStatistics,
+    Run,
+    columns,
+)
 
 Fault = Literal["CANCELED", "REJECTED", "BACKEND", "OTHER"]
 

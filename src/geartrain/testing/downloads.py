@@ -40,7 +40,7 @@ class Downloads:
         return self._fetch(lambda fetcher, download: fetcher.fetch_weights(weights, folder, download))
 
     def _fetch(self, work: Callable[[Fetcher, Download], Coroutine[Any, Any, T]]) -> T:
-        from geartrain.outbound.remote.errors import RemoteError  # late: most models are here
+        from geartrain.outbound.remote.source import RemoteError  # late: most models are here
         from geartrain.server import CacheOptions
         from geartrain.server.fetching import Fetcher, fetch_now
 

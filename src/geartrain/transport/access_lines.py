@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from geartrain.domain.predictions.lifecycle import PREDICTION_STEPS, Status
-from geartrain.domain.timestamps import timestamp
+from geartrain.domain.rendering import timestamp
 from geartrain.transport.records import LEFT, NO_GRPC, RequestRecord
 
 _LOGGER_NAME: Final = "geartrain.access"

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
+from geartrain.domain.predictions.prediction import NO_PREDICTION, PredictionRecord
 from geartrain.domain.predictions.request_context import (
     NOTHING_SENT,
     ProtocolName,

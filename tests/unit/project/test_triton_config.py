@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from geartrain.domain.predictions.priorities import Level, Priorities
-from geartrain.domain.signature.declared import Declared, DeclaredTensor
+from geartrain.domain.signature.types import Declared, DeclaredTensor
 from geartrain.project.device_settings import Devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.model_settings import settings_of

@@ -13,7 +13,7 @@ import pytest
 import geartrain
 import geartrain.server.http
 import geartrain.server.repository
-from geartrain.domain.predictions.histograms import Buckets
+from geartrain.domain.predictions.statistics import Buckets
 from geartrain.project.device_settings import Devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository

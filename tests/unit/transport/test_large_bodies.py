@@ -257,7 +257,7 @@ async def test_infer_request_is_what_it_is_on_the_loop(bodies: LargeBodies) -> N
     wanted, reply = open_inference.read_request(body, size, TENSORS.view, fetch=fetch)
     bound = TENSORS.view.bind(wanted.inputs)
     read = await read_infer(bodies, body, size)
-    assert (read.request.id, read.request.parameters, read.reply) == ("7", {"own": 1}, reply)
+    assert (read.request.id, read.request.parameters, read.forms) == ("7", {"own": 1}, reply)
     assert read.request.schedule == wanted.schedule
     assert read.bound.json == bound.json
     assert [(t.name, t.shape, bytes(t.data)) for t in read.bound.tensors] == [

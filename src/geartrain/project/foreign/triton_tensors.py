@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from geartrain.domain.signature.declared import Declared, DeclaredTensor
+from geartrain.domain.signature.types import Declared, DeclaredTensor
 from geartrain.domain.tensors.tensor import DATATYPES, MAX_RANK, VARIABLE
 from geartrain.project.errors import ProjectError
 from geartrain.project.foreign import model_config_pb2 as pb

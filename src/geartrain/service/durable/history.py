@@ -19,8 +19,7 @@ from geartrain.domain.predictions.events import (
 )
 from geartrain.domain.predictions.ledger import Row, RowState
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.tensors.tensor import Buffer
 
 

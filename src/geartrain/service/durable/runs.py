@@ -19,8 +19,7 @@ from geartrain.domain.predictions.ledger import (
     Ownership,
     Row,
 )
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.state_machine import StateMachine
 from geartrain.service.durable.history_writer import HistoryWriter
 from geartrain.service.ledger import StorePort

@@ -10,8 +10,8 @@ import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.inference import NO_SCHEDULE, Parameters, SchedulePolicy
+from geartrain.domain.predictions.prediction import Webhook
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
-from geartrain.domain.predictions.webhook import Webhook
 from geartrain.domain.principal import ANYONE, Principal
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.models.interface import Interface

@@ -13,12 +13,11 @@ import msgspec
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import INLINE, ItemInput, WorkerInfo
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, LogSource
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.lifecycle import ExecutionState, Health
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import Signature
@@ -105,7 +104,7 @@ class OutboundPort(Protocol):
     """The outside world, as the predictions of all models of a server reach it."""
 
     @property
-    def tracer(self) -> TracerPort:
+    def tracer(self) -> TracerPort | None:
         """Tracer of the predictions."""
 
     @property

@@ -7,8 +7,7 @@ from functools import cached_property
 import msgspec
 
 from geartrain.domain.predictions.calls import WorkerInfo
-from geartrain.domain.signature.any_input import view_of
-from geartrain.domain.signature.tensor_view import TensorView
+from geartrain.domain.signature.tensor_view import TensorView, view_of
 from geartrain.domain.signature.validation import InputValidator
 
 

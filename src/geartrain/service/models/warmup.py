@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from geartrain.domain.errors import FieldError, GeartrainError
-from geartrain.domain.predictions.batch_items import BatchItems
+from geartrain.domain.predictions.batching import BatchItems
 from geartrain.domain.predictions.calls import (
     CallInput,
     Canceled,

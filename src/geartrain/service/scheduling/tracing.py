@@ -22,7 +22,6 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.predictions.tracing import (
     NO_CONTEXT,
-    NO_TRACER,
     Attributes,
     Span,
     TraceContext,
@@ -135,9 +134,9 @@ class NoTraces:
 NO_TRACES: Final[TracesPort] = NoTraces()
 
 
-def traces_of(tracer: TracerPort, name: str, version: str, *, clock: Callable[[], float]) -> TracesPort:
+def traces_of(tracer: TracerPort | None, name: str, version: str, *, clock: Callable[[], float]) -> TracesPort:
     """Create the tracing of a model; `name` and `version` are the model's, `clock` as in `RunContext`."""
-    return NO_TRACES if tracer is NO_TRACER else ModelTraces(tracer, name, version, clock=clock)
+    return NO_TRACES if tracer is None else ModelTraces(tracer, name, version, clock=clock)
 
 
 class ModelTraces:

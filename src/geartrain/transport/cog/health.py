@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from geartrain.domain.predictions.lifecycle import Health
-from geartrain.domain.timestamps import timestamp
+from geartrain.domain.rendering import timestamp
 from geartrain.service.durable.durability import Durability, NotDurable
 from geartrain.service.models.replicas import SetupReport
 from geartrain.service.models.workers import HealthReport

@@ -12,8 +12,8 @@ import msgspec
 
 from geartrain.apis import cog
 from geartrain.authoring import __version__
-from geartrain.domain.cog_version import COG_VERSION
 from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.versions import COG_VERSION
 from geartrain.transport.cog.api import CogOptions, json_answer
 from geartrain.transport.cog.docs_page import docs_page
 from geartrain.transport.cog.health import health_fields, store_fields

@@ -28,6 +28,7 @@ from geartrain.transport.wire.exchange import Answer, Head
 
 if TYPE_CHECKING:
     from geartrain.service.models.catalogue import Catalogue
+    from geartrain.transport.cog.durable import StoredPredictions
 
 MAX_PAGES: Final = 256  # model versions whose OpenAPI document is kept
 
@@ -92,14 +93,9 @@ class _Runs:
 
     def of_predictions(self, prefix: str, find: FindModel) -> list[Route]:
         """Return the routes of a model's predictions."""
-        path, durability = prefix + "/predictions", self.durability
-        if isinstance(durability, NotDurable):
-            return _runs(path, PredictionEndpoints(find, self._options, self._bodies))
-        from geartrain.transport.cog.durable import DurablePredictionEndpoints  # late: most servers have no store
-
-        reach = Reach(durability, self._relay)
-        endpoints = DurablePredictionEndpoints(find, self._options, self._bodies, reach=reach)
-        return [*_relayable(_runs(path, endpoints)), _route(GET, path, endpoints.list, scope="read")]
+        stored = self._stored(PredictionEndpoints.noun)
+        endpoints = PredictionEndpoints(find, self._options, self._bodies, stored=stored)
+        return self._routes(prefix + "/predictions", endpoints)
 
     def reference(self, catalogue: Catalogue | None, trainings: Trainings | None) -> list[Route]:
         """Return the document of the whole server. Where there are several models it concerns all of them."""
@@ -110,14 +106,26 @@ class _Runs:
 
     def of_trainings(self, trainings: Trainings) -> list[Route]:
         """Return the routes of trainings."""
-        path, durability = "/trainings", self.durability
-        if isinstance(durability, NotDurable):
-            return _runs(path, TrainingEndpoints(trainings, self._options, self._bodies))
-        from geartrain.transport.cog.durable import DurableTrainingEndpoints  # late: most servers have no store
+        stored = self._stored(TrainingEndpoints.noun)
+        endpoints = TrainingEndpoints(trainings, self._options, self._bodies, stored=stored)
+        return self._routes("/trainings", endpoints)
 
-        reach = Reach(durability, self._relay)
-        endpoints = DurableTrainingEndpoints(trainings, self._options, self._bodies, reach=reach)
-        return [*_relayable(_runs(path, endpoints)), _route(GET, path, endpoints.list, scope="read")]
+    def _stored(self, noun: str) -> StoredPredictions | None:
+        if isinstance(self.durability, NotDurable):
+            return None
+        from geartrain.transport.cog.durable import StoredPredictions  # late: most servers have no store
+
+        return StoredPredictions(Reach(self.durability, self._relay), noun)
+
+    def _routes(self, path: str, endpoints: PredictionEndpoints) -> list[Route]:
+        routes, stored = _runs(path, endpoints), endpoints.stored
+        if stored is None:
+            return routes
+
+        async def list_(request: Request) -> Answer:
+            return await stored.list(request.head, endpoints.find(request.params))
+
+        return [*_relayable(routes), _route(GET, path, by_task(list_, COG, self._options.max_body), scope="read")]
 
 
 def _runs(path: str, endpoints: PredictionEndpoints) -> list[Route]:

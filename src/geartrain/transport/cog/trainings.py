@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.service.models.admission import NewPrediction
@@ -17,6 +17,9 @@ from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.routing import Params
 from geartrain.transport.wire.exchange import Body, Decision, Head, Responder
 
+if TYPE_CHECKING:
+    from geartrain.transport.cog.durable import StoredPredictions
+
 _NO_STREAMS: Final = "Training endpoints do not support streaming responses."
 
 
@@ -25,8 +28,10 @@ class TrainingEndpoints(PredictionEndpoints):
 
     noun = "training"
 
-    def __init__(self, trainings: Trainings, options: CogOptions, bodies: LargeBodies) -> None:
-        super().__init__(lambda _params: trainings.ref, options, bodies)
+    def __init__(
+        self, trainings: Trainings, options: CogOptions, bodies: LargeBodies, *, stored: StoredPredictions | None = None
+    ) -> None:
+        super().__init__(lambda _params: trainings.ref, options, bodies, stored=stored)
         self.trainings = trainings
 
     def create(self, head: Head, params: Params) -> Decision:
@@ -36,7 +41,7 @@ class TrainingEndpoints(PredictionEndpoints):
         return super().create(head, params)
 
     def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
-        return partial(TrainingExchange, self, wish)
+        return partial(TrainingExchange, self, wish) if self.stored is None else self.stored.exchange(self, wish)
 
 
 class TrainingExchange(PredictionExchange):

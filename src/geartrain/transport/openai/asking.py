@@ -11,8 +11,7 @@ from geartrain.apis import generate
 from geartrain.apis.openai.errors import invalid, rename, unknown_model
 from geartrain.apis.openai.parameters import Members, decoded
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import NO_PREDICTION
+from geartrain.domain.predictions.prediction import NO_PREDICTION, Prediction
 from geartrain.domain.signature.openai_view import OpenAIView, openai_view
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.admission import CheckedInput, NewPrediction, without_secrets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Histogram
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Histogram
 
 
 class RelayOutcome(StrEnum):

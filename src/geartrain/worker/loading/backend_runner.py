@@ -16,8 +16,15 @@ from geartrain.backends.interface import Backend, BackendError, TensorSpec
 from geartrain.backends.registry import backend_class
 from geartrain.backends.text import RankBackend, TextBackend
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
-from geartrain.domain.signature.types import InputField, OutputSpec, RecordField, Signature, TypeSpec
+from geartrain.domain.signature.types import (
+    NOTHING_DECLARED,
+    Declared,
+    InputField,
+    OutputSpec,
+    RecordField,
+    Signature,
+    TypeSpec,
+)
 from geartrain.domain.tensors.tensor import DATATYPES
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.errors import describe_error

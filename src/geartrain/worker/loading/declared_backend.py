@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
-from geartrain.domain.signature.declared import Declared, DeclaredTensor
+from geartrain.domain.signature.types import Declared, DeclaredTensor
 from geartrain.domain.tensors.tensor import VARIABLE, describe_shape
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from geartrain.domain.predictions.ledger import (
 )
 from geartrain.domain.predictions.ledger import Delivery as StoredDelivery
 from geartrain.domain.predictions.lifecycle import ExecutionState, Status
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.principal import ANYONE
 from geartrain.service.durable import history_writer
 from geartrain.service.durable.durability import Durability, DurableSettings

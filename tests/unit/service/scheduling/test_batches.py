@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.predictions.batch_items import BatchItems
-from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.predictions.batching import Batching, BatchItems, BatchPolicy
 from geartrain.domain.predictions.calls import ALL, Canceled, FileRef, ItemEnd, Succeeded, WorkerObserver
 from geartrain.domain.predictions.events import Metric
 from geartrain.domain.predictions.inference import SchedulePolicy

@@ -8,16 +8,19 @@ import pytest
 
 from geartrain.domain.remote.progress import UNKNOWN_SIZE
 from geartrain.domain.remote.reference import read_reference
-from geartrain.outbound.remote.buckets import BucketStore
-from geartrain.outbound.remote.errors import (
+from geartrain.outbound.remote.buckets import BucketSource
+from geartrain.outbound.remote.source import (
     ChangedError,
+    Listing,
     MissingExtraError,
     RemoteError,
+    RemoteFile,
+    Source,
     UnreachableError,
+    checked,
     without_secrets,
 )
-from geartrain.outbound.remote.store import Listing, RemoteFile, Store, checked
-from geartrain.outbound.remote.web import WebStore
+from geartrain.outbound.remote.web import WebSource
 from tests.support.cloud import COMMIT, Cloud
 
 pytest.importorskip("obstore", reason="the extra `remote` is not installed")
@@ -41,25 +44,25 @@ def environment(cloud: Cloud) -> dict[str, str]:
     }
 
 
-def store_of(text: str, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Store:
+def source_of(text: str, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Source:
     for name, value in environment(cloud).items():
         monkeypatch.setenv(name, value)
     reference = read_reference(text)
     if reference.scheme in {"s3", "gs", "az"}:
-        return BucketStore(reference)
+        return BucketSource(reference)
     if reference.scheme == "hf":
         from huggingface_hub import HfApi
 
-        from geartrain.outbound.remote.hub import HubStore
+        from geartrain.outbound.remote.hub import HubSource
 
-        store = HubStore(reference)
-        store._api = HfApi(endpoint=cloud.url)  # HF_ENDPOINT is read when the library is imported
-        return store
-    return WebStore(reference)
+        source = HubSource(reference)
+        source._api = HfApi(endpoint=cloud.url)  # HF_ENDPOINT is read when the library is imported
+        return source
+    return WebSource(reference)
 
 
-async def content(store: Store, file: RemoteFile, start: int = 0, end: int | None = None) -> bytes:
-    pieces = [bytes(piece) async for piece in store.read(file, start, file.size if end is None else end)]
+async def content(source: Source, file: RemoteFile, start: int = 0, end: int | None = None) -> bytes:
+    pieces = [bytes(piece) async for piece in source.read(file, start, file.size if end is None else end)]
     return b"".join(pieces)
 
 
@@ -75,21 +78,21 @@ async def test_bucket_has_a_folder(scheme: str, cloud: Cloud, monkeypatch: pytes
         "bucket/m/cats/w/": b"",  # what some tools write for a folder
         "bucket/m/cats2/run.py": b"another model",
     }
-    store = store_of(f"{scheme}://bucket/m/cats", cloud, monkeypatch)
-    listing = await store.look()
+    source = source_of(f"{scheme}://bucket/m/cats", cloud, monkeypatch)
+    listing = await source.look()
     assert paths(listing) == {"run.py": 17, "w/a.bin": 10240}
     assert not listing.is_single
     assert listing.tells_changes
     whole = cloud.files["bucket/m/cats/w/a.bin"]
-    assert await content(store, listing.files[1]) == whole
-    assert await content(store, listing.files[1], 100, 300) == whole[100:300]
-    await store.close()
+    assert await content(source, listing.files[1]) == whole
+    assert await content(source, listing.files[1], 100, 300) == whole[100:300]
+    await source.close()
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
 async def test_bucket_has_a_file(scheme: str, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.files = {"bucket/m/cats.onnx": b"onnx"}
-    listing = await store_of(f"{scheme}://bucket/m/cats.onnx", cloud, monkeypatch).look()
+    listing = await source_of(f"{scheme}://bucket/m/cats.onnx", cloud, monkeypatch).look()
     assert (paths(listing), listing.is_single) == ({"cats.onnx": 4}, True)
 
 
@@ -98,7 +101,7 @@ async def test_bucket_without_the_model(scheme: str, cloud: Cloud, monkeypatch: 
     with pytest.raises(
         RemoteError, match=f"{scheme}://bucket/none: there is no such object, and none below it"
     ) as caught:
-        await store_of(f"{scheme}://bucket/none", cloud, monkeypatch).look()
+        await source_of(f"{scheme}://bucket/none", cloud, monkeypatch).look()
     assert not isinstance(caught.value, UnreachableError)
 
 
@@ -110,47 +113,49 @@ async def test_bucket_that_may_not_be_read(
 ) -> None:
     cloud.statuses = [403] * 4
     with pytest.raises(RemoteError, match=f"access is denied; set {hint}") as caught:
-        await store_of(f"{scheme}://bucket/m", cloud, monkeypatch).look()
+        await source_of(f"{scheme}://bucket/m", cloud, monkeypatch).look()
     assert SECRET not in caught.value.message
 
 
 async def test_environment_without_credentials(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = store_of("s3://bucket/m", cloud, monkeypatch)
-    assert isinstance(store, BucketStore)
-    said = store._api.exceptions.GenericError("error performing PUT http://169.254.169.254/latest/api/token: timed out")
-    translated = store._translated(said)
+    source = source_of("s3://bucket/m", cloud, monkeypatch)
+    assert isinstance(source, BucketSource)
+    said = source._api.exceptions.GenericError(
+        "error performing PUT http://169.254.169.254/latest/api/token: timed out"
+    )
+    translated = source._translated(said)
     assert str(translated).startswith("s3://bucket/m: there are no credentials; set AWS_ACCESS_KEY_ID and")
     assert not isinstance(translated, UnreachableError)
 
 
 async def test_object_that_has_changed(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.files = {"bucket/m": b"first"}
-    store = store_of("s3://bucket/m", cloud, monkeypatch)
-    file = (await store.look()).files[0]
+    source = source_of("s3://bucket/m", cloud, monkeypatch)
+    file = (await source.look()).files[0]
     cloud.files = {"bucket/m": b"other"}
     with pytest.raises(ChangedError, match="has changed during the download"):
-        await content(store, file)
+        await content(source, file)
 
 
 async def test_service_that_cannot_be_reached(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = store_of("s3://bucket/m", cloud, monkeypatch)
+    source = source_of("s3://bucket/m", cloud, monkeypatch)
     cloud.statuses = [503] * 20
     with pytest.raises(UnreachableError, match=r"s3://bucket/m: .*503"):
-        await store.look()
+        await source.look()
 
 
 async def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "obstore", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'geartrain\[remote\]'"):
-        BucketStore(read_reference("s3://bucket/m"))
+        BucketSource(read_reference("s3://bucket/m"))
 
 
 async def test_missing_hub_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    from geartrain.outbound.remote.hub import HubStore
+    from geartrain.outbound.remote.hub import HubSource
 
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(MissingExtraError, match=r"huggingface_hub is not installed.*'geartrain\[remote\]'"):
-        HubStore(read_reference("hf://org/name"))
+        HubSource(read_reference("hf://org/name"))
 
 
 # the hub
@@ -162,12 +167,12 @@ async def test_repository_of_the_hub(cloud: Cloud, monkeypatch: pytest.MonkeyPat
         "org/cats/w/a.bin": b"weights",
         "org/cats/.gitattributes": b"x",
     }
-    store = store_of("hf://org/cats@v1", cloud, monkeypatch)
-    listing = await store.look()
+    source = source_of("hf://org/cats@v1", cloud, monkeypatch)
+    listing = await source.look()
     assert paths(listing) == {"run.py": 17, "w/a.bin": 7}
     assert listing.files[1].sha256
-    assert await content(store, listing.files[1], 2, 5) == b"igh"
-    await store.close()
+    assert await content(source, listing.files[1], 2, 5) == b"igh"
+    await source.close()
     bodies = [each for each in cloud.asked if "/resolve/" in each.path]
     assert COMMIT in bodies[0].path, "the files are those of one commit"
     assert bodies[0].authorization == f"Bearer {SECRET}"
@@ -175,20 +180,20 @@ async def test_repository_of_the_hub(cloud: Cloud, monkeypatch: pytest.MonkeyPat
 
 async def test_folder_and_file_of_a_repository(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.files = {"org/cats/onnx/model.onnx": b"onnx", "org/cats/README.md": b"read"}
-    folder = await store_of("hf://org/cats/onnx", cloud, monkeypatch).look()
-    file = await store_of("hf://org/cats/onnx/model.onnx", cloud, monkeypatch).look()
+    folder = await source_of("hf://org/cats/onnx", cloud, monkeypatch).look()
+    file = await source_of("hf://org/cats/onnx/model.onnx", cloud, monkeypatch).look()
     assert (paths(folder), folder.is_single) == ({"model.onnx": 4}, False)
     assert (paths(file), file.is_single) == ({"model.onnx": 4}, True)
     with pytest.raises(RemoteError, match="no such file or folder in the repository"):
-        await store_of("hf://org/cats/none", cloud, monkeypatch).look()
+        await source_of("hf://org/cats/none", cloud, monkeypatch).look()
 
 
 async def test_repository_that_is_not_there(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RemoteError, match="no such repository, or it is private; check the name, or set HF_TOKEN"):
-        await store_of("hf://org/cats", cloud, monkeypatch).look()
+        await source_of("hf://org/cats", cloud, monkeypatch).look()
     cloud.files = {"org/cats/run.py": b""}
     with pytest.raises(RemoteError, match="the repository has no revision 'v9'"):
-        await store_of("hf://org/cats@v9", cloud, monkeypatch).look()
+        await source_of("hf://org/cats@v9", cloud, monkeypatch).look()
 
 
 # a web server
@@ -196,37 +201,37 @@ async def test_repository_that_is_not_there(cloud: Cloud, monkeypatch: pytest.Mo
 
 async def test_file_of_a_web_server(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.files = {"a/m.onnx": b"0123456789"}
-    store = store_of(f"{cloud.url}/a/m.onnx", cloud, monkeypatch)
-    listing = await store.look()
+    source = source_of(f"{cloud.url}/a/m.onnx", cloud, monkeypatch)
+    listing = await source.look()
     file = listing.files[0]
     assert (file.path, file.size, file.can_resume, listing.is_single) == ("m.onnx", 10, True, True)
-    assert await content(store, file) == b"0123456789"
-    assert await content(store, file, 3, 6) == b"345"
+    assert await content(source, file) == b"0123456789"
+    assert await content(source, file, 3, 6) == b"345"
     cloud.files = {"a/m.onnx": b"9876543210"}
     with pytest.raises(ChangedError):
-        await content(store, file, 3, 6)
-    await store.close()
+        await content(source, file, 3, 6)
+    await source.close()
 
 
 async def test_web_server_without_ranges(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.files = {"m.onnx": b"0123456789"}
     cloud.has_ranges = False
-    store = store_of(f"{cloud.url}/m.onnx", cloud, monkeypatch)
-    file = (await store.look()).files[0]
+    source = source_of(f"{cloud.url}/m.onnx", cloud, monkeypatch)
+    file = (await source.look()).files[0]
     assert (file.size, file.can_resume, bool(file.etag)) == (10, False, True)
     cloud.has_lengths = False
-    file = (await store.look()).files[0]
+    file = (await source.look()).files[0]
     assert (file.size, file.can_resume) == (UNKNOWN_SIZE, False)
-    assert await content(store, file) == b"0123456789"
-    await store.close()
+    assert await content(source, file) == b"0123456789"
+    await source.close()
 
 
 async def test_empty_file_of_a_web_server(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = store_of(f"{cloud.url}/m.onnx", cloud, monkeypatch)
+    source = source_of(f"{cloud.url}/m.onnx", cloud, monkeypatch)
     cloud.statuses = [416]
-    file = (await store.look()).files[0]
-    assert (file.size, await content(store, file)) == (0, b"")
-    await store.close()
+    file = (await source.look()).files[0]
+    assert (file.size, await content(source, file)) == (0, b"")
+    await source.close()
 
 
 @pytest.mark.parametrize(
@@ -242,13 +247,13 @@ async def test_empty_file_of_a_web_server(cloud: Cloud, monkeypatch: pytest.Monk
 async def test_answers_of_a_web_server(
     status: int, message: str, may_be_tried_again: bool, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = store_of(cloud.url.replace("://", f"://me:{SECRET}@") + f"/m.onnx?sig={SECRET}", cloud, monkeypatch)
+    source = source_of(cloud.url.replace("://", f"://me:{SECRET}@") + f"/m.onnx?sig={SECRET}", cloud, monkeypatch)
     cloud.statuses = [status]
     with pytest.raises(RemoteError, match=message) as caught:
-        await store.look()
+        await source.look()
     assert isinstance(caught.value, UnreachableError) == may_be_tried_again
     assert SECRET not in caught.value.message
-    await store.close()
+    await source.close()
 
 
 def test_no_secret_of_a_library_is_told() -> None:

@@ -16,8 +16,8 @@ _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'{}]+")
 _PVC: Final = "pvc://"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which models, under which name, and how many of what.
+class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Models of a deployment, its name, image and sizes.
 
     `models` are their names; `is_folder`: each of them has a folder below the one that was named. `storage`: where the
     platform fetches them from, "" where they are in the image. `gpus` are those of each replica. `replicas` is the
@@ -53,40 +53,40 @@ def is_name(text: str) -> bool:
     return _LABEL.fullmatch(text) is not None
 
 
-def read_wanted(source: ModelSource | Repository, name: str, **others: object) -> Wanted:
+def read_spec(source: ModelSource | Repository, name: str, **others: object) -> DeploymentSpec:
     """Combine the description of a deployment with the fields `others`; raise ProjectError for an impossible one."""
     if isinstance(source, Repository):
         models = tuple(source.names())
         is_folder = source.folder(models[0]) != source.root
     else:
         models, is_folder = (source.name,), False
-    wanted = msgspec.convert(
-        {"name": name_of(source, models, name), "models": models, "is_folder": is_folder, **others}, Wanted
+    spec = msgspec.convert(
+        {"name": name_of(source, models, name), "models": models, "is_folder": is_folder, **others}, DeploymentSpec
     )
-    if wanted.namespace and not is_name(wanted.namespace):
-        raise ProjectError(f"--namespace: {wanted.namespace!r} is no name of a namespace")
-    if not wanted.image or wanted.image.split() != [wanted.image]:
-        raise ProjectError(f"--image: {wanted.image!r} is no image; write for example registry.example.com/digits:1")
-    if wanted.storage and not _URI.fullmatch(wanted.storage):
-        raise ProjectError(f"--storage-uri: {wanted.storage!r} is no URI; write for example gs://bucket/digits")
-    if wanted.max_replicas < wanted.replicas:
+    if spec.namespace and not is_name(spec.namespace):
+        raise ProjectError(f"--namespace: {spec.namespace!r} is no name of a namespace")
+    if not spec.image or spec.image.split() != [spec.image]:
+        raise ProjectError(f"--image: {spec.image!r} is no image; write for example registry.example.com/digits:1")
+    if spec.storage and not _URI.fullmatch(spec.storage):
+        raise ProjectError(f"--storage-uri: {spec.storage!r} is no URI; write for example gs://bucket/digits")
+    if spec.max_replicas < spec.replicas:
         raise ProjectError(
-            f"--max-replicas is {wanted.max_replicas}, less than --replicas, {wanted.replicas}; write at least as many"
+            f"--max-replicas is {spec.max_replicas}, less than --replicas, {spec.replicas}; write at least as many"
         )
-    return wanted
+    return spec
 
 
-def model_name_option(wanted: Wanted) -> list[str]:
+def model_name_option(spec: DeploymentSpec) -> list[str]:
     """Return the option that names a single model as it is called here, whatever its folder is called there."""
-    return [f"--model-name={wanted.models[0]}"] if len(wanted.models) == 1 else []
+    return [f"--model-name={spec.models[0]}"] if len(spec.models) == 1 else []
 
 
-def claim_of(wanted: Wanted) -> tuple[str, str]:
+def claim_of(spec: DeploymentSpec) -> tuple[str, str]:
     """Return the name of a PersistentVolumeClaim and the path in it; raises ProjectError for any other storage."""
-    claim, _, path = wanted.storage.removeprefix(_PVC).partition("/")
-    if not wanted.storage.startswith(_PVC) or not claim:
+    claim, _, path = spec.storage.removeprefix(_PVC).partition("/")
+    if not spec.storage.startswith(_PVC) or not claim:
         raise ProjectError(
-            f"--storage-uri: Kubernetes itself fetches nothing from {wanted.storage}; write pvc://CLAIM/PATH, "
+            f"--storage-uri: Kubernetes itself fetches nothing from {spec.storage}; write pvc://CLAIM/PATH, "
             "or put the models into the image with `geartrain build`"
         )
     return claim, path.strip("/")
