@@ -16,7 +16,7 @@ import uvloop
 from tritonclient.utils import np_to_triton_dtype
 
 from geartrain.bridge import slot_files
-from geartrain.bridge.lent_outputs import LentOutputs
+from geartrain.bridge.payloads import LentOutputs
 from geartrain.domain.predictions.lifecycle import Health
 from tests.support.servers import LiveServer, Serve, eventually
 from tests.support.wire import Answer, Connection, connection

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from geartrain.bridge.call_messages import parts_of, predict_of
+from geartrain.bridge.payloads import parts_of, predict_of
 from geartrain.domain.predictions.calls import CallInput, ItemInput
 from geartrain.ipc.messages import Inline
 from geartrain.testing.calls import LocalCall, LocalChannel, Prints

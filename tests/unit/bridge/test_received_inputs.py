@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.bridge.call_socket import CallSocket
-from geartrain.bridge.folder import WorkerFolder
-from geartrain.bridge.slot_reports import NoListener
-from geartrain.bridge.slots import SlotChannel
+from geartrain.bridge.channels import CallSocket
+from geartrain.bridge.payloads import WorkerFolder
+from geartrain.bridge.slots import NoListener, SlotChannel
 from geartrain.domain.predictions.calls import CallInput, Canceled, ItemInput
 from geartrain.domain.tensors.tensor import Tensor, unpack
 from geartrain.ipc import messages as m

@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-from geartrain.bridge.call_messages import LONG_TEXT, parts_of
-from geartrain.bridge.call_socket import CallSocket
-from geartrain.bridge.folder import WorkerFolder
-from geartrain.bridge.slot_state import SLOT_STEPS, TO_SLOT_STATE, SlotState
-from geartrain.bridge.slots import SlotChannel
+from geartrain.bridge.channels import CallSocket
+from geartrain.bridge.payloads import LONG_TEXT, WorkerFolder, parts_of
+from geartrain.bridge.slots import SLOT_STEPS, TO_SLOT_STATE, SlotChannel, SlotState
 from geartrain.domain.predictions.calls import (
     ALL,
     CallInput,
