@@ -24,18 +24,17 @@ from geartrain.ipc.framing import FrameReader, frame
 from geartrain.ipc.payload import PayloadReader
 from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.arrays import NAMES, numpy_type
-from geartrain.worker.calls.tools import tools_of_model
+from geartrain.worker.calls.codec import tools_of_model
+from geartrain.worker.channels.cancellation import CancelRegion
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import OpenedBodies, Slot
 from geartrain.worker.loading.batched_signature import read_batched
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.runtime.async_engine import AsyncEngine
-from geartrain.worker.runtime.cancellation import CancelRegion
 from geartrain.worker.runtime.sync_engine import SyncEngine
 from geartrain.worker.stdio.router import Router
-from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles
+from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles, TemporaryFiles
 from geartrain.worker.values.outputs import OutputEncoder
-from geartrain.worker.values.temporary_files import TemporaryFiles
 
 Run = Callable[..., Any]
 Read = tuple[Sequence[Parameter], Signature, Batching | None]

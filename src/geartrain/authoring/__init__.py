@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from geartrain.authoring import metrics
 from geartrain.authoring.batches import ItemError
-from geartrain.authoring.cancel import CancelationException, CancellationException
 from geartrain.authoring.decorators import Opaque, batched, concurrent, streaming
 from geartrain.authoring.files import File, Path
 from geartrain.authoring.inputs import Input
 from geartrain.authoring.iterators import AsyncConcatenateIterator, ConcatenateIterator
 from geartrain.authoring.model import BaseModel
-from geartrain.authoring.runner import BasePredictor, BaseRunner
+from geartrain.authoring.runner import BasePredictor, BaseRunner, CancelationException, CancellationException
 from geartrain.authoring.scope import Scope, batch_item, current_scope
 from geartrain.authoring.secret import Secret
 

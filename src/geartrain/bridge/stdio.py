@@ -17,7 +17,7 @@ from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.printed.lines import PrintedLines
 from geartrain.domain.printed.text import is_plain
 from geartrain.domain.printed.updates import INTERVAL, Updates
-from geartrain.ipc.pipes import unread
+from geartrain.ipc.waiting import unread
 
 _CHUNK = 65536  # bytes
 _MAX_LINE = 4 * 1024 * 1024  # characters kept of a line that does not end

@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 
 from geartrain.bridge.resources import usable_cores
 from geartrain.domain.predictions.calls import ItemEnd, Succeeded
-from geartrain.ipc.contention import LATE, Contention
+from geartrain.ipc.waiting import LATE, Contention
 
 WakeupMode = Literal["adaptive", "blocking"]
 

@@ -9,12 +9,11 @@ from time import perf_counter
 from typing import Any
 
 from geartrain.authoring.scope import Scope, reset_scope, set_scope
+from geartrain.domain.predictions.tracing import TraceContext, read_context
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.ipc.messages import ALL, Cancelled, Done, Failed, Inline, Predict, WorkerLog
-from geartrain.worker.calls.codec import Invocation, NobodyLeftError, RefusedError
-from geartrain.worker.calls.logs import CallLog
-from geartrain.worker.calls.reports import ReportSender, failure_reports
-from geartrain.worker.calls.tools import CallTools
+from geartrain.ipc.messages import ALL, CallItem, Cancelled, Done, Failed, Inline, Predict, WorkerLog
+from geartrain.worker.calls.codec import CallTools, Invocation, NobodyLeftError, RefusedError
+from geartrain.worker.calls.reports import CallLog, ReportSender, failure_reports
 from geartrain.worker.channels.slot import Slot
 from geartrain.worker.errors import clip, code_of
 from geartrain.worker.stdio.router import LineWriter
@@ -192,3 +191,34 @@ class Call:
             self._invocation.drop(failures.keys())
         if not self._invocation.items:
             raise NobodyLeftError
+
+
+def traced(kind: type[Call]) -> type[Call]:
+    """Return a kind of calls of a model that may record spans: OpenTelemetry's current span is that of the run.
+
+    The run of a batch is that of the first item that is recorded.
+    """
+    from geartrain.telemetry.current_span import enter, leave  # OpenTelemetry, where traces are on
+
+    class TracedCall(kind):  # type: ignore[misc, valid-type]  # mypy knows no classes that are parameters
+        """A call whose invocations have a current span."""
+
+        __slots__ = ("_span_token",)
+
+        def __enter__(self) -> None:
+            super().__enter__()
+            self._span_token: Token[Any] = enter(
+                _run_of([self._message.items[item] for item in self._invocation.items])
+            )
+
+        def __exit__(self, *arguments: object) -> None:
+            leave(self._span_token)
+            super().__exit__(*arguments)
+
+    return TracedCall
+
+
+def _run_of(items: Sequence[CallItem]) -> TraceContext:
+    """Return the trace context of the first item that is recorded, or else of the first one."""
+    runs = [read_context(item.traceparent, item.tracestate) for item in items]
+    return next((run for run in runs if run.is_sampled), runs[0])

@@ -1,20 +1,22 @@
-"""Sends what is reported of one call: several reports to a frame, and payloads the way that suits their size."""
+"""Reports of one call: its logs, outputs and ends, several to a frame, and payloads the way that suits their size."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from geartrain.authoring.scope import Emit
-from geartrain.domain.predictions.events import MetricMode
-from geartrain.domain.tensors.tensor import Buffer
+from geartrain.domain.predictions.events import LogSource, MetricMode
+from geartrain.domain.tensors.tensor import Buffer, pack
 from geartrain.ipc.framing import INLINE_LIMIT
 from geartrain.ipc.messages import (
     Done,
+    DroppedLogs,
     Failed,
     FileOutput,
     InFile,
@@ -28,10 +30,13 @@ from geartrain.ipc.messages import (
     Report,
     Reports,
 )
+from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot
 from geartrain.worker.errors import code_of, describe_error, format_error
+from geartrain.worker.values.call_files import CallFiles
 from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.output_files import OutputFile
+from geartrain.worker.values.outputs import OutputEncoder
 
 _SMALL = 64  # bytes that a report takes in a frame, beside its texts and its payload
 
@@ -224,3 +229,91 @@ def _paths(reports: Iterable[Report]) -> Iterator[str]:
                 yield filename
             case Output(_, InFile(path)) | Done(_, InFile(path)):
                 yield path
+
+
+MAX_LOGS: Final = 32 * 1024**2  # characters that one prediction may log; more would fill the parent's memory
+
+
+class CallLog(msgspec.Struct, gc=False, eq=False):
+    """Reports what is written by the run of one item, or of all items of a call; `item` is an index or `ALL`."""
+
+    reports: ReportSender
+    item: int
+    logged: int = 0  # characters
+    dropped: int = 0  # lines
+
+    def write(self, source: LogSource, data: str) -> None:
+        """Report some text, unless there has been too much."""
+        self.logged += len(data)
+        if self.logged > MAX_LOGS:
+            self.dropped += data.count("\n") or 1
+        else:
+            self.reports.send((Log(self.item, source, data),))
+
+    def tell_dropped(self, control: Channel) -> None:
+        """Tell the client, and the operator, how many lines were dropped because there were too many."""
+        note = f"[geartrain: {self.dropped} more lines were dropped; a prediction may log {MAX_LOGS >> 20} MiB]\n"
+        self.reports.send((Log(self.item, "stderr", note),))
+        control.send(DroppedLogs(self.dropped, int(self.reports.elapsed() * 1000)))
+
+
+NO_FAILURES: Final[Mapping[int, BaseException]] = {}
+
+
+class Outputs(Protocol):
+    """The outputs of the items of a call, made of the value that `run()` has returned."""
+
+    def end(self, reports: ReportSender, *, idle: bool) -> None:
+        """Send the outputs, with which the items end. With `idle` the call is over."""
+
+
+class SmallOutput(msgspec.Struct, gc=False, eq=False):
+    """The output of a call of one item, which fits into the message: nearly all of them.
+
+    `output` is JSON, `framing.INLINE_LIMIT` bytes at most.
+    """
+
+    output: bytes
+
+    def end(self, reports: ReportSender, *, idle: bool) -> None:
+        """Send the outputs."""
+        reports.end_first(self.output, idle=idle)
+
+
+class SmallOutputs:
+    """Outputs of several items that fit into one message together."""
+
+    __slots__ = ("_items", "_outputs")
+
+    def __init__(self, items: Sequence[int], outputs: Sequence[bytes]) -> None:
+        """`outputs` are JSON or packed, `framing.INLINE_LIMIT` bytes at most in all."""
+        self._items = items
+        self._outputs = outputs
+
+    def end(self, reports: ReportSender, *, idle: bool) -> None:
+        """Send the outputs."""
+        ends = tuple(map(Done, self._items, map(Inline, self._outputs), repeat(reports.elapsed())))
+        reports.send(ends, idle=idle)
+
+
+class LargeOutputs:
+    """Outputs of any size, with tensors or files, and the items that have none because they failed."""
+
+    __slots__ = ("_failures", "_outputs")
+
+    def __init__(self, outputs: Mapping[int, OutputBytes], failures: Mapping[int, BaseException] = NO_FAILURES) -> None:
+        self._outputs = outputs
+        self._failures = failures
+
+    def end(self, reports: ReportSender, *, idle: bool) -> None:
+        """Send the outputs."""
+        reports.send_ends(self._outputs, self._failures, idle=idle)
+
+
+def encode_output(encoder: OutputEncoder, value: Any, files: CallFiles, *, apart: bool) -> OutputBytes:
+    """Encode one item's output, with its tensors `apart` from the JSON or within. Raises `OutputError`."""
+    json, of_value, tensors = encoder.encode(value, files.new_folder, files.temporary_files_of, apart=apart)
+    if tensors is None:
+        return OutputBytes([json], len(json), packed=False, files=of_value)
+    parts = pack(json, tensors)
+    return OutputBytes(parts, sum(map(len, parts)), packed=True, files=of_value)

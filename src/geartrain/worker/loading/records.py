@@ -5,19 +5,21 @@ from __future__ import annotations
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from geartrain.authoring.model import BaseModel
 from geartrain.domain.signature.types import RecordField, TypeSpec
 from geartrain.worker.loading.descriptions import (
     Converter,
     Described,
-    Reader,
     UnsupportedTypeError,
     is_typed_dict,
     strip,
 )
 from geartrain.worker.loading.tensor_types import read_tensor
+
+if TYPE_CHECKING:
+    from geartrain.worker.loading.annotations import AnnotationReader
 
 
 class _Field(NamedTuple):
@@ -28,7 +30,7 @@ class _Field(NamedTuple):
     required: bool
 
 
-def read_record(cls: type, reader: Reader) -> Described | None:
+def read_record(cls: type, reader: AnnotationReader) -> Described | None:
     """Describe a record type, or return None if it is none. Raises `UnsupportedTypeError` for one of its fields."""
     if is_typed_dict(cls):
         return _describe(cls, _typed_dict_fields(cls), reader, make=dict)
@@ -44,14 +46,14 @@ def read_record(cls: type, reader: Reader) -> Described | None:
     return _describe(cls, fields, reader, make=lambda values: cls(**values), closed=not reader.output)
 
 
-def read_named_tensors(cls: type, reader: Reader) -> Described | None:
+def read_named_tensors(cls: type, reader: AnnotationReader) -> Described | None:
     """Describe a NamedTuple with a tensor among its fields as a record; without one it is an array, as in Cog: None."""
     if all(read_tensor(strip(hint)[0], output=True) is None for hint in _members(_hints(cls).values())):
         return None
     return read_named_tuple(cls, reader)
 
 
-def read_named_tuple(cls: type, reader: Reader) -> Described:
+def read_named_tuple(cls: type, reader: AnnotationReader) -> Described:
     """Describe a NamedTuple as a record."""
     fields = [_Field(name, hint, required=True) for name, hint in _hints(cls).items()]
     return _describe(cls, fields, reader, make=dict)
@@ -73,7 +75,7 @@ def is_pydantic(cls: type) -> bool:
 def _describe(
     cls: type,
     fields: list[_Field],
-    reader: Reader,
+    reader: AnnotationReader,
     *,
     make: Callable[[dict[str, Any]], Any],
     closed: bool = False,
@@ -92,7 +94,7 @@ def _describe(
     return Described(spec, lambda value: make(fill(value)) if isinstance(value, Mapping) else value)
 
 
-def _read_field(cls: type, field: _Field, reader: Reader) -> Described:
+def _read_field(cls: type, field: _Field, reader: AnnotationReader) -> Described:
     try:
         return reader.read(field.annotation)
     except UnsupportedTypeError as error:
@@ -125,7 +127,7 @@ def _typed_dict_fields(cls: Any) -> list[_Field]:
     return fields
 
 
-def _dataclass_fields(cls: type, reader: Reader) -> list[_Field]:
+def _dataclass_fields(cls: type, reader: AnnotationReader) -> list[_Field]:
     """The fields that `__init__` takes; of an output, all."""
     from dataclasses import MISSING, fields
 
@@ -146,7 +148,7 @@ def _plain_fields(cls: type) -> list[_Field]:
     return [_Field(name, hint, not hasattr(cls, name)) for name, hint in _hints(cls).items()]
 
 
-def _pydantic(cls: Any, reader: Reader) -> Described:
+def _pydantic(cls: Any, reader: AnnotationReader) -> Described:
     """Describe a pydantic model.
 
     It checks its values itself, so a type that the signature cannot express is left open.

@@ -20,7 +20,6 @@ import pytest
 from geartrain import ConcatenateIterator, ItemError, Path, batch_item, batched, current_scope
 from geartrain.ipc import messages as m
 from geartrain.ipc.shared_memory import MemoryRegion
-from geartrain.worker.calls import logs
 from tests.support.batch_worker import Answers, Item, Worker, nested, rows, texts
 
 Nd = np.ndarray
@@ -347,7 +346,7 @@ def test_async_tasks_write_for_their_own_request() -> None:
 
 
 def test_each_request_has_its_limit_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MAX_LOGS", 100)
+    monkeypatch.setattr("geartrain.worker.calls.reports.MAX_LOGS", 100)
 
     def run(texts: list[str]) -> list[str]:
         with batch_item(1):

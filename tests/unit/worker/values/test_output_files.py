@@ -14,8 +14,7 @@ import pytest
 
 from geartrain import BaseModel, Path
 from geartrain.domain.signature.types import OutputSpec, TypeSpec
-from geartrain.worker.values.media_types import mime_type_of
-from geartrain.worker.values.output_files import OutputFile
+from geartrain.worker.values.output_files import OutputFile, mime_type_of
 from geartrain.worker.values.outputs import OutputEncoder, OutputError
 
 
