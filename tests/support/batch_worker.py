@@ -24,7 +24,7 @@ from geartrain.ipc.framing import FrameReader, frame
 from geartrain.ipc.payload import PayloadReader
 from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.arrays import NAMES, numpy_type
-from geartrain.worker.calls.codec import tools_of_model
+from geartrain.worker.calls.call import tools_of_model
 from geartrain.worker.channels.cancellation import CancelRegion
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import OpenedBodies, Slot

@@ -12,8 +12,7 @@ from typing import Any, TextIO
 from geartrain.domain.predictions.events import LogSource
 from geartrain.ipc.messages import Failed, Log, Message, Predict, Report, Reports, WorkerLog
 from geartrain.worker.calls.batch_codec import BatchCodec
-from geartrain.worker.calls.call import Call
-from geartrain.worker.calls.codec import CallTools
+from geartrain.worker.calls.call import Call, CallTools
 from geartrain.worker.channels.cancellation import Shield
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot

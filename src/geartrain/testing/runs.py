@@ -21,7 +21,7 @@ from geartrain.testing.errors import CanceledError, RequestFailedError
 from geartrain.testing.inputs import InputReader
 from geartrain.testing.models import LoadedModel, loaded
 from geartrain.testing.steps import Drive, Steps, make_steps
-from geartrain.worker.calls.codec import CallTools, tools_of_model
+from geartrain.worker.calls.call import CallTools, tools_of_model
 from geartrain.worker.channels.cancellation import CANCEL_SIGNAL, CancelRegion
 from geartrain.worker.channels.slot import OpenedBodies, Slot
 from geartrain.worker.loading.finding import Mode

@@ -13,8 +13,8 @@ import msgspec
 
 from geartrain.authoring.batches import check_settings
 from geartrain.authoring.inputs import MISSING, Input
-from geartrain.authoring.iterators import AsyncConcatenateIterator
 from geartrain.authoring.scope import current_scope
+from geartrain.authoring.values import AsyncConcatenateIterator
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
 from geartrain.backends.registry import backend_class
 from geartrain.backends.text import Piece, PromptError, RankBackend, Sampling, TextBackend

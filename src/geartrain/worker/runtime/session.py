@@ -257,7 +257,7 @@ class _Session:
             self._control.send(WorkerLog("geartrain.worker", "warning", text))
 
     def _serve(self, runner: LoadedRunner, number: int, flush_c: Any) -> None:
-        from geartrain.worker.calls.codec import tools_of_model
+        from geartrain.worker.calls.call import tools_of_model
         from geartrain.worker.values.call_files import CallFiles, CleanedCallFiles, TemporaryFiles, may_hold_files
         from geartrain.worker.values.faults import note_run
         from geartrain.worker.values.output_check import contract_of

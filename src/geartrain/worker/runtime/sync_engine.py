@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from geartrain.authoring import CancelationException
 from geartrain.ipc.messages import CallToWorker, Predict, decode_call
-from geartrain.worker.calls.call import Call
-from geartrain.worker.calls.codec import CallTools
+from geartrain.worker.calls.call import Call, CallTools
 from geartrain.worker.channels import forks
 from geartrain.worker.channels.cancellation import CancelRegion
 from geartrain.worker.channels.slot import Slot

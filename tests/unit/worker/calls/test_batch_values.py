@@ -609,7 +609,7 @@ def test_every_request_of_any_batch_gets_its_own_rows(requests: list[tuple[int, 
 def test_a_batched_model_without_arrays_loads_no_array_package() -> None:
     script = (
         "import sys; from geartrain import batched\n"
-        "from geartrain.worker.calls import batch_codec, codec\n"
+        "from geartrain.worker.calls import batch_codec, call\n"
         "from geartrain.worker.runtime import session\n"
         "from geartrain.worker.loading.batched_signature import read_batched\n"
         "from geartrain.worker.values.outputs import OutputEncoder\n"
@@ -617,7 +617,7 @@ def test_a_batched_model_without_arrays_loads_no_array_package() -> None:
         "def run(x: list[str]) -> list[dict]: ...\n"
         "read = read_batched(run, owner_name='run()', settings={})\n"
         "encoder = OutputEncoder(read[1].output)\n"
-        "codec.tools_of_model(*read, encoder=encoder, router=None, control=None)\n"
+        "call.tools_of_model(*read, encoder=encoder, router=None, control=None)\n"
         "print(*{'numpy', 'torch', 'jaxtyping', 'ml_dtypes'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
