@@ -20,10 +20,9 @@ from geartrain.domain.predictions.calls import (
     CallInput,
     Canceled,
     Failed,
-    FileRef,
-    ItemEnd,
     ItemInput,
     Outcome,
+    Report,
     Succeeded,
     WorkerInfo,
 )
@@ -77,25 +76,26 @@ class Heard:
     def on_unstarted(self) -> None:
         self._note("unstarted")
 
-    def on_output(self, item: int, chunk: bytes, files: Sequence[FileRef]) -> None:
-        assert not files
-        self.outputs[item].append(json.loads(chunk))
-        self._note("output")
+    def on_report(self, report: Report) -> None:
+        assert not report.files
+        match report:
+            case Report(item, Output(chunk, index)):
+                assert index == len(self.outputs[item])
+                self.outputs[item].append(json.loads(chunk))
+                self._note("output")
+            case Report(item, Log(_, data)):
+                self.logs[item] = self.logs.get(item, "") + data
+                self._note("log")
+            case Report(item, Metric() as metric):
+                self.metrics.append((item, metric))
+                self._note("metric")
 
-    def on_log(self, item: int, source: LogSource, data: str) -> None:
-        self.logs[item] = self.logs.get(item, "") + data
-        self._note("log")
-
-    def on_metric(self, item: int, metric: Metric) -> None:
-        self.metrics.append((item, metric))
-        self._note("metric")
-
-    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
+    def on_end(self, ends: Sequence[Report], *, idle: bool) -> None:
         for end in ends:
             for item in range(self.size) if end.item == ALL else (end.item,):
                 if end.item != ALL or item not in self.outcomes:
                     assert item not in self.outcomes, "it ended twice"
-                    self.outcomes[item] = end.outcome
+                    self.outcomes[item] = end.event
         self._note("idle" if idle else "end")
 
     def on_idle(self) -> None:

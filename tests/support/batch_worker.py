@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 
 from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.predictions.calls import ALL, Canceled, Failed, FileRef, Report, Succeeded
+from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Tensor, pack, split_bytes, stack, unpack
 from geartrain.ipc import messages as m
@@ -86,13 +88,14 @@ def input_of(items: Sequence[Item]) -> bytes:
     return json if item.tensors is None else b"".join(pack(json, item.tensors))
 
 
-End = m.Done | m.Failed | m.Cancelled
+End = Succeeded | Failed | Canceled
 
 
 class Answers:
     """What came back of one call, sorted by items; `frames` has all of it in order, and `idle` what each frame said.
 
-    `lasts` are the frames that ended items, or the call, each with whether it was the last.
+    `lasts` are the frames that ended items, or the call, each with whether it was the last. `in_memory` are the places
+    of outputs in shared memory.
     """
 
     def __init__(self, frames: Sequence[m.Reports], number: int, shared: MemoryRegion | None = None) -> None:
@@ -102,68 +105,78 @@ class Answers:
         self.chunks: dict[int, list[Any]] = defaultdict(list)
         self.logs: dict[int, str] = dict.fromkeys(range(number), "")
         self.metrics: dict[int, dict[str, Any]] = {index: {} for index in range(number)}
-        self.files: dict[int, list[m.FileOutput]] = defaultdict(list)
-        self.payloads: dict[int, list[m.Payload]] = defaultdict(list)
-        self.lasts = [each.idle for each in frames if each.idle or any(isinstance(one, End) for one in each.reports)]
+        self.files: dict[int, list[FileRef]] = defaultdict(list)
+        self.in_memory = [place for each in frames for _, place in each.shared]
+        self.lasts = [
+            each.idle for each in frames if each.idle or any(isinstance(one.event, End) for one in each.reports)
+        ]
         self._reader = PayloadReader(lambda: [] if shared is None else [shared])
         self._shared = shared
         for each in frames:
             self._take(each)
 
     @property
-    def reports(self) -> list[m.Report]:
+    def reports(self) -> list[Report]:
         """All reports of all frames."""
         return [report for frame in self.frames for report in frame.reports]
 
     @property
     def errors(self) -> dict[int, str]:
         """Of those that failed."""
-        return {item: end.error for item, end in self.ends.items() if isinstance(end, m.Failed)}
+        return {item: end.error for item, end in self.ends.items() if isinstance(end, Failed)}
 
     @property
     def canceled(self) -> set[int]:
         """Those that were canceled."""
-        return {item for item, end in self.ends.items() if isinstance(end, m.Cancelled)}
+        return {item for item, end in self.ends.items() if isinstance(end, Canceled)}
 
     def _for(self, item: int) -> list[int]:
-        return [item] if item != m.ALL else [each for each in self.logs if each not in self.ends]
+        return [item] if item != ALL else [each for each in self.logs if each not in self.ends]
 
     def _take(self, frame: m.Reports) -> None:
-        waiting: dict[int, list[m.FileOutput]] = defaultdict(list)
-        for report in frame.reports:
-            match report:
-                case m.FileOutput(item):
-                    waiting[item].append(report)
-                case m.Output(item, payload) | m.Done(item, m.Inline() | m.InFile() | m.InMemory() as payload):
-                    assert item not in self.ends, "nothing comes after the end"
-                    self.files[item] += waiting.pop(item, [])
-                    self.payloads[item].append(payload)
-                    self._keep(item, report, payload)
+        places = dict(frame.shared)
+        for index, report in enumerate(frame.reports):
+            match report.event:
+                case Output(output) | Succeeded(bytes() as output):
+                    assert report.item not in self.ends, "nothing comes after the end"
+                    self._keep(report, self._read(output, report.files, places.get(index)))
                 case _:
                     self._tell(report)
-            if isinstance(report, End):
+            if isinstance(report.event, End):
                 for item in self._for(report.item):
                     assert item not in self.ends, "each item ends once"
-                    self.ends[item] = report
-        assert not waiting, "a file's output is in the same frame"
+                    self.ends[item] = report.event
         if self._shared is not None:
             self._shared.free()
 
-    def _keep(self, item: int, report: m.Report, payload: m.Payload) -> None:
-        if isinstance(payload, m.InMemory) and self._shared is None:
-            return
-        value = decoded(bytes(self._reader.read(payload)))
-        if isinstance(report, m.Output):
-            self.chunks[item].append(value)
-        else:
-            self.outputs[item] = value
+    def _read(self, output: bytes, files: Sequence[FileRef], place: m.InMemory | None) -> bytes | None:
+        """The output; None if it lies in memory that the test has not given."""
+        if place is not None:
+            return None if self._shared is None else bytes(self._reader.read(place))
+        for file in files:
+            if file.is_output:
+                assert not output
+                return bytes(self._reader.read(m.InFile(file.filename)))
+        return output
 
-    def _tell(self, report: m.Report) -> None:
+    def _keep(self, report: Report, output: bytes | None) -> None:
+        item = report.item
+        self.files[item] += [file for file in report.files if not file.is_output]
+        if isinstance(report.event, Output):
+            assert output is None or report.event.index == len(self.chunks[item])
+        if output is None:
+            return
+        if isinstance(report.event, Output):
+            self.chunks[item].append(decoded(output))
+        else:
+            self.outputs[item] = decoded(output)
+
+    def _tell(self, report: Report) -> None:
         match report:
-            case m.Log(item, _, data):
+            case Report(item, Log(_, data)):
                 for each in self._for(item):
                     self.logs[each] += data
-            case m.Metric(item, name, value, mode):
+            case Report(item, Metric(name, value, mode)):
                 for each in self._for(item):
                     known = self.metrics[each]
                     known[name] = known.get(name, 0) + value if mode == "increment" else value

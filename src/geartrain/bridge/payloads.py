@@ -12,24 +12,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from geartrain.domain.predictions import calls
+from geartrain.domain.predictions import calls, events
 from geartrain.domain.predictions.calls import CallInput, FileRef, ItemInput
 from geartrain.domain.tensors.tensor import Buffer, pack, stack
 from geartrain.ipc.body_memory import is_received, received
 from geartrain.ipc.framing import FrameError, frame
 from geartrain.ipc.messages import (
     CallItem,
-    Done,
-    FileOutput,
-    InFile,
-    Inline,
     InMemory,
     InputPayload,
-    Output,
     Payload,
     Predict,
     Received,
-    Report,
+    Reports,
     SlotMemory,
     encode,
 )
@@ -81,7 +76,7 @@ class WorkerFolder:
 
 
 def delete_temporary_files(paths: Iterable[str]) -> None:
-    """Delete an author's temporary files and then their folders, in the order of a `FileOutput`; never raises."""
+    """Delete an author's temporary files and then their folders, in the order of a `FileRef`; never raises."""
     for name in paths:
         path = Path(name)
         with suppress(OSError):  # gone already, or a folder that holds something else
@@ -226,11 +221,11 @@ class LentOutputs:
         self._frame = _NOTHING  # source of the lent outputs of the current frame
         self._copied: list[MemoryRegion] = []  # the region of the frame, if it is not lent
 
-    def read(self, payload: InMemory, *, may_lend: bool) -> Buffer:
+    def read(self, place: InMemory, *, may_lend: bool) -> Buffer:
         """Return an output. Raises `OSError` if it is not where it is said to be."""
-        begin, end = payload.offset, payload.offset + payload.size
-        region = region_of(self._regions, payload)
-        if may_lend and not self._is_lent and not self._copied and payload.size >= _WORTHWHILE:
+        begin, end = place.offset, place.offset + place.size
+        region = region_of(self._regions, place.region)
+        if may_lend and not self._is_lent and not self._copied and place.size >= _WORTHWHILE:
             self._frame = self._lend(region, end)
         contents = region.view(end)
         if may_lend and end <= len(self._frame):
@@ -260,9 +255,6 @@ class LentOutputs:
         self._is_lent = False
 
 
-_JSON: Final = "application/json"
-
-
 class SlotFiles:
     """The inputs and outputs of one slot: where they travel, and the files among them."""
 
@@ -273,7 +265,7 @@ class SlotFiles:
         self.lent = LentOutputs(memory.outputs)
         self._writer = PayloadWriter(memory.inputs, folder.new_input)
         self._folder = folder
-        self.temporary_files: list[str] = []  # the author's own, as `FileOutput` has them
+        self.temporary_files: list[str] = []  # the author's own, as `FileRef` has them
 
     def place(self, call: calls.CallInput, *, may_share: bool) -> InputPayload | None:
         """Put the input of a call where it travels best, or leave it there; None if it has to go into a file.
@@ -298,40 +290,40 @@ class SlotFiles:
             encode(predict_of(call, (self._slot, serial), payload, output_dir=self._folder.outputs, memory=memory))
         )
 
-    def read(self, payload: Payload, item: int, files: dict[int, list[calls.FileRef]], *, is_whole: bool) -> Buffer:
-        """Return an output; one in a file is empty, and the file is among those of its item.
+    def read(self, message: Reports) -> list[calls.Report]:
+        """Return the reports of a frame with their outputs, of which some lie in shared memory.
 
-        `is_whole`: it is no chunk of a stream, and is not kept for longer than a client takes to read it.
+        A chunk of a stream is copied. Raises `FrameError` if an output is not where it is said to be.
         """
-        if isinstance(payload, Inline):
-            return payload.data
-        if isinstance(payload, InFile):
-            reference = calls.FileRef(payload.path, payload.path, _JSON, is_output=True)
-            self._folder.lend(reference)
-            files.setdefault(item, []).append(reference)
-            return b""
+        found = list(message.reports)
         try:
-            return self.lent.read(payload, may_lend=is_whole)
+            for index, place in message.shared:
+                report = found[index]
+                event = report.event
+                if type(event) is events.Output:
+                    chunk = bytes(self.lent.read(place, may_lend=False))
+                    found[index] = calls.Report(report.item, events.Output(chunk, event.index), report.files)
+                elif type(event) is calls.Succeeded:
+                    output = self.lent.read(place, may_lend=True)
+                    end = calls.Succeeded(output, event.predict_time)
+                    found[index] = calls.Report(report.item, end, report.files)
         except OSError as error:
             raise FrameError(str(error)) from error
+        self.lent.finish()
+        return found
 
-    def take(self, report: FileOutput) -> calls.FileRef:
-        """Take over a file of an output."""
-        reference = calls.FileRef(report.token, report.filename, report.mime_type)
-        self._folder.lend(reference)
-        self.temporary_files += report.temporary_files
-        return reference
+    def take(self, files: Iterable[FileRef]) -> None:
+        """Take over the files of an output."""
+        for file in files:
+            self._folder.lend(file)
+            self.temporary_files += file.temporary_files
 
-    def discard(self, reports: Iterable[Report]) -> None:
+    def discard(self, message: Reports) -> None:
         """Release the files and the memory of outputs without a reader."""
-        for report in reports:
-            if isinstance(report, FileOutput):
-                self._folder.discard((calls.FileRef(report.token, report.filename, report.mime_type),))
-            elif isinstance(report, (Output, Done)) and report.output is not None:
-                if isinstance(report.output, InFile):
-                    self._folder.discard((calls.FileRef("", report.output.path, _JSON, is_output=True),))
-                else:
-                    self.reader.discard(report.output)
+        for report in message.reports:
+            self._folder.discard(report.files)
+        for _, place in message.shared[:1]:  # all are in the same region
+            self.reader.discard(place)
 
     def delete_temporary_files(self) -> None:
         """Delete what a worker that has died can no longer delete."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -14,25 +14,14 @@ import msgspec
 from geartrain.bridge.channels import CallSocket
 from geartrain.bridge.payloads import LONG_TEXT, SharedSlotMemory, SlotFiles, WorkerFolder, new_probe, wants_memory
 from geartrain.bridge.wakeup import Blocking, WakeupMode, WakeupPolicy, effective_mode, new_policy
-from geartrain.domain.errors import Code
-from geartrain.domain.predictions import calls, events
+from geartrain.domain.predictions import calls
 from geartrain.domain.state_machine import steps_to
-from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.framing import frame
 from geartrain.ipc.messages import (
-    Cancelled,
-    Done,
-    Failed,
-    FileOutput,
     Inline,
-    InMemory,
     InputPayload,
-    Log,
-    Metric,
-    Output,
     Payload,
     Received,
-    Report,
     Reports,
     SlotCancelled,
     SlotFailed,
@@ -63,7 +52,6 @@ TO_SLOT_STATE: Final = steps_to("a slot", SLOT_STEPS)
 
 logger = logging.getLogger(__name__)
 
-_CANCELED = calls.Canceled()
 _LISTENER_FAILED: Final = "the listener of a call has failed"
 
 
@@ -75,80 +63,11 @@ class NoListener:
 
     on_unstarted = on_idle = on_begin
 
-    def on_output(self, _item: int, _chunk: bytes, _files: tuple[calls.FileRef, ...]) -> None:
-        """Do nothing: the call has no listener."""
-
-    def on_log(self, _item: int, _source: object, _data: str) -> None:
-        """Do nothing: the call has no listener."""
-
-    def on_metric(self, _item: int, _metric: object) -> None:
+    def on_report(self, _report: object) -> None:
         """Do nothing: the call has no listener."""
 
     def on_end(self, _ends: object, *, idle: bool) -> None:
         """Do nothing: the call has no listener."""
-
-
-def tell_reports(reports: Iterable[Report], listener: calls.CallListener, outputs: SlotFiles) -> list[calls.ItemEnd]:
-    """Tell a listener of all reports but the ends, which are returned.
-
-    `outputs` reads what does not lie in the messages.
-    """
-    ends: list[calls.ItemEnd] = []
-    given: Buffer
-    files: dict[int, list[calls.FileRef]] = {}  # by the item whose output follows
-    in_memory = False
-    own: tuple[calls.FileRef, ...]
-    payload: Payload | None
-    for report in reports:
-        if type(report) is Output:
-            payload = report.output
-            if type(payload) is Inline and not files:  # nearly all of a stream
-                chunk, own = payload.data, ()
-            else:
-                chunk = bytes(outputs.read(report.output, report.item, files, is_whole=False))
-                in_memory = in_memory or type(payload) is InMemory
-                own = tuple(files.pop(report.item, ()))
-            try:
-                listener.on_output(report.item, chunk, own)
-            except Exception:
-                logger.exception(_LISTENER_FAILED)
-        elif type(report) is Done:
-            payload = report.output
-            if type(payload) is Inline and not files:  # nearly all
-                given, own = payload.data, ()
-            else:
-                given = b"" if payload is None else outputs.read(payload, report.item, files, is_whole=True)
-                in_memory = in_memory or type(payload) is InMemory
-                own = tuple(files.pop(report.item, ()))
-            outcome = calls.Succeeded(None if report.is_stream else given, report.predict_time)
-            ends.append(calls.ItemEnd(report.item, outcome, own))
-        else:
-            _tell_other(report, listener, ends, files=files, outputs=outputs)
-    if in_memory:
-        outputs.lent.finish()
-    return ends
-
-
-def _tell_other(
-    report: Report,
-    listener: calls.CallListener,
-    ends: list[calls.ItemEnd],
-    *,
-    files: dict[int, list[calls.FileRef]],
-    outputs: SlotFiles,
-) -> None:
-    """Tell the listener of a report that has no output, or add it to the ends or to the files."""
-    match report:
-        case Log(item, source, data):
-            tell(listener.on_log, item, source, data)
-        case Metric(item, name, value, mode):
-            tell(listener.on_metric, item, events.Metric(name, value, mode))
-        case FileOutput():
-            files.setdefault(report.item, []).append(outputs.take(report))
-        case Failed(item, error, code):
-            ends.append(calls.ItemEnd(item, calls.Failed(error, Code(code) if code else None)))
-        case Cancelled(item):
-            ends.append(calls.ItemEnd(item, _CANCELED))
 
 
 def tell(listener: Callable[..., None], *arguments: object) -> None:
@@ -167,7 +86,7 @@ def tell_begin(listener: calls.CallListener) -> None:
         logger.exception(_LISTENER_FAILED)
 
 
-def tell_end(listener: calls.CallListener, ends: Sequence[calls.ItemEnd], *, idle: bool) -> None:
+def tell_end(listener: calls.CallListener, ends: Sequence[calls.Report], *, idle: bool) -> None:
     """Tell a listener that items have ended; as `tell`."""
     try:
         listener.on_end(ends, idle=idle)
@@ -255,7 +174,7 @@ class SlotChannel:
                 self.state = _to_free(self.state)
                 self.call = NO_CALL
                 failure = calls.Failed(f"the input could not be handed to the worker: {error}")
-                tell_end(slot_call.listener, (calls.ItemEnd(calls.ALL, failure),), idle=True)
+                tell_end(slot_call.listener, (calls.Report(calls.ALL, failure),), idle=True)
             return
         if self.state is SlotState.LOADING:
             self._begin(call, slot_call, payload, alone=False)
@@ -284,7 +203,7 @@ class SlotChannel:
         """End the call while the worker is still busy with it: `on_idle` follows, or never comes."""
         if self.state is _RUNNING:
             self.state = TO_SLOT_STATE[SlotState.DETACHED](self.state)
-            tell_end(self.call.listener, (calls.ItemEnd(calls.ALL, outcome),), idle=False)
+            tell_end(self.call.listener, (calls.Report(calls.ALL, outcome),), idle=False)
 
     def on_idle(self) -> None:
         """Free the slot: the worker is done with a call that was ended from outside."""
@@ -301,7 +220,7 @@ class SlotChannel:
         self.call = self.next_call = NO_CALL
         self.close()
         if state is _RUNNING:
-            tell_end(call.listener, (calls.ItemEnd(calls.ALL, calls.Failed(reason)),), idle=False)
+            tell_end(call.listener, (calls.Report(calls.ALL, calls.Failed(reason)),), idle=False)
         elif state is SlotState.LOADING:
             tell(call.listener.on_unstarted)
         tell(following.listener.on_unstarted)
@@ -324,12 +243,12 @@ class SlotChannel:
 
     def _on_reports(self, message: Reports) -> None:
         if message.serial != self.call.serial or self.state is not _RUNNING:
-            self._files.discard(message.reports)
+            self._files.discard(message)
             if message.idle:
-                logger.debug("a slot spoke of a call that does not run")
+                logger.debug("a slot reported on a call that does not run")
             return
         listener = self.call.listener
-        ends = tell_reports(message.reports, listener, self._files)
+        ends = self._pass_on(message, listener)
         if message.idle:
             self.wakeup.on_end(ends)
             self._socket.before_end()
@@ -341,6 +260,22 @@ class SlotChannel:
         elif ends:
             self._socket.before_end()
             tell_end(listener, ends, idle=False)
+
+    def _pass_on(self, message: Reports, listener: calls.CallListener) -> list[calls.Report]:
+        """Pass reports to a listener, but for the ends, which are returned."""
+        files = self._files
+        ends: list[calls.Report] = []
+        for report in files.read(message) if message.shared else message.reports:
+            if report.files:
+                files.take(report.files)
+            if type(report.event) in calls.OUTCOMES:
+                ends.append(report)
+            else:
+                try:
+                    listener.on_report(report)
+                except Exception:
+                    logger.exception(_LISTENER_FAILED)
+        return ends
 
     def _free(self) -> None:
         """Begin the prefetched call, or become free."""

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TextIO
 
-from geartrain.domain.predictions.events import LogSource
-from geartrain.ipc.messages import Failed, Log, Message, Predict, Report, Reports, WorkerLog
+from geartrain.domain.predictions.calls import Failed, Report
+from geartrain.domain.predictions.events import Log, LogSource
+from geartrain.ipc.messages import Message, Predict, Reports, WorkerLog
 from geartrain.worker.calls.batch_codec import BatchCodec
 from geartrain.worker.calls.call import Call, CallTools
 from geartrain.worker.channels.cancellation import Shield
@@ -90,9 +91,9 @@ class LocalChannel(Channel):
     def _take(self, reports: tuple[Report, ...]) -> None:
         for report in reports:
             match report:
-                case Log(_, source, text):
+                case Report(_, Log(source, text)):
                     self._prints.write(source, text)
-                case Failed(item, error, _):
+                case Report(item, Failed(error)):
                     self.failures[item] = error
                 case _:
                     pass

@@ -17,12 +17,12 @@ from geartrain.domain.predictions.calls import (
     Failed,
     FileRef,
     HealthVerdict,
-    ItemEnd,
     Outcome,
+    Report,
     WorkerInfo,
     WorkerObserver,
 )
-from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.events import Log, LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.service.models.setup_limit import setup_limit
 from geartrain.service.ports import WorkerPort
@@ -147,7 +147,7 @@ class OnDemandWorker:
         if self._call is None:
             self._on_load_output(source, data)
         else:
-            self._call.on_log(ALL, source, data)
+            self._call.on_report(Report(ALL, Log(source, data)))
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """The signature is known since `start`."""
@@ -184,7 +184,7 @@ class OnDemandWorker:
         if self._call is None or (error is None and not task.cancelled()):
             return
         outcome: Outcome = Canceled() if error is None else Failed(self._describe(error))
-        self._call.on_end((ItemEnd(ALL, outcome),), idle=True)
+        self._call.on_end((Report(ALL, outcome),), idle=True)
 
     def _describe(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError) and self._setup_limit is not None:
@@ -234,22 +234,14 @@ class _RunningCall:
 
     def on_unstarted(self) -> None:
         """End the call: the worker that was set up for it has died before it could begin."""
-        self.on_end((ItemEnd(ALL, Failed("Worker crashed: it died before the call began")),), idle=True)
+        self.on_end((Report(ALL, Failed("Worker crashed: it died before the call began")),), idle=True)
 
-    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
-        """Note the files, and pass the chunk on."""
-        self._worker.keep_files(files)
-        self._listener.on_output(item, chunk, files)
+    def on_report(self, report: Report) -> None:
+        """Note the files, and pass the report on."""
+        self._worker.keep_files(report.files)
+        self._listener.on_report(report)
 
-    def on_log(self, item: int, source: LogSource, data: str) -> None:
-        """Pass it on."""
-        self._listener.on_log(item, source, data)
-
-    def on_metric(self, item: int, metric: Metric) -> None:
-        """Pass it on."""
-        self._listener.on_metric(item, metric)
-
-    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
+    def on_end(self, ends: Sequence[Report], *, idle: bool) -> None:
         """Note the files, free the worker if it is idle, and pass the ends on."""
         for end in ends:
             self._worker.keep_files(end.files)

@@ -16,13 +16,12 @@ from geartrain.domain.predictions.calls import (
     CallInput,
     Canceled,
     Failed,
-    FileRef,
-    ItemEnd,
     ItemInput,
+    Report,
     WorkerInfo,
     WorkerObserver,
 )
-from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.events import Log, LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.signature.validation import InputValidator
@@ -228,24 +227,19 @@ class _ExampleCall:
         """The worker has died before."""
         self._fail("the worker died before the run began")
 
-    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:  # noqa: ARG002 - the port's
-        """Throw it away."""
-        self._worker.discard(files)
+    def on_report(self, report: Report) -> None:
+        """Throw an output away; printed text belongs to the setup."""
+        self._worker.discard(report.files)
+        if isinstance(report.event, Log):
+            self._observer.on_setup_log(report.event.source, report.event.data)
 
-    def on_log(self, item: int, source: LogSource, data: str) -> None:  # noqa: ARG002 - the port's
-        """It belongs to the setup."""
-        self._observer.on_setup_log(source, data)
-
-    def on_metric(self, item: int, metric: Metric) -> None:
-        """It is no prediction's."""
-
-    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
+    def on_end(self, ends: Sequence[Report], *, idle: bool) -> None:
         """Throw the output away; the example is over when the slot is free."""
         for end in ends:
             self._worker.discard(end.files)
-            if isinstance(end.outcome, Failed):
-                self._fail(end.outcome.error)
-            elif isinstance(end.outcome, Canceled):
+            if isinstance(end.event, Failed):
+                self._fail(end.event.error)
+            elif isinstance(end.event, Canceled):
                 self._fail("the run was canceled")
         if idle:
             self.is_over.set()

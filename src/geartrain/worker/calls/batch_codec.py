@@ -12,10 +12,11 @@ from typing import Any
 from geartrain.authoring.batches import ItemError
 from geartrain.authoring.scope import Scope, reset_scope, set_scope
 from geartrain.domain.predictions.batching import Batching
+from geartrain.domain.predictions.calls import ALL, Report
+from geartrain.domain.predictions.events import Log, Output
 from geartrain.domain.signature.types import OutputSpec, Signature
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.messages import ALL, Inline, Log, Output
 from geartrain.ipc.shared_memory import WORTHWHILE
 from geartrain.worker.calls.codec import NobodyLeftError, Recovery, RefusedError, failure_of_all
 from geartrain.worker.calls.reports import (
@@ -209,7 +210,7 @@ class BatchInvocation:
         self._reports = reports
         self._scopes = scopes
         self._arguments: dict[str, Any] = {}
-        self._given: set[int] = set()  # the items that have had an output of a stream
+        self._given: dict[int, int] = {}  # by item: how many outputs of a stream it has had
 
     def bind(self, raw: Buffer) -> dict[str, Any]:
         """Return the keyword arguments for `run()`, of the input of the whole call. Raises `RefusedError`."""
@@ -249,18 +250,22 @@ class BatchInvocation:
             for item, part in zip(places.items, parts, strict=True)
             if item in there and not splitter.is_nothing(part)
         }
-        self._given.update([item for item, part in own.items() if not isinstance(part, BaseException)])
+        indexes = {item: self._given.get(item, 0) for item in own}
+        self._given.update(
+            {item: indexes[item] + 1 for item, part in own.items() if not isinstance(part, BaseException)}
+        )
         plain = self._codec.encoder.encode_all_plain(list(own.values()))
         size = 0 if plain is None else sum(map(len, plain))
         if plain is not None and size <= INLINE_LIMIT:
-            outputs_of_items = tuple(map(Output, own, map(Inline, plain)))
+            chunks = zip(own, plain, strict=True)
+            outputs_of_items = tuple([Report(item, Output(chunk, indexes[item])) for item, chunk in chunks])
             if outputs_of_items and may_wait and size <= MAY_WAIT:
                 self._reports.send_soon(outputs_of_items)
             elif outputs_of_items:
                 self._reports.send(outputs_of_items)
             return NO_FAILURES
         outputs, failures = self._encode_each(own)
-        return {**failures, **self._reports.send_outputs(outputs)}
+        return {**failures, **self._reports.send_outputs(outputs, indexes)}
 
     def drop(self, items: Collection[int]) -> None:
         """Go on without some items: they have failed."""
@@ -327,7 +332,7 @@ class BatchInvocation:
         again = [item for item in rest if item not in self._given]
         return Recovery(
             failures={**told, **{item: _STUCK for item in rest if item in self._given}},
-            reports=[Log(item, "stderr", format_error(own)) for item, own in blamed.items()],
+            reports=[Report(item, Log("stderr", format_error(own))) for item, own in blamed.items()],
             again=[again] if again else [],
         )
 

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Literal, Protocol
 
+from geartrain.domain.predictions.calls import Report
 from geartrain.ipc.framing import FrameReader, frame
-from geartrain.ipc.messages import Message, Report, Reports, encode
+from geartrain.ipc.messages import Message, Reports, encode
 from geartrain.ipc.waiting import LATE, Contention
 from geartrain.worker.channels import forks
 from geartrain.worker.channels.cancellation import Shield

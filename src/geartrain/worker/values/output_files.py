@@ -7,8 +7,9 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from geartrain.domain.predictions.calls import FileRef
 from geartrain.worker.values.faults import OutputError
 
 UNKNOWN = "application/octet-stream"
@@ -89,18 +90,6 @@ _NAMELESS = "output.bin"
 _BLOCK = 1 << 20
 
 
-class OutputFile(NamedTuple):
-    """The copy of an author's file.
-
-    `temporary_files`: the author's own file and its folders, to delete when the run is over.
-    """
-
-    token: str
-    filename: str
-    mime_type: str
-    temporary_files: tuple[str, ...] = ()
-
-
 def is_file(value: object) -> bool:
     """Tell whether this is a path or an open file: what an output may have in place of a URL."""
     return isinstance(value, (os.PathLike, io.IOBase)) or (hasattr(value, "read") and hasattr(value, "close"))
@@ -112,7 +101,7 @@ class FileCollector:
     def __init__(self, new_folder: Callable[[], Path], temporary_files_of: Callable[[Path], tuple[str, ...]]) -> None:
         self._new_folder = new_folder
         self._temporary_files_of = temporary_files_of
-        self._files: list[OutputFile] = []
+        self._files: list[FileRef] = []
         self._folders: list[Path] = []
 
     def add(self, value: Any) -> str:
@@ -126,7 +115,7 @@ class FileCollector:
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def files(self) -> tuple[OutputFile, ...]:
+    def files(self) -> tuple[FileRef, ...]:
         """The files taken so far."""
         return tuple(self._files)
 
@@ -167,7 +156,14 @@ class FileCollector:
         return f"geartrain-file-{os.urandom(16).hex()}", folder / name
 
     def _keep(self, token: str, target: Path, temporary_files: tuple[str, ...] = ()) -> str:
-        self._files.append(OutputFile(token, str(target.absolute()), mime_type_of(target.name), temporary_files))
+        self._files.append(
+            FileRef(
+                token,
+                str(target.absolute()),
+                mime_type_of(target.name),
+                temporary_files=tuple(name for name in temporary_files if name.isprintable()),  # others are no UTF-8
+            )
+        )
         return token
 
 
