@@ -11,7 +11,16 @@ import pytest
 
 from geartrain.domain.errors import Code
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
-from geartrain.domain.predictions.calls import ALL, Canceled, Failed, FileRef, Report, Succeeded
+from geartrain.domain.predictions.calls import (
+    ALL,
+    Canceled,
+    Failed,
+    FileRef,
+    ItemEnd,
+    ItemEvent,
+    Outcome,
+    Succeeded,
+)
 from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.predictions.own_metrics import OwnMetric, OwnReport, Series
 from geartrain.domain.signature.declared import Declared, DeclaredTensor
@@ -174,11 +183,11 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         ),
         "calls",
     ),
-    "call/Log": (m.Reports(0, 17, (Report(0, Log("stderr", "careful\n")),)), "reports"),
-    "call/Log of all": (m.Reports(0, 17, (Report(ALL, Log("stderr", "careful\n")),)), "reports"),
-    "call/Output": (m.Reports(0, 17, (Report(2, Output(b'"chunk"', 5)),)), "reports"),
+    "call/Log": (m.Reports(0, 17, (ItemEvent(0, Log("stderr", "careful\n")),)), "reports"),
+    "call/Log of all": (m.Reports(0, 17, (ItemEvent(ALL, Log("stderr", "careful\n")),)), "reports"),
+    "call/Output": (m.Reports(0, 17, (ItemEvent(2, Output(b'"chunk"', 5)),)), "reports"),
     "call/Output in memory": (
-        m.Reports(0, 17, (Report(0, Output(b"", 0)),), shared=((0, m.InMemory(600_000, region=1)),)),
+        m.Reports(0, 17, (ItemEvent(0, Output(b"", 0)),), shared=((0, m.InMemory(600_000, region=1)),)),
         "reports",
     ),
     "call/Output with files": (
@@ -186,7 +195,7 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
             0,
             17,
             (
-                Report(
+                ItemEvent(
                     0,
                     Output(b'["token-1","token-2"]', 0),
                     (
@@ -203,14 +212,14 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         ),
         "reports",
     ),
-    "call/Metric": (m.Reports(0, 17, (Report(0, Metric("timing.decode", 0.25, "increment")),)), "reports"),
-    "call/Succeeded": (m.Reports(0, 17, (Report(0, Succeeded(b'"hello"', 0.5)),), idle=True), "reports"),
+    "call/Metric": (m.Reports(0, 17, (ItemEvent(0, Metric("timing.decode", 0.25, "increment")),)), "reports"),
+    "call/Succeeded": (m.Reports(0, 17, (ItemEnd(0, Succeeded(b'"hello"', 0.5)),), idle=True), "reports"),
     "call/Succeeded in a file": (
         m.Reports(
             0,
             17,
             (
-                Report(
+                ItemEnd(
                     0,
                     Succeeded(b"", 0.5),
                     (FileRef("/run/2/output.json", "/run/2/output.json", "application/json", is_output=True),),
@@ -220,22 +229,22 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
         ),
         "reports",
     ),
-    "call/Succeeded as a stream": (m.Reports(0, 17, (Report(0, Succeeded(None, 0.5)),), idle=True), "reports"),
-    "call/Failed": (m.Reports(0, 17, (Report(0, Failed("ValueError: no")),), idle=True), "reports"),
+    "call/Succeeded as a stream": (m.Reports(0, 17, (ItemEnd(0, Succeeded(None, 0.5)),), idle=True), "reports"),
+    "call/Failed": (m.Reports(0, 17, (ItemEnd(0, Failed("ValueError: no")),), idle=True), "reports"),
     "call/Failed by its client": (
-        m.Reports(0, 17, (Report(0, Failed("too long", Code.INVALID_INPUT)),), idle=True),
+        m.Reports(0, 17, (ItemEnd(0, Failed("too long", Code.INVALID_INPUT)),), idle=True),
         "reports",
     ),
-    "call/Canceled": (m.Reports(0, 17, (Report(0, Canceled()),), idle=True), "reports"),
+    "call/Canceled": (m.Reports(0, 17, (ItemEnd(0, Canceled()),), idle=True), "reports"),
     "call/several ends": (
         m.Reports(
             0,
             21,
             (
-                Report(0, Succeeded(b"", 0.5)),
-                Report(3, Succeeded(b"", 0.5)),
-                Report(1, Failed("ValueError: no")),
-                Report(2, Canceled()),
+                ItemEnd(0, Succeeded(b"", 0.5)),
+                ItemEnd(3, Succeeded(b"", 0.5)),
+                ItemEnd(1, Failed("ValueError: no")),
+                ItemEnd(2, Canceled()),
             ),
             shared=((0, m.InMemory(6)), (1, m.InMemory(8, 6))),
         ),
@@ -273,7 +282,8 @@ def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
     known = {kind for union in unions for kind in get_args(union)} | {m.Reports}
     assert {type(message) for message, _ in EXAMPLES.values()} == known
     reports = [each for message, _ in EXAMPLES.values() if isinstance(message, m.Reports) for each in message.reports]
-    assert {type(each.event) for each in reports} == set(get_args(get_type_hints(Report)["event"]))
+    kinds = {type(each.event if isinstance(each, ItemEvent) else each.outcome) for each in reports}
+    assert kinds == {*get_args(get_type_hints(ItemEvent)["event"]), *get_args(Outcome)}
     assert set(json.loads(GOLDEN.read_text())) == set(EXAMPLES)
 
 

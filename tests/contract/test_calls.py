@@ -20,13 +20,14 @@ from geartrain.domain.predictions.calls import (
     CallInput,
     Canceled,
     Failed,
+    ItemEnd,
+    ItemEvent,
     ItemInput,
     Outcome,
-    Report,
     Succeeded,
     WorkerInfo,
 )
-from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.events import Log, LogSource, Metric, Output
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.service.ports import WorkerPort
 from tests.contract.conftest import LIMIT, ROOT
@@ -76,26 +77,26 @@ class Heard:
     def on_unstarted(self) -> None:
         self._note("unstarted")
 
-    def on_report(self, report: Report) -> None:
+    def on_event(self, report: ItemEvent) -> None:
         assert not report.files
         match report:
-            case Report(item, Output(chunk, index)):
+            case ItemEvent(item, Output(chunk, index)):
                 assert index == len(self.outputs[item])
                 self.outputs[item].append(json.loads(chunk))
                 self._note("output")
-            case Report(item, Log(_, data)):
+            case ItemEvent(item, Log(_, data)):
                 self.logs[item] = self.logs.get(item, "") + data
                 self._note("log")
-            case Report(item, Metric() as metric):
+            case ItemEvent(item, Metric() as metric):
                 self.metrics.append((item, metric))
                 self._note("metric")
 
-    def on_end(self, ends: Sequence[Report], *, idle: bool) -> None:
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         for end in ends:
             for item in range(self.size) if end.item == ALL else (end.item,):
                 if end.item != ALL or item not in self.outcomes:
                     assert item not in self.outcomes, "it ended twice"
-                    self.outcomes[item] = end.event
+                    self.outcomes[item] = end.outcome
         self._note("idle" if idle else "end")
 
     def on_idle(self) -> None:

@@ -271,7 +271,7 @@ async def main():
     worker = ChildWorker(Launch(f"{path.name}:SyncValue", path.parent, {"PYTHONPATH": sys.argv[3]}), observer)
     await worker.start()
     tensors = (Tensor("x", "FP32", (150_000,), bytes(600_000)),)
-    listener = type("Listener", (), dict.fromkeys(("on_begin", "on_end", "on_report"), lambda *a, **k: None))()
+    listener = type("Listener", (), dict.fromkeys(("on_begin", "on_end", "on_event"), lambda *a, **k: None))()
     item = ItemInput("id", b'{"step":"wait %s"}' % gate.encode(), tensors=tensors)
     worker.run(0, CallInput("id", (item,)), listener)
     print(worker._process.pid, flush=True)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import msgspec
 import numpy as np
 
 from geartrain.domain.predictions.batching import Batching
-from geartrain.domain.predictions.calls import ALL, Canceled, Failed, FileRef, Report, Succeeded
+from geartrain.domain.predictions.calls import ALL, Canceled, Failed, FileRef, ItemEnd, ItemEvent, Report, Succeeded
 from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Tensor, pack, split_bytes, stack, unpack
@@ -94,8 +95,8 @@ End = Succeeded | Failed | Canceled
 class Answers:
     """What came back of one call, sorted by items; `frames` has all of it in order, and `idle` what each frame said.
 
-    `lasts` are the frames that ended items, or the call, each with whether it was the last. `in_memory` are the places
-    of outputs in shared memory.
+    `lasts` are the frames that ended items, or the call, each with whether it was the last. `ways` tells of each output
+    of an item whether it came in a "message", in "memory" or in a "file"; `texts` are the outputs as they came.
     """
 
     def __init__(self, frames: Sequence[m.Reports], number: int, shared: MemoryRegion | None = None) -> None:
@@ -106,9 +107,10 @@ class Answers:
         self.logs: dict[int, str] = dict.fromkeys(range(number), "")
         self.metrics: dict[int, dict[str, Any]] = {index: {} for index in range(number)}
         self.files: dict[int, list[FileRef]] = defaultdict(list)
-        self.in_memory = [place for each in frames for _, place in each.shared]
+        self.ways: dict[int, list[str]] = defaultdict(list)
+        self.texts: dict[int, list[bytes]] = defaultdict(list)
         self.lasts = [
-            each.idle for each in frames if each.idle or any(isinstance(one.event, End) for one in each.reports)
+            each.idle for each in frames if each.idle or any(isinstance(one, ItemEnd) for one in each.reports)
         ]
         self._reader = PayloadReader(lambda: [] if shared is None else [shared])
         self._shared = shared
@@ -136,47 +138,44 @@ class Answers:
     def _take(self, frame: m.Reports) -> None:
         places = dict(frame.shared)
         for index, report in enumerate(frame.reports):
-            match report.event:
-                case Output(output) | Succeeded(bytes() as output):
-                    assert report.item not in self.ends, "nothing comes after the end"
-                    self._keep(report, self._read(output, report.files, places.get(index)))
-                case _:
+            match report:
+                case ItemEvent(item, Output(output, position)):
+                    assert item not in self.ends, "nothing comes after the end"
+                    assert position == len(self.ways[item])
+                    self._keep(report, bytes(output), places.get(index), self.chunks[item].append)
+                case ItemEnd(item, Succeeded(bytes() as output)):
+                    self._keep(report, output, places.get(index), partial(self.outputs.__setitem__, item))
+                case ItemEvent():
                     self._tell(report)
-            if isinstance(report.event, End):
+            if isinstance(report, ItemEnd):
                 for item in self._for(report.item):
                     assert item not in self.ends, "each item ends once"
-                    self.ends[item] = report.event
+                    self.ends[item] = report.outcome
         if self._shared is not None:
             self._shared.free()
 
-    def _read(self, output: bytes, files: Sequence[FileRef], place: m.InMemory | None) -> bytes | None:
-        """The output; None if it lies in memory that the test has not given."""
-        if place is not None:
-            return None if self._shared is None else bytes(self._reader.read(place))
-        for file in files:
-            if file.is_output:
-                assert not output
-                return bytes(self._reader.read(m.InFile(file.filename)))
-        return output
-
-    def _keep(self, report: Report, output: bytes | None) -> None:
+    def _keep(self, report: Report, output: bytes, place: m.InMemory | None, keep: Callable[[Any], None]) -> None:
+        """Keep an output; one in memory that the test has not given stays there."""
         item = report.item
         self.files[item] += [file for file in report.files if not file.is_output]
-        if isinstance(report.event, Output):
-            assert output is None or report.event.index == len(self.chunks[item])
-        if output is None:
-            return
-        if isinstance(report.event, Output):
-            self.chunks[item].append(decoded(output))
-        else:
-            self.outputs[item] = decoded(output)
+        whole = [file for file in report.files if file.is_output]
+        self.ways[item].append("memory" if place is not None else "file" if whole else "message")
+        if place is not None:
+            if self._shared is None:
+                return
+            output = bytes(self._reader.read(place))
+        for file in whole:
+            assert not output
+            output = bytes(self._reader.read(m.InFile(file.filename)))
+        self.texts[item].append(output)
+        keep(decoded(output))
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, report: ItemEvent) -> None:
         match report:
-            case Report(item, Log(_, data)):
+            case ItemEvent(item, Log(_, data)):
                 for each in self._for(item):
                     self.logs[each] += data
-            case Report(item, Metric(name, value, mode)):
+            case ItemEvent(item, Metric(name, value, mode)):
                 for each in self._for(item):
                     known = self.metrics[each]
                     known[name] = known.get(name, 0) + value if mode == "increment" else value

@@ -28,8 +28,9 @@ from geartrain.domain.predictions.calls import (
     Failed,
     FileRef,
     HealthVerdict,
+    ItemEnd,
+    ItemEvent,
     ItemInput,
-    Report,
     Succeeded,
     WorkerInfo,
     WorkerObserver,
@@ -74,23 +75,23 @@ class _Running:
 
         def write(source: LogSource, text: str) -> None:
             if not self.detached:
-                self.listener.on_report(Report(item, Log(source, text)))
+                self.listener.on_event(ItemEvent(item, Log(source, text)))
 
         return LineWriter(write)
 
-    def end(self, ends: Sequence[Report], *, idle: bool) -> None:
+    def end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         """Tell of ends, if there is anything to tell."""
         self.left.difference_update([end.item for end in ends])
         if ends or idle:
             self.listener.on_end(ends, idle=idle)
 
-    def fail(self, errors: Mapping[int, BaseException | str]) -> list[Report]:
+    def fail(self, errors: Mapping[int, BaseException | str]) -> list[ItemEnd]:
         """Log why items fail, and return their ends."""
         ends = []
         for item, error in errors.items():
             text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-            self.listener.on_report(Report(item, Log("stderr", f"{text}\n")))
-            ends.append(Report(item, Failed(text)))
+            self.listener.on_event(ItemEvent(item, Log("stderr", f"{text}\n")))
+            ends.append(ItemEnd(item, Failed(text)))
         return ends
 
 
@@ -131,7 +132,7 @@ class _Invocation:
         call, listener = self._running.call, self._running.listener
 
         def emit(name: str, value: Any, mode: MetricMode) -> None:
-            listener.on_report(Report(item, Metric(name, value, mode)))
+            listener.on_event(ItemEvent(item, Metric(name, value, mode)))
 
         if item == ALL:
             return Scope(prediction_id=call.id, emit=emit, open_item=self.open_item)
@@ -292,7 +293,7 @@ class FakeWorker:
         for running in tuple(self._running.values()):
             if not running.detached:
                 running.detached = True
-                running.listener.on_end((Report(ALL, Failed(reason)),), idle=False)
+                running.listener.on_end((ItemEnd(ALL, Failed(reason)),), idle=False)
             if running.task is not None:
                 running.task.cancel()
         self._running.clear()
@@ -300,12 +301,12 @@ class FakeWorker:
     def _detach(self, slot: int, running: _Running) -> None:
         if self._running.get(slot) is running and not running.detached:
             running.detached = True
-            running.listener.on_end((Report(ALL, Canceled()),), idle=False)
+            running.listener.on_end((ItemEnd(ALL, Canceled()),), idle=False)
 
     async def _serve(self, slot: int, running: _Running) -> None:
         running.began = True
         again: list[int] = sorted(running.left)
-        ends: list[Report] = []
+        ends: list[ItemEnd] = []
         while again:
             invocation = _Invocation(running, again)
             ends = []
@@ -314,7 +315,7 @@ class FakeWorker:
             try:
                 given = {} if running.canceled else await self._call(running, invocation)
                 took = time.perf_counter() - began
-                ends = [Report(item, Succeeded(output, took), files) for item, (output, files) in given.items()]
+                ends = [ItemEnd(item, Succeeded(output, took), files) for item, (output, files) in given.items()]
             except ItemError as error:  # the others are run again
                 blamed = {invocation.items[place]: reason for place, reason in error.reasons.items()}
                 ends = [] if running.canceled else running.fail(blamed)
@@ -330,12 +331,12 @@ class FakeWorker:
                 running.end(ends, idle=False)
         self._finish(slot, running, ends)
 
-    def _finish(self, slot: int, running: _Running, ends: Sequence[Report]) -> None:
+    def _finish(self, slot: int, running: _Running, ends: Sequence[ItemEnd]) -> None:
         del self._running[slot]
         if running.detached:
             running.listener.on_idle()
         elif running.canceled:
-            running.end([Report(item, Canceled()) for item in sorted(running.left)], idle=True)
+            running.end([ItemEnd(item, Canceled()) for item in sorted(running.left)], idle=True)
         else:
             running.end(ends, idle=True)
 
@@ -356,7 +357,7 @@ class FakeWorker:
             async for chunk in chunks:
                 for item, (output, files) in self._parts(chunk, running, invocation).items():
                     if output != b"null" or not self._is_batched:
-                        running.listener.on_report(Report(item, Output(output, running.next_index(item)), files))
+                        running.listener.on_event(ItemEvent(item, Output(output, running.next_index(item)), files))
         return dict.fromkeys([item for item in invocation.items if item in running.left], (None, ()))
 
     def _parts(self, value: Any, running: _Running, invocation: _Invocation) -> dict[int, _Chunk]:

@@ -14,7 +14,7 @@ from geartrain.domain.predictions.calls import (
     Failed,
     FileRef,
     HealthVerdict,
-    Report,
+    ItemEnd,
     Succeeded,
     WorkerInfo,
     WorkerObserver,
@@ -50,7 +50,7 @@ class HandCall:
         self.is_over = False
         self.next: HandCall | None = None  # what was prefetched behind it
 
-    def end(self, ends: list[Report]) -> None:
+    def end(self, ends: list[ItemEnd]) -> None:
         """Tell of ends as a slot does: what was prefetched begins first."""
         self.is_over = not self.open
         if self.is_over and self.next is not None:
@@ -75,12 +75,12 @@ class HandCall:
         for index in which:
             text = json.dumps(self.texts[index].upper()).encode()
             outcome = Failed(f"ValueError: {index}") if index in bad else Succeeded(text, 0.25)
-            ends.append(Report(index, outcome))
+            ends.append(ItemEnd(index, outcome))
         self.end(ends)
 
     def cancel(self) -> None:
         """Do what the worker does when it has heard of a cancel."""
-        ends = [Report(index, Canceled()) for index in sorted(self.open)]
+        ends = [ItemEnd(index, Canceled()) for index in sorted(self.open)]
         self.open.clear()
         self.end(ends)
 
@@ -181,7 +181,7 @@ class HandWorker:
             call = self._current(slot)
             if call is not None:
                 call.is_over = True
-                call.listener.on_end((Report(ALL, Failed("Worker crashed: gone")),), idle=False)
+                call.listener.on_end((ItemEnd(ALL, Failed("Worker crashed: gone")),), idle=False)
             if call is not None and call.next is not None:
                 call.next.is_over = True
                 self.unstarted.append(call.next)

@@ -298,15 +298,13 @@ class SlotFiles:
         found = list(message.reports)
         try:
             for index, place in message.shared:
-                report = found[index]
-                event = report.event
-                if type(event) is events.Output:
-                    chunk = bytes(self.lent.read(place, may_lend=False))
-                    found[index] = calls.Report(report.item, events.Output(chunk, event.index), report.files)
-                elif type(event) is calls.Succeeded:
-                    output = self.lent.read(place, may_lend=True)
-                    end = calls.Succeeded(output, event.predict_time)
-                    found[index] = calls.Report(report.item, end, report.files)
+                match found[index]:
+                    case calls.ItemEvent(item, events.Output(_, position), files):
+                        chunk = bytes(self.lent.read(place, may_lend=False))
+                        found[index] = calls.ItemEvent(item, events.Output(chunk, position), files)
+                    case calls.ItemEnd(item, calls.Succeeded(_, predict_time), files):
+                        output = self.lent.read(place, may_lend=True)
+                        found[index] = calls.ItemEnd(item, calls.Succeeded(output, predict_time), files)
         except OSError as error:
             raise FrameError(str(error)) from error
         self.lent.finish()

@@ -63,7 +63,7 @@ class NoListener:
 
     on_unstarted = on_idle = on_begin
 
-    def on_report(self, _report: object) -> None:
+    def on_event(self, _report: object) -> None:
         """Do nothing: the call has no listener."""
 
     def on_end(self, _ends: object, *, idle: bool) -> None:
@@ -86,7 +86,7 @@ def tell_begin(listener: calls.CallListener) -> None:
         logger.exception(_LISTENER_FAILED)
 
 
-def tell_end(listener: calls.CallListener, ends: Sequence[calls.Report], *, idle: bool) -> None:
+def tell_end(listener: calls.CallListener, ends: Sequence[calls.ItemEnd], *, idle: bool) -> None:
     """Tell a listener that items have ended; as `tell`."""
     try:
         listener.on_end(ends, idle=idle)
@@ -133,7 +133,7 @@ class SlotChannel:
         self._number = number
         self._socket = socket
         self._files = SlotFiles(number, folder, self.memory)
-        socket.join(number, self._on_reports)
+        socket.join(number, self._on_events)
 
     # towards the worker
 
@@ -174,7 +174,7 @@ class SlotChannel:
                 self.state = _to_free(self.state)
                 self.call = NO_CALL
                 failure = calls.Failed(f"the input could not be handed to the worker: {error}")
-                tell_end(slot_call.listener, (calls.Report(calls.ALL, failure),), idle=True)
+                tell_end(slot_call.listener, (calls.ItemEnd(calls.ALL, failure),), idle=True)
             return
         if self.state is SlotState.LOADING:
             self._begin(call, slot_call, payload, alone=False)
@@ -203,7 +203,7 @@ class SlotChannel:
         """End the call while the worker is still busy with it: `on_idle` follows, or never comes."""
         if self.state is _RUNNING:
             self.state = TO_SLOT_STATE[SlotState.DETACHED](self.state)
-            tell_end(self.call.listener, (calls.Report(calls.ALL, outcome),), idle=False)
+            tell_end(self.call.listener, (calls.ItemEnd(calls.ALL, outcome),), idle=False)
 
     def on_idle(self) -> None:
         """Free the slot: the worker is done with a call that was ended from outside."""
@@ -220,7 +220,7 @@ class SlotChannel:
         self.call = self.next_call = NO_CALL
         self.close()
         if state is _RUNNING:
-            tell_end(call.listener, (calls.Report(calls.ALL, calls.Failed(reason)),), idle=False)
+            tell_end(call.listener, (calls.ItemEnd(calls.ALL, calls.Failed(reason)),), idle=False)
         elif state is SlotState.LOADING:
             tell(call.listener.on_unstarted)
         tell(following.listener.on_unstarted)
@@ -261,18 +261,18 @@ class SlotChannel:
             self._socket.before_end()
             tell_end(listener, ends, idle=False)
 
-    def _pass_on(self, message: Reports, listener: calls.CallListener) -> list[calls.Report]:
+    def _pass_on(self, message: Reports, listener: calls.CallListener) -> list[calls.ItemEnd]:
         """Pass reports to a listener, but for the ends, which are returned."""
         files = self._files
-        ends: list[calls.Report] = []
+        ends: list[calls.ItemEnd] = []
         for report in files.read(message) if message.shared else message.reports:
             if report.files:
                 files.take(report.files)
-            if type(report.event) in calls.OUTCOMES:
+            if type(report) is calls.ItemEnd:
                 ends.append(report)
             else:
                 try:
-                    listener.on_report(report)
+                    listener.on_event(report)
                 except Exception:
                     logger.exception(_LISTENER_FAILED)
         return ends

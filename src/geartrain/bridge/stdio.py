@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Final
 
 from geartrain.bridge.slots import NO_CALL, SlotChannel, SlotState
-from geartrain.domain.predictions.calls import ALL, Report
+from geartrain.domain.predictions.calls import ALL, ItemEvent
 from geartrain.domain.predictions.events import Log, LogSource
 from geartrain.domain.printed.lines import PrintedLines
 from geartrain.domain.printed.text import is_plain
@@ -249,6 +249,6 @@ class RawOutput:
         self._quiet_from = self.calls + _AFTER
         running = [slot for slot in self._slots.values() if slot.state is SlotState.RUNNING]
         if len(running) == 1 and running[0].next_call is NO_CALL:
-            running[0].call.listener.on_report(Report(ALL, Log(source, data)))
+            running[0].call.listener.on_event(ItemEvent(ALL, Log(source, data)))
         else:
             self.log.add(data, source=source)

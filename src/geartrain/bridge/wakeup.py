@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
 from geartrain.bridge.resources import usable_cores
-from geartrain.domain.predictions.calls import Report, Succeeded
+from geartrain.domain.predictions.calls import ItemEnd, Succeeded
 from geartrain.ipc.waiting import LATE, Contention
 
 WakeupMode = Literal["adaptive", "blocking"]
@@ -45,7 +45,7 @@ class WakeupPolicy(Protocol):
         `poll` reads what has come, without blocking, and tells whether there is nothing more to wait for.
         """
 
-    def on_end(self, ends: Sequence[Report]) -> None:
+    def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Note that a call has ended, the last of its items as told."""
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Blocking:
     def wait(self, poll: Callable[[], bool]) -> None:
         """Return at once."""
 
-    def on_end(self, ends: Sequence[Report]) -> None:
+    def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Do nothing."""
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Adaptive:
         now = time.perf_counter()
         self._contention.note(now, is_loss=now > until + LATE)
 
-    def on_end(self, ends: Sequence[Report]) -> None:
+    def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Note the end."""
         self._was_short = _time_in_model(ends, self._sent_at) < _SHORT
 
@@ -123,7 +123,7 @@ class AdaptiveOneByOne(Adaptive):
             lead = max(_LEAD, _PART * took)
             self._awake.plan(took - lead, until=now + took + lead)
 
-    def on_end(self, ends: Sequence[Report]) -> None:
+    def on_end(self, ends: Sequence[ItemEnd]) -> None:
         """Note the end; if calls follow each other closely, stay awake for the next one."""
         now = self._ended_at = time.perf_counter()
         whole = self._took = now - self._sent_at
@@ -138,11 +138,11 @@ class AdaptiveOneByOne(Adaptive):
         self._awake.close()
 
 
-def _time_in_model(ends: Sequence[Report], sent_at: float) -> float:
+def _time_in_model(ends: Sequence[ItemEnd], sent_at: float) -> float:
     """Return the seconds that a call, which began at `sent_at`, has taken in the model; in all if it failed."""
     for end in ends:
-        if type(end.event) is Succeeded:
-            return end.event.predict_time
+        if type(end.outcome) is Succeeded:
+            return end.outcome.predict_time
     return time.perf_counter() - sent_at
 
 

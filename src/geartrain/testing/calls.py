@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TextIO
 
-from geartrain.domain.predictions.calls import Failed, Report
+from geartrain.domain.predictions.calls import Failed, ItemEnd, ItemEvent, Report
 from geartrain.domain.predictions.events import Log, LogSource
 from geartrain.ipc.messages import Message, Predict, Reports, WorkerLog
 from geartrain.worker.calls.batch_codec import BatchCodec
@@ -91,9 +91,9 @@ class LocalChannel(Channel):
     def _take(self, reports: tuple[Report, ...]) -> None:
         for report in reports:
             match report:
-                case Report(_, Log(source, text)):
+                case ItemEvent(_, Log(source, text)):
                     self._prints.write(source, text)
-                case Report(item, Failed(error)):
+                case ItemEnd(item, Failed(error)):
                     self.failures[item] = error
                 case _:
                     pass

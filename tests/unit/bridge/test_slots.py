@@ -24,6 +24,8 @@ from geartrain.domain.predictions.calls import (
     Canceled,
     Failed,
     FileRef,
+    ItemEnd,
+    ItemEvent,
     ItemInput,
     Report,
     Succeeded,
@@ -56,16 +58,16 @@ class Listener:
     def on_unstarted(self) -> None:
         self._hear("unstarted")
 
-    def on_report(self, report: Report) -> None:
+    def on_event(self, report: ItemEvent) -> None:
         match report:
-            case Report(item, Output(chunk), files):
+            case ItemEvent(item, Output(chunk), files):
                 self._hear("output", item, chunk, files)
-            case Report(item, Log(_, data)):
+            case ItemEvent(item, Log(_, data)):
                 self._hear("log", item, data)
-            case Report(item, Metric(name, value)):
+            case ItemEvent(item, Metric(name, value)):
                 self._hear("metric", item, name, value)
 
-    def on_end(self, ends: Sequence[Report], *, idle: bool) -> None:
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         self._hear("end", list(ends), idle)
 
     def on_idle(self) -> None:
@@ -226,7 +228,7 @@ async def test_large_tensors_travel_in_memory_call_after_call(slot: Slot) -> Non
         assert bytes(whole.data) == b"".join(bytes(each.tensors[0].data) for each in items if each.tensors)
         del whole, raw
         region.close()
-        slot.report(Report(0, Canceled()), Report(1, Canceled()), Report(2, Canceled()), serial=serial, idle=True)
+        slot.report(ItemEnd(0, Canceled()), ItemEnd(1, Canceled()), ItemEnd(2, Canceled()), serial=serial, idle=True)
 
 
 async def test_a_long_text_travels_in_memory(slot: Slot) -> None:
@@ -267,7 +269,7 @@ async def test_an_input_that_cannot_be_written_fails_its_call_and_frees_the_slot
     await task
     ((what, ends, idle),) = listener.heard
     assert (what, ends[0].item, idle) == ("end", ALL, True)
-    assert "the input could not be handed to the worker: [Errno 28]" in ends[0].event.error
+    assert "the input could not be handed to the worker: [Errno 28]" in ends[0].outcome.error
     assert slot.is_in(SlotState.FREE)
 
 
@@ -282,7 +284,7 @@ async def test_a_call_that_cannot_be_encoded_leaves_the_slot_free(slot: Slot) ->
     assert slot.is_in(SlotState.RUNNING)
     with pytest.raises(TypeError):
         slot.run(listener, ItemInput("pred_3", b"{}", context=wrong), prefetch=True)
-    slot.report(Report(0, Succeeded(b"1", 0.1)), serial=2, idle=True)
+    slot.report(ItemEnd(0, Succeeded(b"1", 0.1)), serial=2, idle=True)
     assert slot.is_in(SlotState.FREE)
 
 
@@ -303,11 +305,11 @@ async def test_reports_reach_the_item_that_they_are_of(slot: Slot) -> None:
     listener = Listener()
     slot.run(listener, item("1"), item("2"), item("3"))
     slot.report(
-        Report(ALL, Log("stdout", "to all\n")),
-        Report(1, Log("stderr", "to one\n")),
-        Report(2, Output(b'"chunk"', 0)),
-        Report(ALL, Metric("steps", 3, "replace")),
-        Report(0, Metric("tokens", 5, "replace")),
+        ItemEvent(ALL, Log("stdout", "to all\n")),
+        ItemEvent(1, Log("stderr", "to one\n")),
+        ItemEvent(2, Output(b'"chunk"', 0)),
+        ItemEvent(ALL, Metric("steps", 3, "replace")),
+        ItemEvent(0, Metric("tokens", 5, "replace")),
     )
     assert listener.heard == [
         ("begin",),
@@ -322,15 +324,15 @@ async def test_reports_reach_the_item_that_they_are_of(slot: Slot) -> None:
 async def test_items_end_in_any_number_of_frames_and_the_slot_is_free_when_one_says_so(slot: Slot) -> None:
     listener = Listener()
     slot.run(listener, item("1"), item("2"), item("3"))
-    slot.report(Report(1, Failed("ValueError: no")))
+    slot.report(ItemEnd(1, Failed("ValueError: no")))
     assert slot.is_in(SlotState.RUNNING)
-    slot.report(Report(0, Succeeded(b"7", 0.5)), Report(2, Canceled()))
+    slot.report(ItemEnd(0, Succeeded(b"7", 0.5)), ItemEnd(2, Canceled()))
     assert slot.is_in(SlotState.RUNNING), "its run goes on"
     slot.report(idle=True)
     assert slot.is_in(SlotState.FREE)
     assert listener.heard[1:] == [
-        ("end", [Report(1, Failed("ValueError: no"))], False),
-        ("end", [Report(0, Succeeded(b"7", 0.5)), Report(2, Canceled())], False),
+        ("end", [ItemEnd(1, Failed("ValueError: no"))], False),
+        ("end", [ItemEnd(0, Succeeded(b"7", 0.5)), ItemEnd(2, Canceled())], False),
         ("end", [], True),
     ]
 
@@ -339,8 +341,8 @@ async def test_files_come_with_their_outputs(slot: Slot) -> None:
     listener = Listener()
     slot.run(listener, item("1"), item("2"))
     slot.report(
-        Report(0, Succeeded(b'"t2"', 0.5), (FileRef("t2", "/none/b", "text/plain"),)),
-        Report(1, Succeeded(b'"t1"', 0.5), (FileRef("t1", "/none/a", "text/plain"),)),
+        ItemEnd(0, Succeeded(b'"t2"', 0.5), (FileRef("t2", "/none/b", "text/plain"),)),
+        ItemEnd(1, Succeeded(b'"t1"', 0.5), (FileRef("t1", "/none/a", "text/plain"),)),
         idle=True,
     )
     ((_, ends, _),) = listener.heard[1:]
@@ -358,11 +360,11 @@ async def test_outputs_in_memory_are_told_apart_and_the_memory_is_free_again(slo
     first, second = writer.share([[piece] for piece in pieces])
     assert first is not None
     assert second is not None
-    ends = [Report(index, Succeeded(output, 0.5)) for index, output in enumerate((b"", b"inline", b""))]
+    ends = [ItemEnd(index, Succeeded(output, 0.5)) for index, output in enumerate((b"", b"inline", b""))]
     slot.calls.data_received(slot.frame(*ends, idle=True, shared=((0, first), (2, second))))
     outputs = [pieces[0], b"inline", pieces[1]]
     assert listener.heard[1:] == [
-        ("end", [Report(index, Succeeded(output, 0.5)) for index, output in enumerate(outputs)], True)
+        ("end", [ItemEnd(index, Succeeded(output, 0.5)) for index, output in enumerate(outputs)], True)
     ]
     assert region.is_free()
     region.close()
@@ -371,7 +373,7 @@ async def test_outputs_in_memory_are_told_apart_and_the_memory_is_free_again(slo
 async def test_a_late_word_of_another_call_changes_nothing(slot: Slot) -> None:
     listener = Listener()
     slot.run(listener, item())
-    slot.report(Report(0, Succeeded(b"7", 0.5)), serial=7, idle=True)
+    slot.report(ItemEnd(0, Succeeded(b"7", 0.5)), serial=7, idle=True)
     assert listener.heard == [("begin",)]
     assert slot.is_in(SlotState.RUNNING)
 
@@ -380,7 +382,7 @@ async def test_nonsense_fails_the_call_and_closes_the_slot(slot: Slot, caplog: p
     listener = Listener()
     slot.run(listener, item())
     slot.calls.data_received(frame(b"nonsense"))
-    assert listener.heard[1:] == [("end", [Report(ALL, Failed("the worker's report could not be read"))], False)]
+    assert listener.heard[1:] == [("end", [ItemEnd(ALL, Failed("the worker's report could not be read"))], False)]
     assert slot.is_in(SlotState.CLOSED)
     assert "no message" in caplog.text
 
@@ -410,17 +412,17 @@ async def test_reports_that_come_together_reach_the_slots_that_they_are_of(
         listener = Listener()
         each.run(listener, item())
         heard.append(listener.heard)
-    ends = [each.frame(Report(0, Succeeded(b"%d" % each.number, 0.5)), idle=True) for each in slots]
+    ends = [each.frame(ItemEnd(0, Succeeded(b"%d" % each.number, 0.5)), idle=True) for each in slots]
     slots[0].calls.data_received(b"".join(reversed(ends)))
     for number in range(2):
-        assert heard[number] == [("begin",), ("end", [Report(0, Succeeded(b"%d" % number, 0.5))], True)]
+        assert heard[number] == [("begin",), ("end", [ItemEnd(0, Succeeded(b"%d" % number, 0.5))], True)]
     assert len(drains) == 1, "what was written to the descriptors before both is read once"
 
 
 async def test_what_is_written_before_each_end_is_read(slots: tuple[Slot, Slot], drains: list[None]) -> None:
     for count, each in enumerate(slots, start=1):
         each.run(Listener(), item())
-        each.report(Report(0, Succeeded(b"1", 0.5)), idle=True)
+        each.report(ItemEnd(0, Succeeded(b"1", 0.5)), idle=True)
         assert len(drains) == count
 
 
@@ -431,7 +433,7 @@ async def test_the_connection_is_closed_with_the_last_slot(slots: tuple[Slot, Sl
     for each in slots:
         each.channel.shut_down()
     assert other.is_in(SlotState.CLOSED)
-    one.report(Report(0, Succeeded(b"1", 0.5)), idle=True)
+    one.report(ItemEnd(0, Succeeded(b"1", 0.5)), idle=True)
     assert [what for what, *_ in listener.heard] == ["begin", "end"]
     assert one.is_in(SlotState.CLOSED)
     one.sent()
@@ -465,9 +467,9 @@ async def test_a_prefetched_call_begins_before_anybody_hears_of_the_end_of_the_l
     slot.run(Ordered("first"), item("1"))
     slot.run(Ordered("second"), item("2"), prefetch=True)
     assert slot.channel.call.call_id == "1"
-    slot.report(Report(0, Succeeded(b"1", 0.5)), idle=True)
+    slot.report(ItemEnd(0, Succeeded(b"1", 0.5)), idle=True)
     assert slot.channel.call.call_id == "2"
-    slot.report(Report(0, Succeeded(b"2", 0.5)), serial=2, idle=True)
+    slot.report(ItemEnd(0, Succeeded(b"2", 0.5)), serial=2, idle=True)
     assert order == ["first begin", "second begin", "first end", "second end"]
     assert slot.is_in(SlotState.FREE)
 
@@ -477,7 +479,7 @@ async def test_a_prefetched_call_whose_worker_dies_has_not_begun(slot: Slot) -> 
     slot.run(first, item("1"))
     slot.run(second, item("2"), prefetch=True)
     slot.channel.fail("Worker crashed: gone")
-    assert first.heard[1:] == [("end", [Report(ALL, Failed("Worker crashed: gone"))], False)]
+    assert first.heard[1:] == [("end", [ItemEnd(ALL, Failed("Worker crashed: gone"))], False)]
     assert second.heard == [("unstarted",)]
 
 
@@ -485,11 +487,11 @@ async def test_a_call_that_is_ended_from_outside_keeps_its_slot_until_the_worker
     listener = Listener()
     slot.run(listener, item())
     slot.channel.detach(Canceled())
-    slot.report(Report(0, Succeeded(b"7", 0.5)))
+    slot.report(ItemEnd(0, Succeeded(b"7", 0.5)))
     assert slot.is_in(SlotState.DETACHED)
     slot.channel.on_idle()
     assert slot.is_in(SlotState.FREE)
-    assert listener.heard[1:] == [("end", [Report(ALL, Canceled())], False), ("idle",)]
+    assert listener.heard[1:] == [("end", [ItemEnd(ALL, Canceled())], False), ("idle",)]
 
 
 # what a listener raises
@@ -503,15 +505,15 @@ async def test_what_a_listener_raises_reaches_neither_the_slot_nor_anybody_else(
     slot.run(broken, item("1"), item("2"))
     slot.run(good, item("3"), prefetch=True)
     slot.report(
-        Report(ALL, Log("stdout", "a\n")),
-        Report(0, Metric("n", 1, "replace")),
-        Report(0, Output(b"1", 0)),
-        Report(0, Succeeded(b"1", 0.5)),
-        Report(1, Succeeded(b"2", 0.5)),
+        ItemEvent(ALL, Log("stdout", "a\n")),
+        ItemEvent(0, Metric("n", 1, "replace")),
+        ItemEvent(0, Output(b"1", 0)),
+        ItemEnd(0, Succeeded(b"1", 0.5)),
+        ItemEnd(1, Succeeded(b"2", 0.5)),
         idle=True,
     )
     assert [what for what, *_ in broken.heard] == ["begin", "log", "metric", "output", "end"]
-    slot.report(Report(0, Succeeded(b"3", 0.5)), serial=2, idle=True)
+    slot.report(ItemEnd(0, Succeeded(b"3", 0.5)), serial=2, idle=True)
     assert [what for what, *_ in good.heard] == ["begin", "end"]
     assert slot.is_in(SlotState.FREE)
     assert len([record for record in caplog.records if "listener of a call has failed" in record.message]) == 5

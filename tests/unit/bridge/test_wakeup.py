@@ -9,12 +9,12 @@ import pytest
 
 from geartrain.bridge import wakeup
 from geartrain.bridge.wakeup import Adaptive, AdaptiveOneByOne, Blocking, WakeupMode, effective_mode, new_policy
-from geartrain.domain.predictions.calls import Failed, Report, Succeeded
+from geartrain.domain.predictions.calls import Failed, ItemEnd, Succeeded
 
 
-def ends(took: float | None) -> list[Report]:
+def ends(took: float | None) -> list[ItemEnd]:
     """Return how a call of one item ended that took so many seconds in the model; None: it failed."""
-    return [Report(0, Failed("no") if took is None else Succeeded(b"1", took))]
+    return [ItemEnd(0, Failed("no") if took is None else Succeeded(b"1", took))]
 
 
 class Clock:

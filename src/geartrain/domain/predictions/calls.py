@@ -106,19 +106,23 @@ class Canceled(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False)
 Outcome = Succeeded | Failed | Canceled
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True):
-    """An event of the run of an item of a call, or the outcome with which the item ends; `item` may be `ALL`.
-
-    The `files` are those that the event's output names.
-    """
+class ItemEvent(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """An event of the run of an item of a call; `item` may be `ALL`. The `files` are those that an output names."""
 
     item: int
-    event: Output | Log | Metric | Succeeded | Failed | Canceled
+    event: Output | Log | Metric
     files: tuple[FileRef, ...] = ()
 
 
-OUTCOMES: Final = frozenset({Succeeded, Failed, Canceled})
-"""The types of events with which an item ends."""
+class ItemEnd(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """End of an item of a call; `item` may be `ALL`. The `files` are those that the output of a success names."""
+
+    item: int
+    outcome: Outcome
+    files: tuple[FileRef, ...] = ()
+
+
+Report = ItemEvent | ItemEnd
 
 
 class CallListener(Protocol):
@@ -133,10 +137,10 @@ class CallListener(Protocol):
     def on_unstarted(self) -> None:
         """The worker has died before the call began: nothing of it has run."""
 
-    def on_report(self, report: Report) -> None:
+    def on_event(self, report: ItemEvent) -> None:
         """The run gave an output or a metric, or wrote to a stream."""
 
-    def on_end(self, ends: Sequence[Report], *, idle: bool) -> None:
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         """Items are over, perhaps none. With `idle` the call is, too, and its slot may take the next one."""
 
     def on_idle(self) -> None:

@@ -17,8 +17,9 @@ from geartrain.domain.predictions.calls import (
     Failed,
     FileRef,
     HealthVerdict,
+    ItemEnd,
+    ItemEvent,
     Outcome,
-    Report,
     WorkerInfo,
     WorkerObserver,
 )
@@ -147,7 +148,7 @@ class OnDemandWorker:
         if self._call is None:
             self._on_load_output(source, data)
         else:
-            self._call.on_report(Report(ALL, Log(source, data)))
+            self._call.on_event(ItemEvent(ALL, Log(source, data)))
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """The signature is known since `start`."""
@@ -184,7 +185,7 @@ class OnDemandWorker:
         if self._call is None or (error is None and not task.cancelled()):
             return
         outcome: Outcome = Canceled() if error is None else Failed(self._describe(error))
-        self._call.on_end((Report(ALL, outcome),), idle=True)
+        self._call.on_end((ItemEnd(ALL, outcome),), idle=True)
 
     def _describe(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError) and self._setup_limit is not None:
@@ -234,14 +235,14 @@ class _RunningCall:
 
     def on_unstarted(self) -> None:
         """End the call: the worker that was set up for it has died before it could begin."""
-        self.on_end((Report(ALL, Failed("Worker crashed: it died before the call began")),), idle=True)
+        self.on_end((ItemEnd(ALL, Failed("Worker crashed: it died before the call began")),), idle=True)
 
-    def on_report(self, report: Report) -> None:
+    def on_event(self, report: ItemEvent) -> None:
         """Note the files, and pass the report on."""
         self._worker.keep_files(report.files)
-        self._listener.on_report(report)
+        self._listener.on_event(report)
 
-    def on_end(self, ends: Sequence[Report], *, idle: bool) -> None:
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         """Note the files, free the worker if it is idle, and pass the ends on."""
         for end in ends:
             self._worker.keep_files(end.files)

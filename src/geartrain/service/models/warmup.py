@@ -16,8 +16,9 @@ from geartrain.domain.predictions.calls import (
     CallInput,
     Canceled,
     Failed,
+    ItemEnd,
+    ItemEvent,
     ItemInput,
-    Report,
     WorkerInfo,
     WorkerObserver,
 )
@@ -227,19 +228,19 @@ class _ExampleCall:
         """The worker has died before."""
         self._fail("the worker died before the run began")
 
-    def on_report(self, report: Report) -> None:
+    def on_event(self, report: ItemEvent) -> None:
         """Throw an output away; printed text belongs to the setup."""
         self._worker.discard(report.files)
         if isinstance(report.event, Log):
             self._observer.on_setup_log(report.event.source, report.event.data)
 
-    def on_end(self, ends: Sequence[Report], *, idle: bool) -> None:
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         """Throw the output away; the example is over when the slot is free."""
         for end in ends:
             self._worker.discard(end.files)
-            if isinstance(end.event, Failed):
-                self._fail(end.event.error)
-            elif isinstance(end.event, Canceled):
+            if isinstance(end.outcome, Failed):
+                self._fail(end.outcome.error)
+            elif isinstance(end.outcome, Canceled):
                 self._fail("the run was canceled")
         if idle:
             self.is_over.set()

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
-from geartrain.domain.predictions.calls import ALL, CallInput, FileRef, Outcome, Report, Succeeded
+from geartrain.domain.predictions.calls import ALL, CallInput, FileRef, ItemEnd, ItemEvent, Outcome, Succeeded
 from geartrain.domain.predictions.events import Metric
 from geartrain.domain.predictions.lifecycle import TO_CALL_STATE, CallState, ExecutionState
 from geartrain.service.scheduling.context import RunContext
@@ -218,25 +218,25 @@ class Call:
         self._members.clear()
         self._owner.requeue(self, members)
 
-    def on_report(self, report: Report) -> None:
+    def on_event(self, report: ItemEvent) -> None:
         """Pass a report to its member, or to all members."""
         member = self._members.get(report.item)
         if member is not None:
-            member.on_report(report)
+            member.on_event(report)
         elif report.item == ALL:
             for each in tuple(self._members.values()):
-                each.on_report(report)
+                each.on_event(report)
         elif report.files:
             self.discard(report.files)
 
-    def on_end(self, ends: Sequence[Report], *, idle: bool) -> None:  # noqa: C901 - on the path of each prediction
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:  # noqa: C901 - on the path of each prediction
         """End members. With `idle` the slot has its next call before any of them hears of it."""
         owner, members = self._owner, self._members
         at = owner.context.clock()
         over: list[_Part] = []
         has_files = False  # to deliver, or still on their way
         for end in ends:
-            outcome = end.event
+            outcome = end.outcome
             if type(outcome) is Succeeded:
                 self._predict_time = outcome.predict_time
             member = members.pop(end.item, None)
@@ -262,7 +262,7 @@ class Call:
         for member, outcome, files in over:
             member.end(outcome, files, at=at)
 
-    def _end_rest(self, end: Report, over: list[_Part]) -> bool:
+    def _end_rest(self, end: ItemEnd, over: list[_Part]) -> bool:
         """Handle an end of all members, or of one that has ended before.
 
         Returns whether files of one of them are still on their way.
@@ -271,7 +271,7 @@ class Call:
             if end.files:
                 self.discard(end.files)
             return False
-        outcome = CANCELED if self.state is CallState.KILLED else end.event
+        outcome = CANCELED if self.state is CallState.KILLED else end.outcome
         rest = tuple(self._members.values())
         over += [(member, outcome, ()) for member in rest]
         self._members.clear()

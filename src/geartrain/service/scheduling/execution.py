@@ -11,7 +11,16 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.calls import INLINE, Canceled, Failed, FileRef, ItemInput, Outcome, Report, Succeeded
+from geartrain.domain.predictions.calls import (
+    INLINE,
+    Canceled,
+    Failed,
+    FileRef,
+    ItemEvent,
+    ItemInput,
+    Outcome,
+    Succeeded,
+)
 from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import TO_EXECUTION_STATE, ExecutionState
@@ -374,7 +383,7 @@ class Execution:
         """Note that the run has been asked to stop, and that its end is awaited."""
         self._step(_S.CANCELING)
 
-    def on_report(self, report: Report) -> None:
+    def on_event(self, report: ItemEvent) -> None:
         """Take an output, printed text or a metric of the run."""
         event = report.event
         if type(event) is Output:

@@ -12,7 +12,7 @@ from typing import Any
 from geartrain.authoring.batches import ItemError
 from geartrain.authoring.scope import Scope, reset_scope, set_scope
 from geartrain.domain.predictions.batching import Batching
-from geartrain.domain.predictions.calls import ALL, Report
+from geartrain.domain.predictions.calls import ALL, ItemEvent
 from geartrain.domain.predictions.events import Log, Output
 from geartrain.domain.signature.types import OutputSpec, Signature
 from geartrain.domain.tensors.tensor import Buffer
@@ -258,7 +258,7 @@ class BatchInvocation:
         size = 0 if plain is None else sum(map(len, plain))
         if plain is not None and size <= INLINE_LIMIT:
             chunks = zip(own, plain, strict=True)
-            outputs_of_items = tuple([Report(item, Output(chunk, indexes[item])) for item, chunk in chunks])
+            outputs_of_items = tuple([ItemEvent(item, Output(chunk, indexes[item])) for item, chunk in chunks])
             if outputs_of_items and may_wait and size <= MAY_WAIT:
                 self._reports.send_soon(outputs_of_items)
             elif outputs_of_items:
@@ -332,7 +332,7 @@ class BatchInvocation:
         again = [item for item in rest if item not in self._given]
         return Recovery(
             failures={**told, **{item: _STUCK for item in rest if item in self._given}},
-            reports=[Report(item, Log("stderr", format_error(own))) for item, own in blamed.items()],
+            reports=[ItemEvent(item, Log("stderr", format_error(own))) for item, own in blamed.items()],
             again=[again] if again else [],
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from geartrain.authoring.scope import Scope, reset_scope, set_scope
 from geartrain.domain.predictions.batching import Batching
-from geartrain.domain.predictions.calls import ALL, Canceled, Failed, Report, Succeeded
+from geartrain.domain.predictions.calls import ALL, Canceled, Failed, ItemEnd, Succeeded
 from geartrain.domain.predictions.tracing import TraceContext, read_context
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Buffer
@@ -184,7 +184,7 @@ class Call:
         items = self._invocation.items
         elapsed = self._reports.elapsed()
         self._left = self._left.difference(items)
-        ends = [Report(item, Succeeded(None, elapsed)) for item in items]
+        ends = [ItemEnd(item, Succeeded(None, elapsed)) for item in items]
         self._reports.send_all(ends, idle=self._is_over())
 
     def failure(self, error: BaseException) -> Callable[[], None]:
@@ -204,7 +204,7 @@ class Call:
             self._tools.control.send(WorkerLog("geartrain.worker", "warning", plan.warning))
         self._left = self._left.difference(plan.failures)
         code = code_of(error)
-        ends = [Report(item, Failed(clip(text), code)) for item, text in plan.failures.items()]
+        ends = [ItemEnd(item, Failed(clip(text), code)) for item, text in plan.failures.items()]
         self._reports.send_all([*plan.reports, *ends], idle=self._is_over())
         if plan.again:
             invocation.forget_metrics()
@@ -213,7 +213,7 @@ class Call:
     def cancelled(self) -> None:
         """Report that the call was stopped on request."""
         self.close()
-        ends = [Report(item, Canceled()) for item in sorted(self._left)]
+        ends = [ItemEnd(item, Canceled()) for item in sorted(self._left)]
         self._left = frozenset()
         self._reports.send_all(ends, idle=True)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from geartrain.authoring.scope import Scope
-from geartrain.domain.predictions.calls import ALL, Report
+from geartrain.domain.predictions.calls import ALL, ItemEvent, Report
 from geartrain.domain.predictions.events import Log, Output
 from geartrain.domain.tensors.tensor import Buffer, unpack
 from geartrain.ipc.framing import INLINE_LIMIT
@@ -100,7 +100,7 @@ def failure_of_all(items: Sequence[int], error: BaseException) -> Recovery:
     """Let all items fail with one error, whose traceback is logged once."""
     if not items:
         return Recovery({})
-    log = Report(items[0] if len(items) == 1 else ALL, Log("stderr", format_error(error)))
+    log = ItemEvent(items[0] if len(items) == 1 else ALL, Log("stderr", format_error(error)))
     return Recovery(dict.fromkeys(items, describe_error(error)), (log,))
 
 
@@ -157,7 +157,7 @@ class SingleInvocation:
         if plain is not None and len(plain) <= INLINE_LIMIT:
             reports = self._reports
             send = reports.send_soon if may_wait and len(plain) <= MAY_WAIT else reports.send
-            send((Report(0, Output(plain, index)),))
+            send((ItemEvent(0, Output(plain, index)),))
             return NO_FAILURES
         return self._reports.send_outputs({0: self._encode_large(value, plain, encoder)}, {0: index})
 

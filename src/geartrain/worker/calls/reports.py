@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from geartrain.authoring.scope import Emit
-from geartrain.domain.predictions.calls import Failed, FileRef, Report, Succeeded
+from geartrain.domain.predictions.calls import Failed, FileRef, ItemEnd, ItemEvent, Report, Succeeded
 from geartrain.domain.predictions.events import Log, LogSource, Metric, MetricMode, Output
 from geartrain.domain.tensors.tensor import Buffer, pack
 from geartrain.ipc.framing import INLINE_LIMIT
@@ -76,21 +76,21 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         return partial(self._send_metric, item)
 
     def _send_metric(self, item: int, *metric: Any) -> None:
-        self.send((Report(item, Metric(*metric)),))
+        self.send((ItemEvent(item, Metric(*metric)),))
 
     def metric_of_first(self, name: str, value: Any, mode: MetricMode) -> None:
         """Send a metric of the first item, which in most calls is the only one."""
-        self.send((Report(0, Metric(name, value, mode)),))
+        self.send((ItemEvent(0, Metric(name, value, mode)),))
 
     def end_first(self, output: bytes, *, idle: bool) -> None:
         """Send the output with which the first item ended, of `framing.INLINE_LIMIT` bytes at most."""
-        end = Report(0, Succeeded(output, time.perf_counter() - self.began))
+        end = ItemEnd(0, Succeeded(output, time.perf_counter() - self.began))
         message = self.message
         self.slot.channel.send(Reports(message.slot, message.serial, (end,), idle))
 
     def send_all(self, reports: Iterable[Report], *, idle: bool = False) -> None:
         """Send any number of reports without files, in as few frames as they fit into; none without `idle` is none."""
-        groups = [_Group((report,), _size(report)) for report in reports]
+        groups = [_group(report) for report in reports]
         if groups or idle:
             self._send_groups(groups, idle=idle)
 
@@ -100,7 +100,9 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         `indexes`: the position of each output among those of its item.
         """
         with self.slot.channel.shield:  # the parent has to know of the outputs that are left in files and in memory
-            groups, failures = self._place(outputs, lambda item, chunk: Output(chunk, indexes[item]))
+            groups, failures = self._place(
+                outputs, lambda item, chunk, files: ItemEvent(item, Output(chunk, indexes[item]), files)
+            )
             if groups:
                 self._send_groups(groups)
         return failures
@@ -111,19 +113,19 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         """Send the outputs with which some items ended, and why others failed."""
         elapsed = self.elapsed()
         with self.slot.channel.shield:  # see `send_outputs`
-            groups, unwritten = self._place(outputs, lambda _, output: Succeeded(output, elapsed))
-            groups += [
-                _Group((report,), _size(report)) for report in failure_reports({**failures, **unwritten}.items())
-            ]
+            groups, unwritten = self._place(
+                outputs, lambda item, output, files: ItemEnd(item, Succeeded(output, elapsed), files)
+            )
+            groups += map(_group, failure_reports({**failures, **unwritten}.items()))
             self._send_groups(groups, idle=idle)
             self.slot.files.close()
 
     def _place(
-        self, outputs: Mapping[int, OutputBytes], event: Callable[[int, bytes], Output | Succeeded]
+        self, outputs: Mapping[int, OutputBytes], report: Callable[[int, bytes, tuple[FileRef, ...]], Report]
     ) -> tuple[list[_Group], dict[int, Exception]]:
         """Put each output where it travels best; return the reports of the outputs, and the failures.
 
-        `event` makes the event of an item's output, which is empty if it lies in memory or in a file.
+        `report` makes the report of an item's output, which is empty if it lies in memory or in a file.
         """
         shared = self._share(outputs)
         groups: list[_Group] = []
@@ -141,15 +143,13 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
                 lying = shared.get(item)
                 if lying is not None:
                     places.append((len(together), lying))
-                    together.append(Report(item, event(item, b""), files))
+                    together.append(report(item, b"", files))
                 elif output.size <= left:
-                    report = Report(item, event(item, b"".join(output.parts)), files)
-                    groups.append(_Group((report,), _size(report)))
+                    groups.append(_group(report(item, b"".join(output.parts), files)))
                 else:
                     path = self.slot.writer.to_file(output.parts).path
                     whole = FileRef(path, path, _JSON, is_output=True)
-                    report = Report(item, event(item, b""), (*files, whole))
-                    groups.append(_Group((report,), _size(report)))
+                    groups.append(_group(report(item, b"", (*files, whole))))
             except Exception as error:  # noqa: BLE001 - e.g. a disk that is full; it concerns this item only
                 failures[item] = error
         return [_Group(tuple(together), 0, tuple(places)), *groups] if together else groups, failures
@@ -185,7 +185,7 @@ def failure_reports(failures: Iterable[tuple[int, BaseException]]) -> list[Repor
     reports: list[Report] = []
     for item, error in failures:
         log = Log("stderr", format_error(error))
-        reports += (Report(item, log), Report(item, Failed(describe_error(error), code_of(error))))
+        reports += (ItemEvent(item, log), ItemEnd(item, Failed(describe_error(error), code_of(error))))
     return reports
 
 
@@ -202,16 +202,17 @@ def _frames(groups: Sequence[_Group]) -> Iterator[tuple[Report, ...]]:
     yield tuple(frame)
 
 
-def _size(report: Report) -> int:
-    """Return about as many bytes as a report takes in a frame, at most."""
+def _group(report: Report) -> _Group:
+    """Return a group of one report, and about as many bytes as it takes in a frame, at most."""
     size = sum(map(_size_of_file, report.files))
-    match report.event:
-        case Output(data) | Succeeded(bytes() as data):
-            return size + len(data)
-        case Log(_, text) | Failed(text):
-            return size + _SMALL + 4 * len(text)
+    match report:
+        case ItemEvent(_, Output(data)) | ItemEnd(_, Succeeded(bytes() as data)):
+            size += len(data)
+        case ItemEvent(_, Log(_, text)) | ItemEnd(_, Failed(text)):
+            size += _SMALL + 4 * len(text)
         case _:
-            return size + _SMALL
+            size += _SMALL
+    return _Group((report,), size)
 
 
 def _size_of_file(file: FileRef) -> int:
@@ -236,12 +237,12 @@ class CallLog(msgspec.Struct, gc=False, eq=False):
         if self.logged > MAX_LOGS:
             self.dropped += data.count("\n") or 1
         else:
-            self.reports.send((Report(self.item, Log(source, data)),))
+            self.reports.send((ItemEvent(self.item, Log(source, data)),))
 
     def tell_dropped(self, control: Channel) -> None:
         """Tell the client, and the operator, how many lines were dropped because there were too many."""
         note = f"[geartrain: {self.dropped} more lines were dropped; a prediction may log {MAX_LOGS >> 20} MiB]\n"
-        self.reports.send((Report(self.item, Log("stderr", note)),))
+        self.reports.send((ItemEvent(self.item, Log("stderr", note)),))
         control.send(DroppedLogs(self.dropped, int(self.reports.elapsed() * 1000)))
 
 
@@ -282,7 +283,7 @@ class SmallOutputs:
         """Send the outputs."""
         elapsed = reports.elapsed()
         ends = [
-            Report(item, Succeeded(output, elapsed)) for item, output in zip(self._items, self._outputs, strict=True)
+            ItemEnd(item, Succeeded(output, elapsed)) for item, output in zip(self._items, self._outputs, strict=True)
         ]
         reports.send(tuple(ends), idle=idle)
 

@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.batch_items import BatchItems
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
-from geartrain.domain.predictions.calls import ALL, Canceled, FileRef, Report, Succeeded, WorkerObserver
+from geartrain.domain.predictions.calls import (
+    ALL,
+    Canceled,
+    FileRef,
+    ItemEnd,
+    ItemEvent,
+    Succeeded,
+    WorkerObserver,
+)
 from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.predictions.inference import SchedulePolicy
 from geartrain.domain.predictions.lifecycle import Health, Status
@@ -220,13 +228,13 @@ async def test_what_is_of_all_goes_to_all_that_run() -> None:
     one, two = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
     call = bench.calls[1]
-    call.listener.on_report(Report(ALL, Log("stdout", "loading\n")))
-    call.listener.on_report(Report(ALL, Metric("steps", 3, "replace")))
-    call.listener.on_report(Report(1, Log("stderr", "only b\n")))
-    call.listener.on_report(Report(0, Metric("tokens", 7, "replace")))
+    call.listener.on_event(ItemEvent(ALL, Log("stdout", "loading\n")))
+    call.listener.on_event(ItemEvent(ALL, Metric("steps", 3, "replace")))
+    call.listener.on_event(ItemEvent(1, Log("stderr", "only b\n")))
+    call.listener.on_event(ItemEvent(0, Metric("tokens", 7, "replace")))
     bench.predictions.cancel(two.id, ANYONE)
-    call.listener.on_report(Report(ALL, Log("stdout", "going on\n")))
-    call.listener.on_report(Report(1, Log("stdout", "nobody reads this\n")))
+    call.listener.on_event(ItemEvent(ALL, Log("stdout", "going on\n")))
+    call.listener.on_event(ItemEvent(1, Log("stdout", "nobody reads this\n")))
     call.answer(0)
     assert (one.logs, two.logs) == ("loading\ngoing on\n", "loading\nonly b\n")
     assert one.metrics == {"batch_size": 2, "steps": 3, "tokens": 7}
@@ -239,10 +247,10 @@ async def test_a_stream_has_chunks_for_each() -> None:
     one, two = bench.ask("a"), bench.ask("b")
     bench.calls[0].answer()
     call = bench.calls[1]
-    call.listener.on_report(Report(0, Output(b'"1"', 0)))
-    call.listener.on_report(Report(1, Output(b'"2"', 0)))
-    call.listener.on_report(Report(0, Output(b'"3"', 1)))
-    call.listener.on_end([Report(index, Succeeded(None, 0.1)) for index in (0, 1)], idle=True)
+    call.listener.on_event(ItemEvent(0, Output(b'"1"', 0)))
+    call.listener.on_event(ItemEvent(1, Output(b'"2"', 0)))
+    call.listener.on_event(ItemEvent(0, Output(b'"3"', 1)))
+    call.listener.on_end([ItemEnd(index, Succeeded(None, 0.1)) for index in (0, 1)], idle=True)
     assert (one.output, two.output) == (b'["1","3"]', b'["2"]')
 
 
@@ -310,7 +318,7 @@ async def test_a_run_that_cleans_up_after_its_cancel_gives_its_slot_back_then() 
     call = bench.calls[0]
     assert call.was_canceled
     call.is_over = True
-    call.listener.on_end((Report(ALL, Canceled()),), idle=False)
+    call.listener.on_end((ItemEnd(ALL, Canceled()),), idle=False)
     assert bench.idle == 1
     call.listener.on_idle()
     assert bench.idle == 2
@@ -325,8 +333,8 @@ async def test_files_of_a_canceled_item_are_let_go() -> None:
     bench.predictions.cancel(one.id, ANYONE)
     chunk, end = FileRef("t1", "a", "text/plain"), FileRef("t2", "b", "text/plain")
     listener = bench.calls[1].listener
-    listener.on_report(Report(0, Output(b'"t1"', 0), (chunk,)))
-    listener.on_end([Report(0, Succeeded(b'"t2"', 0.1), (end,))], idle=False)
+    listener.on_event(ItemEvent(0, Output(b'"t1"', 0), (chunk,)))
+    listener.on_end([ItemEnd(0, Succeeded(b'"t2"', 0.1), (end,))], idle=False)
     assert bench.workers[0].discarded == [chunk, end]
 
 
@@ -561,7 +569,7 @@ async def test_a_call_of_a_single_client_says_so() -> None:
     assert (call.texts, call.input.single_client, call.input.id) == (["a"], True, prediction.id)
     assert (prediction.status, bench.scheduler.waiting, bench.idle) == ("processing", 0, 0)
     late = bench.ask("b")
-    call.listener.on_report(Report(0, Log("stdout", "on it\n")))
+    call.listener.on_event(ItemEvent(0, Log("stdout", "on it\n")))
     call.answer()
     assert (prediction.output, prediction.logs, prediction.metrics) == (b'"A"', "on it\n", {"batch_size": 1})
     assert late.status == "processing"
@@ -580,7 +588,7 @@ async def test_a_single_client_can_cancel_and_meet_a_crash() -> None:
     assert one.status is Status.CANCELED
     call = bench.calls[-1]
     call.is_over = True
-    call.listener.on_end((Report(ALL, Canceled()),), idle=False)
+    call.listener.on_end((ItemEnd(ALL, Canceled()),), idle=False)
     assert bench.idle == 1
     call.listener.on_idle()
     assert bench.idle == 2
@@ -670,7 +678,7 @@ async def test_the_figures_add_up() -> None:
     for _ in range(2):
         call = bench.open_calls[0]
         call.open.clear()
-        call.end([Report(index, Succeeded(b"null", 0.5)) for index in range(len(call.input.items))])
+        call.end([ItemEnd(index, Succeeded(b"null", 0.5)) for index in range(len(call.input.items))])
     statistics = bench.record.counts.statistics("m", "1")
     assert (statistics.inference_count, statistics.execution_count, statistics.success.count) == (5, 2, 3)
     assert [(each.size, each.compute_infer.count) for each in statistics.batches] == [(1, 1), (4, 1)]

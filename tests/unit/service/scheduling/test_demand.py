@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.predictions.calls import CallInput, CallListener, HealthVerdict, Report, Succeeded, WorkerInfo
+from geartrain.domain.predictions.calls import (
+    CallInput,
+    CallListener,
+    HealthVerdict,
+    ItemEnd,
+    Succeeded,
+    WorkerInfo,
+)
 from geartrain.domain.signature.types import OutputSpec, Signature, TypeSpec
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
@@ -58,7 +65,7 @@ class Worker:
     def end(self) -> bool:
         """End its call; return whether it was taken for the only one."""
         call, listener = self.calls.pop()
-        listener.on_end((Report(0, Succeeded(b'"a"', 0.1)),), idle=True)
+        listener.on_end((ItemEnd(0, Succeeded(b'"a"', 0.1)),), idle=True)
         return call.single_client
 
     def cancel(self, slot: int, call_id: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from geartrain.domain.predictions.calls import FileRef, Report, Succeeded, WorkerObserver
+from geartrain.domain.predictions.calls import FileRef, ItemEnd, Succeeded, WorkerObserver
 from geartrain.domain.predictions.inference import SchedulePolicy
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.priorities import Level, Priorities
@@ -189,7 +189,7 @@ async def test_files_of_an_output_hold_no_slot_that_the_next_call_has_taken() ->
     a, b = bench.ask("a"), bench.ask("b")
     first = bench.call("a")
     first.open.clear()
-    first.end([Report(0, Succeeded(b'"file"', 0.1), (FileRef("file", "/nowhere", "text/plain"),))])
+    first.end([ItemEnd(0, Succeeded(b'"file"', 0.1), (FileRef("file", "/nowhere", "text/plain"),))])
     assert (a.is_terminal, b.status) == (False, "processing")
     bench.call("b").answer()
     assert (b.status, bench.deployment.workers.permits.idle) == ("succeeded", 1)

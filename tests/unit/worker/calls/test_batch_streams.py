@@ -96,7 +96,7 @@ def test_large_tensors_in_a_stream() -> None:
     up = MemoryRegion.create()
     memory = m.SlotMemory(up.path, (up.path,))
     answers = Worker(batched(run)).ask_all([rows(X, Y)], shared=up, memory=memory)[0]
-    assert len(answers.in_memory) == 2
+    assert dict(answers.ways) == {0: ["memory"], 1: ["memory"]}
     assert [len(each.reports) for each in answers.frames] == [2, 2], "both chunks in one frame, and both ends"
     assert answers.chunks[0][0]["output"].shape == (2, 20000)
     assert answers.chunks[1][0]["output"].tolist() == [[3.0] * 20000]
