@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from geartrain.bridge import payloads
+from geartrain.bridge.payloads import received_in_place
 from geartrain.domain.predictions.calls import CallInput
 from geartrain.ipc import body_memory
 from geartrain.ipc.body_memory import BodyMemory
@@ -62,7 +63,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     seen = Seen()
 
     def look(call: CallInput) -> Received | None:
-        found = payloads.received_in_place(call)
+        found = received_in_place(call)
         if found is None:
             seen.copied += 1
         else:

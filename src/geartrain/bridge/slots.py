@@ -133,7 +133,7 @@ class SlotChannel:
         self._number = number
         self._socket = socket
         self._files = SlotFiles(number, folder, self.memory)
-        socket.join(number, self._on_events)
+        socket.join(number, self._on_reports)
 
     # towards the worker
 

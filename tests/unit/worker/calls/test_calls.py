@@ -319,7 +319,7 @@ def test_files_of_a_stream_are_in_the_frame_of_their_chunk(tmp_path: PlainPath) 
             yield path
 
     answers = worker_of(run).ask([Item({"text": "a"})], output_dir=str(tmp_path))
-    assert told(answers) == [*[(["FileOutput", "Output"], False)] * 2, (["Succeeded"], True)]
+    assert told(answers) == [*[(["Output"], False)] * 2, (["Succeeded"], True)]
     assert answers.chunks[0] == [file.token for file in answers.files[0]]
 
 
@@ -453,7 +453,7 @@ def test_a_cancel_is_for_one_call() -> None:
 
     worker = worker_of(run)
     first, second = worker.ask_all([[Item({"text": "now"})], [Item({"text": "next"})]])
-    assert told(first) == [(["Log"], False), (["Cancelled"], True)]
+    assert told(first) == [(["Log"], False), (["Canceled"], True)]
     assert first.logs[0] == "interrupted\n"
     assert second.outputs == {0: "next"}
 
@@ -496,7 +496,7 @@ def test_async_stream_and_its_cancel() -> None:
 
     worker = worker_of(run)
     answers = worker.ask([Item({"text": "a"})])
-    assert told(answers) == [(["Output"], False), (["Cancelled"], True)]
+    assert told(answers) == [(["Output"], False), (["Canceled"], True)]
 
 
 def test_async_call_whose_cleanup_takes_long_is_ended_on_the_control_channel() -> None:
