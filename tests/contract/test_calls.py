@@ -82,7 +82,7 @@ class Heard:
         match report:
             case ItemEvent(item, Output(chunk, index)):
                 assert index == len(self.outputs[item])
-                self.outputs[item].append(json.loads(chunk))
+                self.outputs[item].append(json.loads(bytes(chunk)))
                 self._note("output")
             case ItemEvent(item, Log(_, data)):
                 self.logs[item] = self.logs.get(item, "") + data

@@ -233,7 +233,7 @@ async def test_file_beside_a_large_tensor(child_bench: OpenBench) -> None:
 async def test_tensors_come_through_without_shared_memory(
     child_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("geartrain.bridge.slot_server.new_probe", lambda: None)
+    monkeypatch.setattr("geartrain.bridge.slots.new_probe", lambda: None)
     async with opened(child_bench) as b:
         for count in (10, 150_000, INLINE_LIMIT // 4 + 1):
             y, _ = (await b.infer(request(ramp(count)))).outputs

@@ -6,7 +6,7 @@ Service, bridge and worker use these types, so none of them imports the other. R
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import msgspec
 
@@ -114,6 +114,7 @@ class ItemEvent(msgspec.Struct, frozen=True, array_like=True, tag=0):
     files: tuple[FileRef, ...] = ()
 
 
+@final
 class ItemEnd(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """End of an item of a call; `item` may be `ALL`. The `files` are those that the output of a success names."""
 
