@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from geartrain.bridge.cpu_quota import usable_cores
+from geartrain.bridge.resources import usable_cores
 from geartrain.project.device_settings import AUTO, Devices
 from geartrain.project.source import find_model
 from geartrain.server import Progress, ServeOptions, build

@@ -186,7 +186,7 @@ def variables_of(source: ModelSource | Repository) -> tuple[Variables, tuple[str
 
 def residency(load: str, idle_unload: float, max_memory: int) -> ResidencyPolicy:
     """Return which models stay loaded; 0 is no limit. Raises ProjectError where memory cannot be measured."""
-    from geartrain.bridge.memory_use import is_measurable
+    from geartrain.bridge.resources import is_measurable
     from geartrain.service.models.residency import ResidencyPolicy
 
     if max_memory and not is_measurable():

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from geartrain.bridge.spare import SPARE
+from geartrain.bridge.process import SPARE
 from geartrain.cli.declared import Argument, Declared
 from geartrain.cli.failure import INTERRUPTED
 

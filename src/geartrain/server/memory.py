@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from geartrain.bridge.control_groups import MEMBERSHIP, ROOT, folders, read
+from geartrain.bridge.resources import MEMBERSHIP, ROOT, folders, read
 from geartrain.transport.wire.limits import WireLimits
 
 _BODIES: Final = 4  # the part of the memory that the bodies of all connections may take together

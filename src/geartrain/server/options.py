@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from geartrain.bridge.borrowing import NO_LENDER, Lender
+from geartrain.bridge.borrowing import Lender
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.printed.text import PrintedLines
@@ -136,7 +136,7 @@ class WebhookOptions:
 class DebugOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Debugging aids for an author."""
 
-    lender: Lender = NO_LENDER  # of the terminal, for debuggers in workers
+    lender: Lender | None = None  # of the terminal, for debuggers in workers
     port: int = 0  # debugpy's port in the first worker; further ones have the following ports. 0: none
     waits: bool = False  # for an editor, before a model is loaded
     profiles: pathlib.Path | None = None  # the folder for a profile of each call

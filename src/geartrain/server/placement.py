@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from geartrain.authoring.devices import DEVICE, HIDING, REPLICA, Gpu, Visible, find_visible
-from geartrain.bridge.cpu_quota import quota
+from geartrain.bridge.resources import quota
 from geartrain.project.device_settings import Devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.source import ModelSource

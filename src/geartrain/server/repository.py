@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from geartrain.bridge.child import ChildWorker
-from geartrain.bridge.memory_use import memory_of
+from geartrain.bridge.resources import memory_of
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.remote.progress import Download
 from geartrain.outbound.remote.source import RemoteError

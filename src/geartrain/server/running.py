@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from geartrain.bridge.spare import SPARE
+from geartrain.bridge.process import SPARE
 from geartrain.project.repository import Repository
 from geartrain.server.activation import Role, Sockets, passed_sockets
 from geartrain.server.app import App, build
@@ -294,7 +294,8 @@ class _Ending:
 
     def on_interrupt(self) -> None:
         """Take SIGINT, unless it is for a debugger that has the terminal."""
-        if not self._app.options.debugging.lender.interrupt():
+        lender = self._app.options.debugging.lender
+        if lender is None or not lender.interrupt():
             self.on_signal(signal.SIGINT)
 
     def on_signal(self, number: int, delay: float = 0.0) -> None:
@@ -324,8 +325,9 @@ class _Ending:
 
     def _end(self) -> None:
         lender = self._app.options.debugging.lender
-        if lender.is_lent:
-            self._app.cancel_all()
-        lender.close()
+        if lender is not None:
+            if lender.is_lent:
+                self._app.cancel_all()
+            lender.close()
         self._http.stop()
         self._app.catalogue.loads.cease()  # predictions are admitted as long as requests come that were sent before

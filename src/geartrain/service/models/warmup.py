@@ -16,13 +16,13 @@ from geartrain.domain.predictions.calls import (
     CallInput,
     Canceled,
     Failed,
-    FileRef,
     ItemEnd,
+    ItemEvent,
     ItemInput,
     WorkerInfo,
     WorkerObserver,
 )
-from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.events import Log, LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.signature.validation import InputValidator
@@ -228,16 +228,11 @@ class _ExampleCall:
         """The worker has died before."""
         self._fail("the worker died before the run began")
 
-    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:  # noqa: ARG002 - the port's
-        """Throw it away."""
-        self._worker.discard(files)
-
-    def on_log(self, item: int, source: LogSource, data: str) -> None:  # noqa: ARG002 - the port's
-        """It belongs to the setup."""
-        self._observer.on_setup_log(source, data)
-
-    def on_metric(self, item: int, metric: Metric) -> None:
-        """It is no prediction's."""
+    def on_event(self, report: ItemEvent) -> None:
+        """Throw an output away; printed text belongs to the setup."""
+        self._worker.discard(report.files)
+        if isinstance(report.event, Log):
+            self._observer.on_setup_log(report.event.source, report.event.data)
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         """Throw the output away; the example is over when the slot is free."""

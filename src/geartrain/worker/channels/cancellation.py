@@ -29,7 +29,7 @@ class CancelRegion:
         self._noticed: int | None = None
         self._raised: int | None = None
         self._main = threading.main_thread().ident or 0
-        self.shield: Final = _Shield(self._main, self._raise)
+        self.shield: Final = Shield(self._main, self._raise)
 
     def install(self) -> None:
         """Take the signal. Main thread only."""
@@ -89,15 +89,16 @@ class CancelRegion:
             raise CancelationException
 
 
-class _Shield:
+class Shield:
     """`with region.shield:` around the runtime's own work; it may be nested.
 
-    Counts only on the main thread, where signals arrive. It goes around every frame: hence no call but the one.
+    It counts only on the thread `main`, where signals arrive; by default on none. It goes around every frame: hence no
+    call but the one.
     """
 
     __slots__ = ("_main", "_raise", "depth", "is_armed", "pending")
 
-    def __init__(self, main: int, when_left: Callable[[], None]) -> None:
+    def __init__(self, main: int = 0, when_left: Callable[[], None] = lambda: None) -> None:
         self._main = main
         self._raise = when_left
         self.depth = 0

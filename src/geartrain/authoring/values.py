@@ -1,4 +1,4 @@
-"""The types of files: what a client sends by URL and a runner sees as a local file, and the way back.
+"""The types of inputs and outputs beside those of Python: files, secrets, structured values, iterators of text.
 
 `URLFile` and `URLPath` fetch what a URL names when it is first needed: Cog has them, so a model may make them.
 geartrain itself makes none: the server has fetched what a client sends before `run()` begins, and guards the addresses.
@@ -12,8 +12,8 @@ import os
 import pathlib
 import posixpath
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, dataclass_transform, final
 
 _SECONDS = 10.0  # of silence
 _LONGEST_NAME = 200  # bytes
@@ -182,3 +182,78 @@ def get_filename(url: str) -> str:
     stem, extension = posixpath.splitext(name)
     kept = stem.encode()[: max(0, _LONGEST_NAME - len(extension.encode()) - 1)].decode(errors="ignore")
     return f"{kept}~{extension}"
+
+
+MASK = "**********"
+
+
+@final
+class Secret:
+    """A secret input. `str`, `repr` and formatting show a mask; `get_secret_value()` gives the text."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, secret_value: str | None = None) -> None:
+        self._value = secret_value
+
+    @property
+    def secret_value(self) -> str | None:
+        """The secret text."""
+        return self._value
+
+    def get_secret_value(self) -> str | None:
+        """Return the secret text."""
+        return self._value
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """Let pydantic models have fields of this type, made of a string."""
+        make = {"type": "no-info", "function": cls}
+        made = {"type": "function-after", "function": make, "schema": handler(str)}
+        return {"type": "union", "choices": [{"type": "is-instance", "cls": cls}, made]}
+
+    def __str__(self) -> str:
+        return "" if self._value is None else MASK
+
+    def __repr__(self) -> str:
+        return f"Secret({self})"
+
+    def __eq__(self, other: object) -> bool:
+        return self._value == other._value if isinstance(other, Secret) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+
+@dataclass_transform()
+class BaseModel:
+    """Base of structured outputs and inputs. A subclass becomes a dataclass, its fields the fields of a JSON object.
+
+    `class Result(BaseModel, auto_dataclass=False)` leaves the class alone, for an author who writes `@dataclass` or
+    `__init__` by hand. Every other class keyword is one of `dataclasses.dataclass`.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, *, auto_dataclass: bool = True, **settings: Any) -> None:
+        super().__init_subclass__()
+        if not auto_dataclass:
+            if settings:
+                raise TypeError(f"{cls.__name__}: {', '.join(settings)} only means something with auto_dataclass")
+            return
+        from dataclasses import dataclass
+
+        dataclass(**settings)(cls)
+
+
+if TYPE_CHECKING:
+    ConcatenateIterator = Iterator
+    AsyncConcatenateIterator = AsyncIterator
+else:
+    Item = TypeVar("Item")
+
+    class ConcatenateIterator(Iterator[Item], Generic[Item]):
+        """An iterator of strings whose reader joins them: tokens of a text, for example."""
+
+    class AsyncConcatenateIterator(AsyncIterator[Item], Generic[Item]):
+        """`ConcatenateIterator` for an async generator."""

@@ -1,11 +1,11 @@
-"""True if other processes want the processor that this one would wait awake on.
-
-Who waits awake there loses the processor to them, for longer than the wait could save. Moments and times are in
-seconds, on any one clock.
-"""
+"""Waits of parent and worker for each other: contention for the processor of a wait, and unread bytes in pipes."""
 
 from __future__ import annotations
 
+import fcntl
+import struct
+import termios
+import time
 from typing import Final
 
 LATE: Final = 500e-6  # a wait that takes so much more than it should have has lost the processor
@@ -37,3 +37,24 @@ class Contention:
         if self._losses >= _MANY:
             self._losses = 0.0
             self._rests_until = now + _REST
+
+
+_PAUSE = 0.0005  # seconds
+_PATIENCE = 0.05  # seconds that a writer waits for a reader that is busy, or for others that write on
+
+
+def unread(fd: int) -> int:
+    """Return the number of bytes in a pipe."""
+    size: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0]
+    return size
+
+
+def wait_until_read(*fds: int) -> None:
+    """Wait until the reader has taken all bytes of these pipes, at most 50 ms. Other files are passed over."""
+    latest = time.monotonic() + _PATIENCE
+    for fd in fds:
+        try:
+            while unread(fd) and time.monotonic() < latest:
+                time.sleep(_PAUSE)
+        except OSError:  # closed, or replaced by what has no such level
+            continue

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from geartrain.authoring import CancelationException
-from geartrain.worker.runtime.cancellation import CANCEL_SIGNAL, CancelRegion
+from geartrain.worker.channels.cancellation import CANCEL_SIGNAL, CancelRegion
 
 
 @pytest.fixture
