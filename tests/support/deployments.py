@@ -12,7 +12,7 @@ from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.predictions.tracing import NO_TRACER, TracerPort
 from geartrain.domain.remote.progress import Download
 from geartrain.domain.signature.types import Signature
-from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
+from geartrain.service.durable.durability import Durability
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, VersionRecord
 from geartrain.service.models.replicas import Spawn
@@ -58,7 +58,7 @@ class FakeOutbound:
         new_attachments: Callable[[], AttachmentStorePort] = no_attachments,
     ) -> None:
         self.tracer: TracerPort = NO_TRACER
-        self.durability: Durability | NotDurable = NOT_DURABLE
+        self.durability: Durability | None = None
         self.outputs = outputs or NoOutputs()
         self.new_folder = new_folder
         self.new_attachments = new_attachments

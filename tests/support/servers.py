@@ -24,7 +24,7 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.project.source import find_model
 from geartrain.server import App, ServeOptions, build, listen
 from geartrain.server.http import QUIET, HttpServer, large_bodies, make_handler
-from geartrain.service.durable.history_writer import HistoryWriter
+from geartrain.service.durable.history import HistoryWriter
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.predictions import Predictions

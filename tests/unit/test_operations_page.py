@@ -16,8 +16,8 @@ from geartrain.domain.printed import screen
 from geartrain.domain.printed.text import MAX_TEXT
 from geartrain.ipc import body_memory, shared_memory
 from geartrain.service import shared_memory as regions
-from geartrain.service.durable.history_writer import MAX_UNWRITTEN
-from geartrain.service.models.recent import MAX_BYTES, MAX_RECENT
+from geartrain.service.durable.history import MAX_UNWRITTEN
+from geartrain.service.models.predictions import MAX_BYTES, MAX_RECENT
 from geartrain.service.readers import DEFAULT_BACKLOG
 from geartrain.service.scheduling.context import DEFAULT_MAX_OUTPUT
 from geartrain.service.webhooks import Backlog

@@ -22,10 +22,9 @@ from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import Signature
-from geartrain.service.durable.durability import Durability, NotDurable
-from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
+from geartrain.service.durable.durability import Durability
+from geartrain.service.models.admission import Admission, Interface, NewPrediction
 from geartrain.service.models.durable import create_durable
-from geartrain.service.models.interface import Interface
 from geartrain.service.models.own_metrics import DeployedMetrics
 from geartrain.service.models.predictions import Executions, Predictions
 from geartrain.service.models.replicas import SpawnReplica
@@ -33,7 +32,6 @@ from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.models.warmup import NO_EXAMPLES, Examples, WarmUp
 from geartrain.service.models.workers import HealthReport, Workers
 from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort, OutputsPort
-from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.service.scheduling.context import (
     CLOCKS,
     DEFAULT_MAX_OUTPUT,
@@ -44,8 +42,9 @@ from geartrain.service.scheduling.context import (
     no_mirror,
 )
 from geartrain.service.scheduling.execution import Execution
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE
 from geartrain.service.scheduling.scheduler import Scheduler
-from geartrain.service.scheduling.tracing import NO_TRACES, traces_of
+from geartrain.service.scheduling.tracing import telling, traces_of
 from geartrain.service.statistics import Counts
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
@@ -109,7 +108,7 @@ class OutboundPort(Protocol):
         """Tracer of the predictions."""
 
     @property
-    def durability(self) -> Durability | NotDurable:
+    def durability(self) -> Durability | None:
         """The store that outlives the server, if there is one."""
 
     @property
@@ -242,7 +241,7 @@ class Deployment:
         if new.id is not None:
             self.predictions.check_id(new.id, self.settings.noun, self.scheduler.retry_after, principal=new.principal)
             durability = self.outbound.durability
-            if isinstance(durability, Durability):
+            if durability is not None:
                 return create_durable(self, durability, new, values=values)
         if self.executions.is_closed:
             noun = self.settings.noun
@@ -256,7 +255,7 @@ class Deployment:
             else:
                 execution.prepare(values, new.attachments)
             if new.webhook is not None:
-                with self.scheduler.context.traces.telling(new.request):
+                with telling(self.scheduler.context.traces, new.request):
                     self.webhooks().follow(execution.prediction, new.webhook)
         except BaseException:
             self.undo(execution)
@@ -286,7 +285,7 @@ class Deployment:
             prediction.log.keep(history)
         item = ItemInput(prediction_id, new.input, rows, new.context, new.tensors, new.parameters, new.request)
         execution = make(scheduler, prediction, item, ticket=ticket)
-        if context.traces is not NO_TRACES:
+        if context.traces is not None:
             try:
                 execution.begin_trace()
             except BaseException:
@@ -340,9 +339,7 @@ class Deployment:
         takes_files = bool(interface.validator.file_fields)
         self._admission = Admission(
             interface,
-            input_files=self.outbound.input_files(info.signature, self.settings.user_agent)
-            if takes_files
-            else NoInputFiles(),
+            input_files=self.outbound.input_files(info.signature, self.settings.user_agent) if takes_files else None,
             outputs=self.outbound.outputs,
             check_webhook=lambda webhook: self.webhooks().check(webhook),
         )

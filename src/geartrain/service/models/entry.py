@@ -17,7 +17,7 @@ from geartrain.service.models.predictions import Predictions
 from geartrain.service.models.replicas import SetupReport
 from geartrain.service.models.repository import NOTHING, IndexEntry
 from geartrain.service.models.version import AVAILABLE, Version
-from geartrain.service.models.waking import NO_WAKING, ModelAsleepError
+from geartrain.service.models.waking import ModelAsleepError, Waking
 from geartrain.service.models.workers import HealthReport
 
 
@@ -59,7 +59,7 @@ class ModelEntry:
         self.fault = ""  # of the model as a whole
         self.loading = Loading()
         self.has_default = False  # true if a version serves requests that name none
-        self.waking = NO_WAKING
+        self.waking: Waking | None = None  # None: requests do not load it
         self.default: tuple[Deployment, ...] = ()  # the deployment for them; also one that failed, to say why
 
     # its versions

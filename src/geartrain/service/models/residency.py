@@ -13,7 +13,7 @@ import msgspec
 
 from geartrain.service.models.entry import ModelEntry
 from geartrain.service.models.loads import Loads
-from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE
 
 logger = logging.getLogger(__name__)
 
@@ -189,4 +189,5 @@ class Residency:
 
 def is_idle(entry: ModelEntry) -> bool:
     """True if a model has no work: no live prediction, no waiting request, no running load."""
-    return entry.loading.is_idle and not (entry.predictions.live or entry.waking.waiting)
+    waiting = 0 if entry.waking is None else entry.waking.waiting
+    return entry.loading.is_idle and not (entry.predictions.live or waiting)

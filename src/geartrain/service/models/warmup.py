@@ -26,7 +26,6 @@ from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.signature.validation import InputValidator
-from geartrain.service.models.admission import NoInputFiles
 from geartrain.service.models.replicas import Spawn, SpawnReplica
 from geartrain.service.ports import FolderPort, InputFilesPort, WorkerPort
 
@@ -82,7 +81,9 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
         files = self._files(signature, validator)
         for example in (*self._named(), *self._shown()):
             try:
-                errors = validator.check(example.input) or files.check(msgspec.json.decode(example.input))
+                errors = validator.check(example.input)
+                if files is not None and not errors:
+                    errors = files.check(msgspec.json.decode(example.input))
             except GeartrainError as error:
                 raise WarmUpError(f"{example.place}: {error}") from error
             if errors:
@@ -93,7 +94,7 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
         files = self._files(info.signature, InputValidator(info.signature))
         for example in self._named():
             values: dict[str, Any] = msgspec.json.decode(example.input)
-            if not files.needed(values):
+            if files is None or not files.needed(values):
                 await _run_one(example, worker, info=info, observer=observer)
                 continue
             folder = self.new_folder()
@@ -111,8 +112,8 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
         for index, example in enumerate(self.examples.shown):
             yield _Example(f"examples[{index}]", f"`examples[{index}]` in {self.examples.origin}", example)
 
-    def _files(self, signature: Signature, validator: InputValidator) -> InputFilesPort:
-        return self.input_files(signature) if validator.file_fields else NoInputFiles()
+    def _files(self, signature: Signature, validator: InputValidator) -> InputFilesPort | None:
+        return self.input_files(signature) if validator.file_fields else None
 
 
 async def _fetch(place: str, values: dict[str, Any], files: InputFilesPort, *, folder: FolderPort) -> dict[str, Any]:

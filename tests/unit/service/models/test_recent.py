@@ -7,7 +7,7 @@ import weakref
 
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.record import PredictionRecord
-from geartrain.service.models.recent import MAX_BYTES, MAX_RECENT, RecentPredictions
+from geartrain.service.models.predictions import MAX_BYTES, MAX_RECENT, RecentPredictions
 
 
 class Clock:

@@ -19,8 +19,8 @@ from geartrain.service.models.deployment import Deployment, DeploymentSettings, 
 from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.readers import completion
-from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.service.scheduling.context import Clocks
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE
 from tests.support.deployments import deploy
 from tests.support.fakes import FakeWorker
 
