@@ -15,7 +15,6 @@ from geartrain.domain.signature.types import Signature
 from geartrain.service.durable.durability import Durability
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, VersionRecord
-from geartrain.service.models.replicas import Spawn
 from geartrain.service.models.repository import Wanted
 from geartrain.service.ports import (
     AttachmentStorePort,
@@ -27,6 +26,8 @@ from geartrain.service.ports import (
 )
 from geartrain.service.scheduling.context import no_folder
 from geartrain.service.webhooks import Webhooks
+
+Spawn = Callable[[WorkerObserver], WorkerPort]
 
 
 class NoOutputs:

@@ -178,8 +178,8 @@ MEASURED = {
     "metrics": [
         "unit/authoring/test_metrics.py::test_series_are_bounded_with_one_warning",
         "unit/authoring/test_metrics.py::test_metrics_are_bounded_with_the_same_warning",
-        "unit/service/models/test_own_metrics.py::test_metrics_are_bounded",
-        "unit/service/models/test_own_metrics.py::test_too_many_series_are_warned_of_once",
+        "unit/service/test_own_metrics.py::test_metrics_are_bounded",
+        "unit/service/test_own_metrics.py::test_too_many_series_are_warned_of_once",
     ],
     "types of outputs": ["unit/worker/values/test_outputs.py::test_types_of_outputs_are_let_go_of"],
     "OpenAPI documents": ["unit/transport/cog/test_routes.py::test_pages_that_are_remembered_are_bounded"],

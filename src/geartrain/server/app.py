@@ -27,14 +27,14 @@ from geartrain.server.workers import launch
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import STOP_GRACE, Deployment, OutboundPort, warm_up_of
 from geartrain.service.models.entry import ModelEntry, ModelRef, is_downloading
-from geartrain.service.models.ondemand import OnDemandWorker
-from geartrain.service.models.replicas import ModelSetupError, SpawnReplica
 from geartrain.service.models.repository import Step
 from geartrain.service.models.trainings import Trainings
-from geartrain.service.models.warmup import WarmUpError
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.context import OnPrint
 from geartrain.service.shared_memory import SharedRegions
+from geartrain.service.workers.ondemand import OnDemandWorker
+from geartrain.service.workers.pool import ModelSetupError, SpawnReplica
+from geartrain.service.workers.warmup import WarmUpError
 from geartrain.transport.relay.counts import RelayCounts
 
 

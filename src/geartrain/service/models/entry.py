@@ -14,11 +14,10 @@ from geartrain.domain.remote.progress import Download
 from geartrain.domain.versions import order_of
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.predictions import Predictions
-from geartrain.service.models.replicas import SetupReport
 from geartrain.service.models.repository import NOTHING, IndexEntry
 from geartrain.service.models.version import AVAILABLE, Version
 from geartrain.service.models.waking import ModelAsleepError, Waking
-from geartrain.service.models.workers import HealthReport
+from geartrain.service.workers.pool import HealthReport, SetupReport
 
 
 class Loading:

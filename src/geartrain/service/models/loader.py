@@ -11,9 +11,9 @@ import msgspec
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelEntry
-from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.repository import NOTHING, LoadError, RepositoryPort, Step, Wanted
 from geartrain.service.models.version import Version
+from geartrain.service.workers.pool import ModelSetupError
 
 logger = logging.getLogger(__name__)
 

@@ -393,7 +393,7 @@ class LevelledQueue(CallQueue[T]):
 
     def take_full(self, *, only: Callable[[T], bool] = lambda _: True) -> list[T]:  # noqa: ARG002 - of the base class
         """See `CallQueue.take_full`."""
-        return []  # what lies ready for a busy worker could not be overtaken any more
+        return []  # a prefetched call could not be overtaken any more
 
     def due(self) -> float | None:
         """See `CallQueue.due`."""

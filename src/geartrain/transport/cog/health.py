@@ -7,8 +7,7 @@ from typing import Any
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.timestamps import timestamp
 from geartrain.service.durable.durability import Durability
-from geartrain.service.models.replicas import SetupReport
-from geartrain.service.models.workers import HealthReport
+from geartrain.service.workers.pool import HealthReport, SetupReport
 
 
 def health_fields(report: HealthReport) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from geartrain.service.durable.durability import Durability
     from geartrain.service.models.catalogue import Catalogue
     from geartrain.service.models.entry import ModelEntry
-    from geartrain.service.models.workers import HealthReport
+    from geartrain.service.workers.pool import HealthReport
 
 _WORST_FIRST: Final = (
     Health.SETUP_FAILED,
