@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import cast
 
@@ -12,11 +12,37 @@ from geartrain.domain.rendering import clip
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelEntry, ModelRef
 from geartrain.service.models.loads import Loads
-from geartrain.service.models.readiness import Readiness
 from geartrain.service.models.repository import IndexEntry, RepositoryPort, Step
 from geartrain.service.models.residency import STAY, Residency, ResidencyPolicy
 from geartrain.service.models.waking import Waking
 from geartrain.service.models.wanted import ModelControl
+
+
+class Readiness:
+    """Ready are all models that were to be loaded, in a server that is not about to stop."""
+
+    def __init__(self, entries: Mapping[str, ModelEntry]) -> None:
+        """`entries`: the models by name, those of the catalogue itself."""
+        self._entries = entries
+        self.is_leaving = False  # the server is about to stop
+
+    def leave(self) -> None:
+        """Let the server no longer be ready, though it still serves: it is about to stop."""
+        self.is_leaving = True
+
+    @property
+    def is_ready(self) -> bool:
+        """True if requests should be sent to the server."""
+        return not self.is_leaving and all(entry.is_ready for entry in self._entries.values() if entry.is_wanted)
+
+    def reasons(self) -> list[str]:
+        """Return the reasons for which the server is not ready, a sentence each; empty if it is."""
+        found = ["The server is about to stop."] if self.is_leaving else []
+        for name in sorted(self._entries):
+            entry = self._entries[name]
+            if entry.is_wanted and not entry.is_ready:
+                found.append(entry.describe_state())
+        return found
 
 
 class Catalogue:

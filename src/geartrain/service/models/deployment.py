@@ -42,7 +42,7 @@ from geartrain.service.scheduling.scheduler import Scheduler
 from geartrain.service.scheduling.tracing import telling, traces_of
 from geartrain.service.statistics import Counts, DeployedMetrics
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
-from geartrain.service.workers.pool import HealthReport, RestartPolicy, SpawnReplica, WorkerPool
+from geartrain.service.workers.pool import HealthReport, RestartPolicy, SpawnReplica, StartPolicy, WorkerPool
 from geartrain.service.workers.warmup import NO_EXAMPLES, Examples, WarmUp
 
 Noun = Literal["prediction", "training"]
@@ -333,7 +333,7 @@ class Deployment:
     # observer of its workers
 
     def on_loaded(self, info: WorkerInfo) -> None:
-        """Learn what the model takes and gives. WorkerPool that say the same again change nothing."""
+        """Learn what the model takes and gives. Workers that say the same again change nothing."""
         if self._admission is not None and self._admission.interface.info == info:
             return
         interface = Interface(info)

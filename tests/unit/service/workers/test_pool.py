@@ -16,12 +16,12 @@ from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.state_machine import IllegalStepError
-from geartrain.service.workers import pool
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings
-from geartrain.service.workers.pool import ModelSetupError, WorkerPool
 from geartrain.service.readers import completion
 from geartrain.service.scheduling.context import Clocks
+from geartrain.service.workers import pool
+from geartrain.service.workers.pool import ModelSetupError, WorkerPool
 from tests.support.deployments import deploy, unspawned
 from tests.support.fakes import FakeWorker
 
@@ -47,7 +47,7 @@ class Waiting(Plain):
         self.began = asyncio.Event()
 
     async def setup(self, say: Say) -> None:
-        say"waiting\n"
+        say("stderr", "waiting\n")
         self.began.set()
         await self.go.wait()
 
