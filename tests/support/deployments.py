@@ -156,7 +156,7 @@ async def catalogue_of(**models: Callable[[VersionRecord], Deployment]) -> Catal
     """Return a catalogue that has loaded these models."""
     catalogue = Catalogue(FakeRepository(**models))
     catalogue.spawn()
-    catalogue.loads.begin()
+    catalogue.reconciler.begin()
     for name in models:
         loads = catalogue.entry(name).loading.tasks
         if loads:  # else it has been loaded while others were waited for

@@ -89,7 +89,7 @@ class App:
 
             self._durable = await open_part(self.options, served)
         self.outbound.durability = self._durable.durability
-        self.catalogue.loads.begin()
+        self.catalogue.reconciler.begin()
         self.catalogue.residency.start()
         await self._durable.start()
         self._tell_kubernetes()  # without loads at the start it is ready at once
@@ -151,7 +151,7 @@ class App:
 
     def close(self) -> None:
         """Admit nothing more."""
-        self.catalogue.loads.close()
+        self.catalogue.reconciler.close()
         if self.trainings is not None:
             self.trainings.close()
         for deployment in self._training:
@@ -185,7 +185,7 @@ class App:
             await self.drain(STOP_GRACE)
         if self.trainings is not None:
             await self.trainings.stop()
-        await asyncio.gather(self.catalogue.loads.stop(), *(deployment.close(0) for deployment in self._training))
+        await asyncio.gather(self.catalogue.reconciler.stop(), *(deployment.close(0) for deployment in self._training))
         clock = asyncio.get_running_loop().time
         end = clock() + webhook_grace()
         await self.outbound.drain_webhooks(end - clock())
@@ -197,7 +197,7 @@ class App:
 
     def _deployments(self) -> Iterator[Deployment]:
         """Give every deployment that may have live predictions, also those that have been replaced."""
-        yield from self.catalogue.loads.alive
+        yield from self.catalogue.reconciler.alive
         yield from self._training
 
     # descriptions
