@@ -181,7 +181,7 @@ def _load(source: ModelSource, *, setup: bool = False) -> Finding:
     except ProjectError as fault:
         return error(fault.message)
     from geartrain.server import ServeOptions, build  # late: it imports the worker's side
-    from geartrain.service.models.replicas import ModelSetupError
+    from geartrain.service.workers.pool import ModelSetupError
 
     began = time.monotonic()
     with _busy(f"{'Setting up' if setup else 'Loading'} {source.runner}"):

@@ -76,7 +76,7 @@ def run_once(
     except values.InputError as error:
         fail(str(error))
     logs.configure(log_level or source.variables.log_level, source.variables.log_format, default="warning")
-    logging.getLogger("geartrain.service.models.replicas").setLevel(logging.CRITICAL)  # the error says why it died
+    logging.getLogger("geartrain.service.workers.pool").setLevel(logging.CRITICAL)  # the error says why it died
     for sentence in (*source.warnings, *source.remarks):
         warn(sentence)
     from geartrain.cli.predict import Plan, predict  # asyncio and the worker's side: after the checks

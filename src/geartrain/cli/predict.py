@@ -28,8 +28,8 @@ from geartrain.project.source import ModelSource
 from geartrain.server import NO_LIMIT, DebugOptions, ServeOptions, build
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.readers import EventReader
+from geartrain.service.workers.pool import ModelSetupError
 
 _EXIT_CODES: Final = {Status.SUCCEEDED: 0, Status.FAILED: FAILURE, Status.CANCELED: INTERRUPTED}
 

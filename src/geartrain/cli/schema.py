@@ -43,7 +43,7 @@ def schema(
     logs.configure(source.variables.log_level, source.variables.log_format)
     from geartrain import __version__
     from geartrain.apis.openapi import document
-    from geartrain.service.models.replicas import ModelSetupError
+    from geartrain.service.workers.pool import ModelSetupError
 
     try:
         signature, training = asyncio.run(_read(source))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from geartrain.server import ServeOptions
     from geartrain.service.models.deployment import Limits
     from geartrain.service.models.residency import ResidencyPolicy
-    from geartrain.service.models.restarts import RestartPolicy
+    from geartrain.service.workers.pool import RestartPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def limits(
 
 def restarts(restart: str, limit: int) -> RestartPolicy | None:
     """Return the policy for a crashed worker."""
-    from geartrain.service.models.restarts import RestartPolicy
+    from geartrain.service.workers.pool import RestartPolicy
 
     return RestartPolicy(limit=limit) if restart == "on-crash" else None
 

@@ -15,8 +15,7 @@ from geartrain.project.device_settings import AUTO, Devices
 from geartrain.project.source import ModelSource
 from geartrain.server import NO_LIMIT, Progress, ServeOptions, build
 from geartrain.service.models.deployment import Deployment, Limits
-from geartrain.service.models.replicas import ModelSetupError
-from geartrain.service.models.restarts import RestartPolicy
+from geartrain.service.workers.pool import ModelSetupError, RestartPolicy
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,14 +27,14 @@ from geartrain.server.workers import launch
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import STOP_GRACE, Deployment, OutboundPort, warm_up_of
 from geartrain.service.models.entry import ModelEntry, ModelRef, is_downloading
-from geartrain.service.models.ondemand import OnDemandWorker
-from geartrain.service.models.replicas import ModelSetupError, SpawnReplica
 from geartrain.service.models.repository import Step
 from geartrain.service.models.trainings import Trainings
-from geartrain.service.models.warmup import WarmUpError
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.context import OnPrint
 from geartrain.service.shared_memory import SharedRegions
+from geartrain.service.workers.ondemand import OnDemandWorker
+from geartrain.service.workers.pool import ModelSetupError, SpawnReplica
+from geartrain.service.workers.warmup import WarmUpError
 from geartrain.transport.relay.counts import RelayCounts
 
 
@@ -89,7 +89,7 @@ class App:
 
             self._durable = await open_part(self.options, served)
         self.outbound.durability = self._durable.durability
-        self.catalogue.loads.begin()
+        self.catalogue.reconciler.begin()
         self.catalogue.residency.start()
         await self._durable.start()
         self._tell_kubernetes()  # without loads at the start it is ready at once
@@ -151,7 +151,7 @@ class App:
 
     def close(self) -> None:
         """Admit nothing more."""
-        self.catalogue.loads.close()
+        self.catalogue.reconciler.close()
         if self.trainings is not None:
             self.trainings.close()
         for deployment in self._training:
@@ -185,7 +185,7 @@ class App:
             await self.drain(STOP_GRACE)
         if self.trainings is not None:
             await self.trainings.stop()
-        await asyncio.gather(self.catalogue.loads.stop(), *(deployment.close(0) for deployment in self._training))
+        await asyncio.gather(self.catalogue.reconciler.stop(), *(deployment.close(0) for deployment in self._training))
         clock = asyncio.get_running_loop().time
         end = clock() + webhook_grace()
         await self.outbound.drain_webhooks(end - clock())
@@ -197,7 +197,7 @@ class App:
 
     def _deployments(self) -> Iterator[Deployment]:
         """Give every deployment that may have live predictions, also those that have been replaced."""
-        yield from self.catalogue.loads.alive
+        yield from self.catalogue.reconciler.alive
         yield from self._training
 
     # descriptions

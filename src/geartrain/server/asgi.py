@@ -23,7 +23,7 @@ from geartrain.server.reloading import watching
 from geartrain.server.tracing import records_of
 from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
-from geartrain.service.models.restarts import RestartPolicy
+from geartrain.service.workers.pool import RestartPolicy
 from geartrain.transport.access_log import open_access_log
 from geartrain.transport.access_options import read_access_log
 from geartrain.transport.asgi import AsgiApplication

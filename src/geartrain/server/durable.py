@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
+from geartrain.service.durable.durability import Durability
 
 if TYPE_CHECKING:
     from geartrain.server.outbound import Outbound
@@ -16,7 +16,7 @@ class DurablePart(Protocol):
     """The durable part of a server's lifecycle."""
 
     @property
-    def durability(self) -> Durability | NotDurable:
+    def durability(self) -> Durability | None:
         """The store as the service uses it."""
 
     async def start(self) -> None:
@@ -32,7 +32,7 @@ class DurablePart(Protocol):
 class NoDurablePart:
     """Of a server without a store."""
 
-    durability = NOT_DURABLE
+    durability: Durability | None = None
 
     async def start(self) -> None:
         """Do nothing."""

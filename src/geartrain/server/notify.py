@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from geartrain.domain.state_machine import steps_to
-from geartrain.service.models.readiness import Readiness
+from geartrain.service.models.catalogue import Readiness
 
 logger = logging.getLogger("geartrain.server")
 

@@ -23,8 +23,8 @@ from geartrain.server.memory import default_limits
 from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.residency import STAY, ResidencyPolicy
-from geartrain.service.models.restarts import RestartPolicy
-from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE
+from geartrain.service.workers.pool import RestartPolicy
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.grpc.options import GrpcOptions

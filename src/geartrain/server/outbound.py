@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from geartrain.apis import cog
 from geartrain.authoring import __version__
 from geartrain.server.tracing import open_tracer
-from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
+from geartrain.service.durable.durability import Durability
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Outbound:
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
-        self.durability: Durability | NotDurable = NOT_DURABLE
+        self.durability: Durability | None = None
         self._webhooks: dict[tuple[str | None, float], Webhooks] = {}
 
     @cached_property

@@ -26,8 +26,8 @@ from geartrain.server.workers import launch
 from geartrain.service.mirror import PrintMirror
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, OutboundPort, VersionRecord
 from geartrain.service.models.repository import LoadError, Wanted
-from geartrain.service.models.warmup import NO_EXAMPLES, Examples
 from geartrain.service.ports import WorkerPort
+from geartrain.service.workers.warmup import NO_EXAMPLES, Examples
 
 logger = logging.getLogger("geartrain.server")
 

@@ -330,4 +330,4 @@ class _Ending:
                 self._app.cancel_all()
             lender.close()
         self._http.stop()
-        self._app.catalogue.loads.cease()  # predictions are admitted as long as requests come that were sent before
+        self._app.catalogue.reconciler.cease()  # requests that were sent before still get predictions

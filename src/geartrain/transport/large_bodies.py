@@ -32,8 +32,7 @@ from geartrain.domain.predictions.inference import InferRequest
 from geartrain.domain.signature.tensor_view import Bound, TensorView
 from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.outbound.references import FileReferences
-from geartrain.service.models.admission import CheckedInput
-from geartrain.service.models.interface import Interface
+from geartrain.service.models.admission import CheckedInput, Interface
 from geartrain.transport import body_messages
 from geartrain.transport.body_messages import MARK, PIECE, Job, Result, SentTensor, as_text
 from geartrain.transport.runs import DIRECT_LIMIT

@@ -21,8 +21,7 @@ from geartrain.server import App, ServeOptions
 from geartrain.server.asgi import AsgiOptions, read_options
 from geartrain.server.options import CacheOptions, StoreOptions
 from geartrain.server.placement import Placement
-from geartrain.service.models.replicas import ModelSetupError
-from geartrain.service.models.restarts import RestartPolicy
+from geartrain.service.workers.pool import ModelSetupError, RestartPolicy
 from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.wire.exchange import Answer, Head
 from tests.support.fakes import FakeWorker

@@ -17,7 +17,7 @@ from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import Buffer, join_bytes
 from geartrain.outbound.data_urls import HeldUrl, parse_data_url
-from geartrain.service.models.interface import Interface
+from geartrain.service.models.admission import Interface
 from geartrain.transport import body_messages, large_bodies
 from geartrain.transport.large_bodies import CogBody, GenerateBody, InferBody, LargeBodies
 

@@ -251,7 +251,7 @@ class _DurableSteps(PredictionExchange):
     def _remove_files(self) -> None:
         """Remove the files that came with a form which makes no prediction."""
         claimed, self._claimed = self._claimed, None
-        if claimed is not None and claimed.attachments.files:
+        if claimed is not None and claimed.attachments is not None and claimed.attachments.files:
             start(claimed.attachments.folder.remove())
 
     def _key(self) -> Key:

@@ -6,9 +6,8 @@ from typing import Any
 
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.rendering import timestamp
-from geartrain.service.durable.durability import Durability, NotDurable
-from geartrain.service.models.replicas import SetupReport
-from geartrain.service.models.workers import HealthReport
+from geartrain.service.durable.durability import Durability
+from geartrain.service.workers.pool import HealthReport, SetupReport
 
 
 def health_fields(report: HealthReport) -> dict[str, Any]:
@@ -23,9 +22,9 @@ def health_fields(report: HealthReport) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def store_fields(durability: Durability | NotDurable) -> dict[str, Any]:
+def store_fields(durability: Durability | None) -> dict[str, Any]:
     """Return True if the store has answered lately; nothing where there is none."""
-    if isinstance(durability, NotDurable):
+    if durability is None:
         return {}
     if durability.fault:
         return {"store": {"status": "unavailable", "error": durability.fault}}

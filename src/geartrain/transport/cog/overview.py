@@ -22,10 +22,10 @@ from geartrain.transport.tasks import Request
 from geartrain.transport.wire.exchange import Answer, Decision, Head
 
 if TYPE_CHECKING:
-    from geartrain.service.durable.durability import Durability, NotDurable
+    from geartrain.service.durable.durability import Durability
     from geartrain.service.models.catalogue import Catalogue
     from geartrain.service.models.entry import ModelEntry
-    from geartrain.service.models.workers import HealthReport
+    from geartrain.service.workers.pool import HealthReport
 
 _WORST_FIRST: Final = (
     Health.SETUP_FAILED,
@@ -41,7 +41,7 @@ _WORST_FIRST: Final = (
 class Overview:
     """State of all models of a server together."""
 
-    def __init__(self, catalogue: Catalogue, *, options: CogOptions, durability: Durability | NotDurable) -> None:
+    def __init__(self, catalogue: Catalogue, *, options: CogOptions, durability: Durability | None) -> None:
         self._catalogue = catalogue
         self._can_load = options.can_load
         self._has_shutdown = options.has_shutdown

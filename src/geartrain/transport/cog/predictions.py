@@ -19,8 +19,7 @@ from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelRef
-from geartrain.service.models.holders import Holder
-from geartrain.service.models.predictions import Predictions
+from geartrain.service.models.predictions import Holder, Predictions
 from geartrain.service.models.waking import when_loaded
 from geartrain.service.readers import completion
 from geartrain.service.scheduling.failures import log_end

@@ -13,7 +13,7 @@ from geartrain.authoring import __version__
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.signature.json_schema import JsonObject
 from geartrain.domain.signature.types import Signature
-from geartrain.service.models.interface import Interface
+from geartrain.service.models.admission import Interface
 from geartrain.transport.cog.api import json_answer
 from geartrain.transport.cog.system import path_prefix
 from geartrain.transport.tasks import Request

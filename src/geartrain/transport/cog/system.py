@@ -12,9 +12,9 @@ from geartrain.apis import cog, openapi
 from geartrain.authoring import __version__
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.signature.types import Signature
-from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
+from geartrain.service.durable.durability import Durability
+from geartrain.service.models.admission import Interface
 from geartrain.service.models.entry import ModelRef
-from geartrain.service.models.interface import Interface
 from geartrain.service.models.trainings import Trainings
 from geartrain.service.models.waking import when_loaded
 from geartrain.transport.cog.api import json_answer
@@ -37,7 +37,7 @@ class SystemEndpoints:
         *,
         prefix: str = "",
         has_shutdown: bool = False,
-        durability: Durability | NotDurable = NOT_DURABLE,
+        durability: Durability | None = None,
     ) -> None:
         """`name` is that of the model. `prefix`: what stands before its paths."""
         if predictions is not None:
@@ -97,7 +97,7 @@ class SystemEndpoints:
             training=training,
             title=self._name,
             version=__version__,
-            is_listed=isinstance(self._durability, Durability),
+            is_listed=self._durability is not None,
         )
         if prefix:
             document["servers"] = [{"url": prefix}]

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Final, cast
 
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.service.scheduling.time_limit import TimeLimit
+from geartrain.service.scheduling.context import TimeLimit
 from geartrain.transport import compression
 from geartrain.transport.grpc.framing import frame, frame_compressed
 from geartrain.transport.grpc.heads import NO_TIMEOUT

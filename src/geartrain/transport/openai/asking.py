@@ -18,7 +18,7 @@ from geartrain.service.models.admission import CheckedInput, NewPrediction, with
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.waking import when_loaded
-from geartrain.service.scheduling.preparation import NO_ATTACHMENTS, Attachments
+from geartrain.service.scheduling.files import Attachments
 from geartrain.transport.large_bodies import GenerateBody, LargeBodies, read_aside
 from geartrain.transport.records import RequestRecord
 from geartrain.transport.runs import DIRECT_LIMIT
@@ -134,7 +134,7 @@ def begin(
     names: dict[str, str],
     record: RequestRecord,
     chat: Members | None = None,
-    attachments: Attachments = NO_ATTACHMENTS,
+    attachments: Attachments | None = None,
     inline: bool = False,
 ) -> Prediction:
     """Start a prediction. Raises `GeartrainError`; `attachments` are then still the caller's.

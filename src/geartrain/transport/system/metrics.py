@@ -24,7 +24,7 @@ from geartrain.domain.remote.progress import Download
 from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.models.replicas import Replica
+from geartrain.service.workers.pool import Replica
 from geartrain.transport.relay.counts import RelayCounts
 from geartrain.transport.request_counts import RequestCounts
 from geartrain.transport.routing import GET, Api, Route

@@ -25,8 +25,8 @@ from geartrain.domain.predictions.calls import (
 )
 from geartrain.domain.predictions.events import Log, LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
-from geartrain.service.models.setup_limit import setup_limit
 from geartrain.service.ports import WorkerPort
+from geartrain.service.workers.pool import setup_limit
 
 logger = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
 from geartrain.service.models.entry import ModelEntry, ModelRef
-from geartrain.service.models.ondemand import OnDemandWorker
-from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.trainings import Trainings
+from geartrain.service.workers.ondemand import OnDemandWorker
+from geartrain.service.workers.pool import ModelSetupError
 from tests.support.deployments import FakeOutbound, unspawned
 from tests.support.fakes import FakeWorker
 

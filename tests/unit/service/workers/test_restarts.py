@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from geartrain.service.models.restarts import RestartPolicy, Restarts
+from geartrain.service.workers.pool import RestartPolicy, Restarts
 
 
 def test_by_default_never() -> None:

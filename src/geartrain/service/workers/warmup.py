@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,18 +19,16 @@ from geartrain.domain.predictions.calls import (
     ItemEvent,
     ItemInput,
     WorkerInfo,
-    WorkerObserver,
 )
 from geartrain.domain.predictions.events import Log, LogSource
-from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.signature.validation import InputValidator
-from geartrain.service.models.admission import NoInputFiles
-from geartrain.service.models.replicas import Spawn, SpawnReplica
 from geartrain.service.ports import FolderPort, InputFilesPort, WorkerPort
 
 _SLOT: Final = 0
-_STOP_GRACE: Final = 0.0  # seconds; a worker that cannot run its examples is of no use
+
+OnLog = Callable[[LogSource, str], None]
+"""Receives the text that an example writes to a stream."""
 
 
 class WarmUpError(Exception):
@@ -72,34 +69,32 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
     input_files: Callable[[Signature], InputFilesPort]
     new_folder: Callable[[], FolderPort]
 
-    def spawning(self, spawn: SpawnReplica) -> SpawnReplica:
-        """Create the spawner of workers whose start includes running the examples."""
-        return lambda index, observer: WarmedWorker(functools.partial(spawn, index), observer, self)
-
     def check(self, signature: Signature) -> None:
         """Raise `WarmUpError` for an example that does not fit the signature, or whose file is not there."""
         validator = InputValidator(signature)
         files = self._files(signature, validator)
         for example in (*self._named(), *self._shown()):
             try:
-                errors = validator.check(example.input) or files.check(msgspec.json.decode(example.input))
+                errors = validator.check(example.input)
+                if files is not None and not errors:
+                    errors = files.check(msgspec.json.decode(example.input))
             except GeartrainError as error:
                 raise WarmUpError(f"{example.place}: {error}") from error
             if errors:
                 raise WarmUpError(f"{example.place} does not fit the model: {_listed(errors)}")
 
-    async def run(self, worker: WorkerPort, info: WorkerInfo, observer: WorkerObserver) -> None:
-        """Run the examples, one after the other; what they print is told as output of setup. Raises `WarmUpError`."""
+    async def run(self, worker: WorkerPort, info: WorkerInfo, on_log: OnLog) -> None:
+        """Run the examples, one after the other; `on_log` receives their output. Raises `WarmUpError`."""
         files = self._files(info.signature, InputValidator(info.signature))
         for example in self._named():
             values: dict[str, Any] = msgspec.json.decode(example.input)
-            if not files.needed(values):
-                await _run_one(example, worker, info=info, observer=observer)
+            if files is None or not files.needed(values):
+                await _run_one(example, worker, info=info, on_log=on_log)
                 continue
             folder = self.new_folder()
             try:
                 fetched = msgspec.json.encode(await _fetch(example.place, values, files, folder=folder))
-                await _run_one(example._replace(input=fetched), worker, info=info, observer=observer)
+                await _run_one(example._replace(input=fetched), worker, info=info, on_log=on_log)
             finally:
                 await folder.remove()
 
@@ -111,8 +106,8 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
         for index, example in enumerate(self.examples.shown):
             yield _Example(f"examples[{index}]", f"`examples[{index}]` in {self.examples.origin}", example)
 
-    def _files(self, signature: Signature, validator: InputValidator) -> InputFilesPort:
-        return self.input_files(signature) if validator.file_fields else NoInputFiles()
+    def _files(self, signature: Signature, validator: InputValidator) -> InputFilesPort | None:
+        return self.input_files(signature) if validator.file_fields else None
 
 
 async def _fetch(place: str, values: dict[str, Any], files: InputFilesPort, *, folder: FolderPort) -> dict[str, Any]:
@@ -122,104 +117,28 @@ async def _fetch(place: str, values: dict[str, Any], files: InputFilesPort, *, f
         raise WarmUpError(f"{place}: {error}") from error
 
 
-async def _run_one(example: _Example, worker: WorkerPort, *, info: WorkerInfo, observer: WorkerObserver) -> None:
+async def _run_one(example: _Example, worker: WorkerPort, *, info: WorkerInfo, on_log: OnLog) -> None:
     rows = 1
     if info.batching is not None:
         try:
             rows = BatchItems(info.signature, info.batching).measure(example.input, None)[1]
         except GeartrainError as error:
             raise WarmUpError(f"{example.place}: {error.reason}") from error
-    call = _ExampleCall(worker, observer)
+    call = _ExampleCall(worker, on_log)
     worker.run(_SLOT, CallInput(example.id, (ItemInput(example.id, example.input, rows),)), call)
     await call.is_over.wait()
     if call.fault:
         raise WarmUpError(f"{example.place} could not be run: {call.fault}")
 
 
-class WarmedWorker:
-    """A `WorkerPort` around another, which has run its examples when its start returns. It observes the other one."""
-
-    def __init__(self, spawn: Spawn, observer: WorkerObserver, warm_up: WarmUp) -> None:
-        """Raises OSError if no process can be had."""
-        self._observer = observer
-        self._warm_up = warm_up
-        self._faults: list[str] = []  # reasons for which it cannot be ready
-        self._is_ready = False
-        self._worker = worker = spawn(self)
-        # From here on calls reach the worker itself.
-        self.run, self.cancel, self.discard = worker.run, worker.cancel, worker.discard
-        self.kill, self.healthcheck, self.stop = worker.kill, worker.healthcheck, worker.stop
-
-    @property
-    def may_prefetch(self) -> bool:
-        """True if a call may be given to a slot that is busy."""
-        return self._worker.may_prefetch
-
-    @property
-    def is_debugged(self) -> bool:
-        """True if a person may have stopped it in a debugger."""
-        return self._worker.is_debugged
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The process of the worker."""
-        return self._worker.pids
-
-    async def start(self) -> WorkerInfo:
-        """Wait until the examples have been run.
-
-        Raises what the start of the worker raises, and `WarmUpError`: then the worker has been stopped.
-        """
-        try:
-            info = await self._worker.start()
-            await self._warm_up.run(self._worker, info, self)
-        except WarmUpError:
-            await self._worker.stop(_STOP_GRACE)
-            raise
-        except Exception as error:
-            for fault in self._faults:
-                raise WarmUpError(fault) from error
-            raise
-        for fault in self._faults:  # it died after its last example
-            raise WarmUpError(fault)
-        self._is_ready = True
-        return info
-
-    # the worker's observer
-
-    def on_setup_log(self, source: LogSource, data: str) -> None:
-        """Pass it on."""
-        self._observer.on_setup_log(source, data)
-
-    def on_loaded(self, info: WorkerInfo) -> None:
-        """Check the examples before the setup, which may take minutes."""
-        self._observer.on_loaded(info)
-        try:
-            self._warm_up.check(info.signature)
-        except WarmUpError as error:
-            self._faults.append(str(error))
-            self._worker.kill(str(error))
-
-    def on_own_metrics(self, reports: Sequence[OwnReport]) -> None:
-        """Pass it on."""
-        self._observer.on_own_metrics(reports)
-
-    def on_lost(self, reason: str) -> None:
-        """A worker that dies while it runs its examples is one that could not be set up."""
-        if self._is_ready:
-            self._observer.on_lost(reason)
-        else:
-            self._faults.append(reason)
-
-
 class _ExampleCall:
     """The listener of one example. Its outputs are thrown away; `fault` says why it failed, empty if it did not."""
 
-    def __init__(self, worker: WorkerPort, observer: WorkerObserver) -> None:
+    def __init__(self, worker: WorkerPort, on_log: OnLog) -> None:
         self.is_over = asyncio.Event()
         self.fault = ""
         self._worker = worker
-        self._observer = observer
+        self._on_log = on_log
 
     def on_begin(self) -> None:
         """Ignore the beginning: it has no waiter."""
@@ -232,7 +151,7 @@ class _ExampleCall:
         """Throw an output away; printed text belongs to the setup."""
         self._worker.discard(report.files)
         if isinstance(report.event, Log):
-            self._observer.on_setup_log(report.event.source, report.event.data)
+            self._on_log(report.event.source, report.event.data)
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         """Throw the output away; the example is over when the slot is free."""

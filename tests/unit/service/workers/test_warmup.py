@@ -12,10 +12,9 @@ from geartrain.authoring.decorators import batched
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.service.models.deployment import Deployment, DeploymentSettings
-from geartrain.service.models.replicas import ModelSetupError
-from geartrain.service.models.restarts import RestartPolicy
-from geartrain.service.models.warmup import Examples
 from geartrain.service.ports import WorkerPort
+from geartrain.service.workers.pool import ModelSetupError, RestartPolicy
+from geartrain.service.workers.warmup import Examples
 from tests.support.deployments import close, deploy
 from tests.support.fakes import FakeWorker
 

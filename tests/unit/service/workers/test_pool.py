@@ -16,13 +16,12 @@ from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.state_machine import IllegalStepError
-from geartrain.service.models import workers
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings
-from geartrain.service.models.replicas import ModelSetupError
-from geartrain.service.models.workers import Workers
 from geartrain.service.readers import completion
 from geartrain.service.scheduling.context import Clocks
+from geartrain.service.workers import pool
+from geartrain.service.workers.pool import ModelSetupError, WorkerPool
 from tests.support.deployments import deploy, unspawned
 from tests.support.fakes import FakeWorker
 
@@ -159,19 +158,19 @@ class Heard:
     def on_health(self, health: Health) -> None:
         self.steps.append(health)
 
-    def on_setup_output(self, source: LogSource, data: str) -> None:
-        self.steps.append((source, data))
+    def on_setup_output(self, text: str) -> None:
+        self.steps.append(text)
 
 
 async def test_observer_hears_what_concerns_all_workers_in_order() -> None:
     runner, heard = Waiting(), Heard()
-    workers = Workers(lambda _index, observer: FakeWorker(runner, observer), heard)
+    workers = WorkerPool(lambda _index, observer: FakeWorker(runner, observer), heard)
     assert heard.steps == []
     workers.spawn()
     runner.go.set()
     await workers.start()
     # Once more when it is ready: a worker that follows another one may differ.
-    assert heard.steps == [Health.STARTING, ["text"], ("stderr", "waiting\n"), ["text"], Health.READY]
+    assert heard.steps == [Health.STARTING, ["text"], "waiting\n", ["text"], Health.READY]
     heard.steps.clear()
     workers.replicas[0].on_lost("gone")
     assert heard.steps == [Health.DEFUNCT]
@@ -356,7 +355,7 @@ async def test_client_that_leaves_takes_nobodys_answer_away() -> None:
 
 
 async def test_check_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "HEALTHCHECK_TIMEOUT", 0.01)
+    monkeypatch.setattr(pool, "HEALTHCHECK_TIMEOUT", 0.01)
     runner = Checked()
     deployment, _ = await started(runner)
     runner.go.clear()

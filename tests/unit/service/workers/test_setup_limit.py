@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from geartrain.service.models.setup_limit import setup_limit
+from geartrain.service.workers.pool import setup_limit
 from tests.support.hand_worker import HandWorker
 
 

@@ -16,11 +16,10 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.service.models import inference
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits, VersionRecord
-from geartrain.service.models.replicas import ModelSetupError
-from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.readers import completion
-from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.service.scheduling.context import Clocks
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE
+from geartrain.service.workers.pool import ModelSetupError, RestartPolicy
 from tests.support.deployments import deploy
 from tests.support.fakes import FakeWorker
 

@@ -9,8 +9,7 @@ import msgspec
 
 from geartrain.domain.predictions.own_metrics import MAX_SERIES, OwnMetric, OwnMetrics, OwnReport, Series
 from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets
-from geartrain.service.models.own_metrics import DeployedMetrics
-from geartrain.service.statistics import Counts
+from geartrain.service.statistics import Counts, DeployedMetrics
 
 if TYPE_CHECKING:
     import pytest
