@@ -26,7 +26,7 @@ from geartrain.transport import access_log
 from geartrain.transport.access import tokens
 from geartrain.transport.cog import routes
 from geartrain.transport.cog.streams import MAX_READERS
-from geartrain.transport.grpc import request_heads, response_heads, streams
+from geartrain.transport.grpc import request_heads, streams
 from geartrain.transport.http2 import headers
 from geartrain.transport.wire import head_cache, http2_heads
 from geartrain.transport.wire.http2_room import MAX_HELD
@@ -65,7 +65,7 @@ BOUNDS: dict[str, list[int | str]] = {
     "heads of requests over HTTP/1.1": [head_cache.MAX_HEADS, head_cache.MAX_HEADS_WITHOUT_PATH],
     "heads of requests of an HTTP/2": [headers.MAX_BLOCKS, http2_heads.MAX_HEADS],
     "texts of infer requests": [infer_repeats.MAX_REMEMBERED],
-    "heads of infer requests": [request_heads.MAX_HEADS, response_heads.MAX_HEADS],
+    "heads of infer requests": [request_heads.MAX_HEADS, request_heads.MAX_HEADS],
     "tokens": [tokens.MAX_REMEMBERED],
     "metrics": [own_metrics.MAX_SERIES],
     "types of outputs": [MAX_TYPES],

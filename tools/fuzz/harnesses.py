@@ -282,8 +282,7 @@ DATA_URL: Final = Harness(
 
 
 def _http2_frames(data: bytes) -> None:
-    from geartrain.transport.http2.faults import ConnectionFaultError
-    from geartrain.transport.http2.frames import DATA, PADDING, UNKNOWN, FrameReader
+    from geartrain.transport.http2.frames import DATA, PADDING, UNKNOWN, ConnectionFaultError, FrameReader
 
     def read(pieces: list[bytes]) -> object:
         reader = FrameReader(_LIMIT, _LIMIT // 4)
@@ -334,7 +333,7 @@ HTTP2_FRAMES: Final = Harness(
 
 
 def _http2_heads(data: bytes) -> None:
-    from geartrain.transport.http2.faults import ConnectionFaultError
+    from geartrain.transport.http2.frames import ConnectionFaultError
     from geartrain.transport.http2.headers import HeadReader, HeadTooLargeError, MalformedError
     from geartrain.transport.http2.interface import RequestHead
 

@@ -26,7 +26,7 @@ from ray.serve._private.proxy_request_response import gRPCStreamingType
 
 from geartrain.ray.handler import Probe
 from geartrain.ray.server import ReplicaServer
-from geartrain.transport.grpc.answers import whole
+from geartrain.transport.grpc.framing import whole
 from geartrain.transport.grpc.heads import is_grpc
 from geartrain.transport.grpc.status import Status, failure
 from geartrain.transport.wire.exchange import Answer, Head

@@ -35,7 +35,7 @@ from geartrain.service.models.warmup import WarmUpError
 from geartrain.service.ports import WorkerPort
 from geartrain.service.scheduling.context import OnPrint
 from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.relay.counts import RelayCounts
+from geartrain.transport.relay.relay import RelayCounts
 
 
 class App:

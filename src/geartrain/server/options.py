@@ -26,7 +26,7 @@ from geartrain.service.models.residency import STAY, ResidencyPolicy
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.scheduling.capacity import DEFAULT_QUEUE
 from geartrain.transport.access.options import AccessOptions
-from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.access_log import AccessLogOptions
 from geartrain.transport.grpc.options import GrpcOptions
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.tls import TlsFiles

@@ -23,7 +23,7 @@ from geartrain.server.options import CacheOptions, StoreOptions
 from geartrain.server.placement import Placement
 from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.restarts import RestartPolicy
-from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.access_log import AccessLogOptions
 from geartrain.transport.wire.exchange import Answer, Head
 from tests.support.fakes import FakeWorker
 

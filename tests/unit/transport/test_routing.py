@@ -10,7 +10,7 @@ import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.transport.routing import GET, POST, Begin, NoGuard, Params, Route, Router, split_path
-from geartrain.transport.tasks import by_task, size_refusal
+from geartrain.transport.runs import by_task, size_refusal
 from geartrain.transport.wire.exchange import Accepted, Answer, Head
 from tests.support.responders import FakeResponder, head_of
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qs
 
 import msgspec
@@ -23,6 +24,7 @@ from geartrain.service.durable.runs import DurableRun
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.durable import table_of
 from geartrain.service.models.predictions import unusable_id
+from geartrain.service.models.trainings import Trainings
 from geartrain.service.models.waking import ModelAsleepError, when_loaded
 from geartrain.service.readers import completion
 from geartrain.transport.cog.api import COG, CogOptions, json_answer
@@ -33,20 +35,16 @@ from geartrain.transport.cog.predictions import (
     PredictionEndpoints,
     PredictionExchange,
     PredictionWish,
+    TrainingEndpoints,
+    TrainingExchange,
     repeated_aside,
     shown_aside,
 )
-from geartrain.transport.cog.trainings import TrainingEndpoints, TrainingExchange
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.relay.relay import RelayedAnswer, RelayedRequest
 from geartrain.transport.routing import Params
-from geartrain.transport.tasks import Request, by_task, start
+from geartrain.transport.runs import Request, by_task, start
 from geartrain.transport.wire.exchange import Answer, Body, Decision, Head, Responder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from geartrain.service.models.trainings import Trainings
 
 _OK: Final = HTTPStatus.OK
 _MOST_QUERY: Final = 4096  # bytes

@@ -12,8 +12,7 @@ from typing import Final
 import msgspec
 
 from geartrain.transport.compression import Encoding
-from geartrain.transport.grpc.errors import CallError
-from geartrain.transport.grpc.status import Status
+from geartrain.transport.grpc.status import CallError, Status
 from geartrain.transport.wire.exchange import Head
 
 _CONTENT_TYPE: Final = b"application/grpc"

@@ -1,15 +1,19 @@
-"""The status of a call, and the answers that are nothing but a status.
+"""The status of a call, for errors too, and the answers that are nothing but a status.
 
 Source: the document "gRPC over HTTP2" (Responses), and gRPC's table of status codes.
 """
 
 from __future__ import annotations
 
+import logging
 from enum import IntEnum
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
+from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.rendering import clip
+from geartrain.transport.errors import GRPC_STATUS
 from geartrain.transport.wire.exchange import Answer
 
 Fields = tuple[tuple[bytes, bytes], ...]
@@ -82,3 +86,39 @@ def shorten(text: str) -> str:
     while (size := len(quote(kept))) > _MAX_DETAILS:
         kept = kept[: len(kept) * _MAX_DETAILS // size]
     return text if len(kept) == len(text) else kept + _CUT
+
+
+logger = logging.getLogger(__name__)
+
+_LONGEST: Final = 2000  # characters of a text
+STATUS: Final = {code: Status[name] for code, name in GRPC_STATUS.items()}
+
+
+class CallError(GeartrainError):
+    """A call that breaks the rules of gRPC itself: its status, a sentence, and further fields of the answer."""
+
+    def __init__(self, status: Status, text: str, *fields: tuple[bytes, bytes]) -> None:
+        super().__init__(Code.UNPARSABLE, text)
+        self.status = status
+        self.answer_fields = fields
+
+
+def as_geartrain_error(error: Exception) -> GeartrainError:
+    """Return the error itself if it is a `GeartrainError`; otherwise log it and return `INTERNAL`."""
+    if isinstance(error, GeartrainError):
+        return error
+    logger.error("a gRPC request could not be answered", exc_info=error)
+    return GeartrainError(Code.INTERNAL, "The server could not answer this request; its log says why.")
+
+
+def status_of(error: Exception) -> tuple[Status, str]:
+    """Return the status and the text of an error. An unexpected one is logged, and the client gets no details."""
+    foreseen = as_geartrain_error(error)
+    status = foreseen.status if isinstance(foreseen, CallError) else STATUS[foreseen.code]
+    return status, clip(foreseen.reason, _LONGEST)
+
+
+def refusal(error: Exception) -> Answer:
+    """Return the answer to a call that failed before anything was sent."""
+    fields = error.answer_fields if isinstance(error, CallError) else ()
+    return failure(*status_of(error), *fields)

@@ -14,7 +14,7 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.ports import AttachmentStorePort
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.routing import GET, POST, Api, Begin, Params, Route
-from geartrain.transport.tasks import size_refusal
+from geartrain.transport.runs import size_refusal
 from geartrain.transport.wire.exchange import (
     Accepted,
     AcceptedInParts,

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geartrain.transport.grpc.errors import CallError
 from geartrain.transport.grpc.heads import (
     NO_TIMEOUT,
     PLAIN,
@@ -19,7 +18,7 @@ from geartrain.transport.grpc.heads import (
     read_head,
     read_timeout,
 )
-from geartrain.transport.grpc.status import HEADERS, OK_TRAILERS, Status, failure, percent_encode, trailers
+from geartrain.transport.grpc.status import HEADERS, OK_TRAILERS, CallError, Status, failure, percent_encode, trailers
 from geartrain.transport.wire.exchange import Answer, Head
 from tests.unit.transport.grpc.conftest import INFER, Zoo, head_of, outcome, request
 

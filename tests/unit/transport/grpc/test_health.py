@@ -6,9 +6,9 @@ import gzip
 
 import pytest
 
-from geartrain.transport.access.authorizer import BearerAuthorizer
-from geartrain.transport.grpc.health import CHECK, WATCH
+from geartrain.transport.access.guard import BearerAuthorizer
 from geartrain.transport.grpc.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from geartrain.transport.grpc.services import CHECK, WATCH
 from geartrain.transport.grpc.status import Status
 from tests.unit.transport.grpc.conftest import CallResponder, Zoo, framed, unframed
 

@@ -10,8 +10,7 @@ import zlib
 import pytest
 
 from geartrain.domain.predictions.lifecycle import Status as Run
-from geartrain.transport.access.authorizer import BearerAuthorizer
-from geartrain.transport.access.grants import Grant
+from geartrain.transport.access.guard import BearerAuthorizer, Grant
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.status import HEADERS, OK_TRAILERS, Status
 from geartrain.transport.wire.exchange import UNKNOWN_LENGTH, Accepted, Answer

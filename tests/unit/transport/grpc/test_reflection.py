@@ -9,7 +9,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2 as v1alpha
 
 from geartrain.transport.grpc import reflection_pb2 as v1
-from geartrain.transport.grpc.reflection import REFLECTION_METHODS
+from geartrain.transport.grpc.services import REFLECTION_METHODS
 from geartrain.transport.grpc.status import Status
 from tests.unit.transport.grpc.conftest import Zoo
 

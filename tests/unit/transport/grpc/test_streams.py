@@ -9,12 +9,11 @@ import struct
 import pytest
 
 from geartrain.domain.predictions.lifecycle import Status as Run
-from geartrain.transport.access.authorizer import BearerAuthorizer
-from geartrain.transport.access.grants import Grant
+from geartrain.transport.access.guard import BearerAuthorizer, Grant
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc import streams
-from geartrain.transport.grpc.parameters import FINAL
 from geartrain.transport.grpc.status import Status
+from geartrain.transport.grpc.translate import FINAL
 from geartrain.transport.wire.exchange import Answer
 from tests.support.responders import LIMIT
 from tests.unit.transport.grpc.conftest import (

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from geartrain.transport.access.authorizer import BearerAuthorizer
-from geartrain.transport.access.grants import Grant
+from geartrain.transport.access.guard import BearerAuthorizer, Grant
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.status import Status
 from geartrain.transport.grpc.unary import ADMINISTRATION
