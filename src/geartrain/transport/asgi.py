@@ -40,7 +40,7 @@ from geartrain.transport.wire.exchange import (
     Records,
     keep_nothing,
 )
-from geartrain.transport.wire.responses import UNREADABLE
+from geartrain.transport.wire.outgoing import UNREADABLE
 
 _SAFE: Final = "/:@!$&'()*+,;=~"  # need not be percent-encoded in a path, RFC 3986, section 3.3
 _MAX_DIGITS: Final = 18  # of a length
