@@ -22,14 +22,13 @@ from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
 from geartrain.domain.predictions.request_context import (
     NOTHING_SENT,
-    ProtocolName,
     RequestContext,
     SentIds,
     new_context,
     new_contexts,
     read_ids,
 )
-from geartrain.transport.grpc.status import Status as GrpcStatus
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.wire.exchange import Fields, Head, NewRecord, Responder
 
 LEFT: Final = 499
@@ -50,7 +49,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     method: str
     path: str
-    protocol: ProtocolName
+    protocol: str
     key: str
     model: str
     is_routine: bool
@@ -164,7 +163,7 @@ class RequestRecords:
 
     def __init__(self, observer: RequestObserver) -> None:
         self._observer = observer
-        self._made: defaultdict[ProtocolName, list[_Ids]] = defaultdict(list)  # for requests that come without ids
+        self._made: defaultdict[str, list[_Ids]] = defaultdict(list)  # for requests that come without ids
 
     def of(self, head: Head) -> NewRecord:
         """Create the factory of the records for requests with a decided head."""
@@ -172,18 +171,18 @@ class RequestRecords:
         origin = Origin(
             head.method,
             head.path[:_LONGEST].decode("latin-1"),
-            cast("ProtocolName", notes.protocol),
+            notes.protocol,
             notes.key,
             notes.model[:_LONGEST],
             notes.is_routine,
             notes.prediction_id[:_LONGEST],
             ids_of(head),
         )
-        observer, sent, protocol = self._observer, origin.sent, origin.protocol
+        observer, sent, protocol, shows_logs = self._observer, origin.sent, origin.protocol, notes.shows_logs
         if sent is not NOTHING_SENT:
 
             def continue_record(peer: str) -> RequestRecord:
-                context = new_context(sent, protocol)
+                context = new_context(sent, protocol, shows_logs=shows_logs)
                 return RequestRecord(observer, origin, peer, time(), context, id_lines(context), NO_PREDICTION)
 
             return continue_record
@@ -191,7 +190,12 @@ class RequestRecords:
 
         def new_record(peer: str) -> RequestRecord:
             if not made:
-                made.extend([(context, id_lines(context)) for context in new_contexts(protocol, _TOGETHER)])
+                made.extend(
+                    [
+                        (context, id_lines(context))
+                        for context in new_contexts(protocol, _TOGETHER, shows_logs=shows_logs)
+                    ]
+                )
             context, lines = made.pop()
             return RequestRecord(observer, origin, peer, time(), context, lines, NO_PREDICTION)
 

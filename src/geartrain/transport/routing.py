@@ -17,7 +17,6 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from geartrain.domain.errors import GeartrainError
-from geartrain.domain.predictions.request_context import ProtocolName
 from geartrain.domain.versions import is_version
 from geartrain.transport.errors import BUG
 from geartrain.transport.wire.exchange import Accepted, Answer, AnswerStream, Decision, Head, Responder
@@ -40,7 +39,15 @@ HEALTH: Final = frozenset({"/health-check", "/livez", "/readyz", "/v2/health/liv
 
 
 class Api(Protocol):
-    """Form of a protocol's refusals."""
+    """A protocol: its name, and the form of its refusals. Its routes refer to it, and nothing else lists it.
+
+    Attributes:
+        name: of the requests that run models, in logs, metrics and traces.
+        shows_logs: true if its answers have a place for the prints of a run. Those of others are in the server's log.
+    """
+
+    name: str
+    shows_logs: bool
 
     def refuse(self, error: GeartrainError) -> Answer:
         """Return the answer to a request that failed."""
@@ -60,12 +67,12 @@ class Route(msgspec.Struct, frozen=True):
         path: a template. `{name}` stands for one step that is not empty, `{name:version}` for one that can be a
             version, `{name*}` at the end for all that follow.
         begin: takes the request; may raise `GeartrainError`, which `api` makes an answer of.
-        api: the protocol that it belongs to.
+        api: the protocol that it belongs to. A request with the scope `predict` is counted as one of it, any other as
+            `system`.
         scope: what a key must allow, where keys are asked for. `open` is for everybody.
         subject: what the request is about, for keys that are for some models only: `model`, the one that the path names
             or else the default model; `all` models, or the server as a whole; `none` of them.
         outline: takes the request of a client whose key does not allow it, and tells less. None: it is refused.
-        protocol: by which a model is asked; `system` for what asks none.
         is_relayable: whether other servers of a cluster may hand over requests of their clients.
     """
 
@@ -76,7 +83,6 @@ class Route(msgspec.Struct, frozen=True):
     scope: Scope = "read"
     subject: Subject = "model"
     outline: Begin | None = None
-    protocol: ProtocolName = "system"
     is_relayable: bool = False
 
 
@@ -192,7 +198,10 @@ class Router:
         if route is None:
             allowed = ", ".join(sorted(node.routes))
             return next(iter(node.routes.values())).api.wrong_method(allowed)
-        head.notes.protocol, head.notes.model = route.protocol, params.get("model", "")
+        notes = head.notes
+        notes.model = params.get("model", "")
+        if route.scope == "predict":
+            notes.protocol, notes.shows_logs = route.api.name, route.api.shows_logs
         try:
             begin, is_reusable = self._admit(head, route, params)
             head.notes.is_routine = route.scope in ROUTINE

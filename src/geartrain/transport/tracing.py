@@ -14,7 +14,7 @@ import msgspec
 
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.tracing import Span, TraceContext, TracerPort, Value, read_context
-from geartrain.transport.grpc.status import Status as GrpcStatus
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.records import LEFT, NO_GRPC, RequestObserver, RequestRecord, RequestRecords, id_lines, ids_of
 from geartrain.transport.wire.exchange import Head, NewRecord
 from geartrain.transport.wire.outgoing import UNREADABLE

@@ -25,6 +25,9 @@ from geartrain.transport.wire.exchange import Answer, Decision, Head
 class PlainApi:
     """Answers with a status alone."""
 
+    name = "plain"
+    shows_logs = True
+
     def refuse(self, error: GeartrainError) -> Answer:
         raise AssertionError(error)
 

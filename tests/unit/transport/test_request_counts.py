@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from geartrain.domain.predictions.record import NO_PREDICTION
-from geartrain.domain.predictions.request_context import NO_REQUEST, NOTHING_SENT, ProtocolName
+from geartrain.domain.predictions.request_context import NO_REQUEST, NOTHING_SENT
 from geartrain.transport import records
 from geartrain.transport.records import LEFT, NO_GRPC, NOBODY, Origin, RequestCounts, RequestRecord
 from tests.support.servers import PATIENCE
 
 
-def ended(protocol: ProtocolName, status: int, grpc_status: int = NO_GRPC) -> RequestRecord:
+def ended(protocol: str, status: int, grpc_status: int = NO_GRPC) -> RequestRecord:
     origin = Origin("POST", "/x", protocol, "", "", False, "", NOTHING_SENT)
     record = RequestRecord(NOBODY, origin, "", 0.0, NO_REQUEST, b"", NO_PREDICTION)
     record.status, record.grpc_status = status, grpc_status

@@ -22,6 +22,9 @@ _NOT_FOUND: Final = Answer(HTTPStatus.NOT_FOUND, (b'{"error":"No such path. GET 
 class CogApi:
     """The error shapes of Cog's API. See `Api`."""
 
+    name = "cog"
+    shows_logs = True
+
     @staticmethod
     def refuse(error: GeartrainError) -> Answer:
         """Return every wrong field, or one sentence."""

@@ -81,7 +81,7 @@ def cog_routes(
 
 
 def _route(methods: tuple[str, ...], path: str, begin: Begin, *, scope: Scope) -> Route:
-    return Route(methods, path, begin, COG, scope, protocol="cog" if scope == "predict" else "system")
+    return Route(methods, path, begin, COG, scope)
 
 
 class _Runs:

@@ -16,6 +16,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.scheduling.time_limit import TimeLimit
 from geartrain.transport import compression
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
 from geartrain.transport.grpc.status import (
     GZIP_HEADERS,
@@ -24,7 +25,6 @@ from geartrain.transport.grpc.status import (
     OK_TRAILERS,
     CallError,
     Fields,
-    Status,
     failure,
     trailers,
 )
@@ -42,7 +42,7 @@ _LARGEST: Final = 2**32 - 1  # bytes of a message, which is what its length can 
 read_prefix = _PREFIX.unpack_from
 MIN_COMPRESSED: Final = 1024  # bytes of a message that is worth compressing
 EXPIRED: Final = "Deadline Exceeded"
-_TOO_LATE: Final = failure(Status.DEADLINE_EXCEEDED, EXPIRED)
+_TOO_LATE: Final = failure(GrpcStatus.DEADLINE_EXCEEDED, EXPIRED)
 _NOTHING_SENT: Final = Answer(HTTP_OK, (), (*HEADERS, *OK_TRAILERS))
 
 
@@ -58,7 +58,7 @@ def too_large(limit: int) -> CallError:
         text += "It is that of all methods but ModelInfer and ModelStreamInfer."
     else:
         text += "The server's --grpc-max-message-size sets it."
-    return CallError(Status.RESOURCE_EXHAUSTED, text)
+    return CallError(GrpcStatus.RESOURCE_EXHAUSTED, text)
 
 
 def is_compressed(body: Body) -> bool:
@@ -74,24 +74,24 @@ def check_whole(body: Body, path: str) -> None:
     size = len(body)
     if size < PREFIX_SIZE:
         if not size:
-            raise CallError(Status.UNIMPLEMENTED, f"'{path}' requires exactly one request message.")
+            raise CallError(GrpcStatus.UNIMPLEMENTED, f"'{path}' requires exactly one request message.")
         raise _cut_off()
     flag, length = read_prefix(body)
     check_flag(flag)
     if size < PREFIX_SIZE + length:
         raise _cut_off()
     if size > PREFIX_SIZE + length:
-        raise CallError(Status.UNIMPLEMENTED, f"'{path}' requires exactly one request message.")
+        raise CallError(GrpcStatus.UNIMPLEMENTED, f"'{path}' requires exactly one request message.")
 
 
 def check_flag(flag: int) -> None:
     """Raise `CallError` for an unknown flag."""
     if flag not in {_PLAIN, _COMPRESSED}:
-        raise CallError(Status.INTERNAL, f"A message has the flag {flag}: it is 0, or 1 for a compressed one.")
+        raise CallError(GrpcStatus.INTERNAL, f"A message has the flag {flag}: it is 0, or 1 for a compressed one.")
 
 
 def _cut_off() -> CallError:
-    return CallError(Status.INTERNAL, "The request ends within a message.")
+    return CallError(GrpcStatus.INTERNAL, "The request ends within a message.")
 
 
 async def unpack(body: Body, path: str, head: CallHead, *, limit: int) -> Buffer:
@@ -107,13 +107,13 @@ async def inflate(message: Buffer, head: CallHead, limit: int) -> bytes:
     A thread does what takes long. The document has INTERNAL for a message that names no encoding.
     """
     if head.encoding is None:
-        raise CallError(Status.INTERNAL, "A message is flagged as compressed, and there is no grpc-encoding.")
+        raise CallError(GrpcStatus.INTERNAL, "A message is flagged as compressed, and there is no grpc-encoding.")
     try:
         return await compression.inflate(message, head.encoding, limit or _LARGEST)
     except GeartrainError as error:
         if error.code is Code.TOO_LARGE:
             raise too_large(limit or _LARGEST) from None
-        raise CallError(Status.INTERNAL, f"A message could not be decompressed: {error.message}") from None
+        raise CallError(GrpcStatus.INTERNAL, f"A message could not be decompressed: {error.message}") from None
 
 
 def frame(parts: Sequence[Buffer]) -> list[Buffer]:
@@ -249,7 +249,7 @@ class MessageAnswer:
         if self._is_open and not self.is_over:
             await self._stream.drained()
 
-    def finish(self, status: Status, text: str = "") -> None:
+    def finish(self, status: GrpcStatus, text: str = "") -> None:
         """End the answer; do nothing if it is over."""
         if self.is_over:
             return
@@ -257,7 +257,7 @@ class MessageAnswer:
         if self._is_open:
             self._stream.end(trailers(status, text))
         else:
-            self._responder.respond(_NOTHING_SENT if status is Status.OK else failure(status, text))
+            self._responder.respond(_NOTHING_SENT if status is GrpcStatus.OK else failure(status, text))
 
     def close(self) -> None:
         """Send nothing more: the client has gone, or the answer has ended."""
@@ -267,4 +267,4 @@ class MessageAnswer:
 
     def _expire(self, on_expiry: Callable[[], None]) -> None:
         on_expiry()
-        self.finish(Status.DEADLINE_EXCEEDED, EXPIRED)
+        self.finish(GrpcStatus.DEADLINE_EXCEEDED, EXPIRED)

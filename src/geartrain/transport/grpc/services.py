@@ -12,11 +12,12 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.rendering import clip
 from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc import health_pb2
 from geartrain.transport.grpc.framing import MessageAnswer, frame, pack, unpack
 from geartrain.transport.grpc.heads import CallHead
 from geartrain.transport.grpc.servicer import SERVICE
-from geartrain.transport.grpc.status import Status, status_of
+from geartrain.transport.grpc.status import status_of
 from geartrain.transport.grpc.streams import SHUTTING_DOWN, StreamingCall
 from geartrain.transport.grpc.unary import parse_message
 from geartrain.transport.wire.exchange import Body, ClientGoneError, Responder
@@ -118,7 +119,7 @@ class WatchExchange:
                 answer.send(*frame((_Response(status=status).SerializeToString(),)))
                 last = status
             if calls.is_closing:
-                answer.finish(Status.UNAVAILABLE, SHUTTING_DOWN)
+                answer.finish(GrpcStatus.UNAVAILABLE, SHUTTING_DOWN)
                 return
             await answer.drained()
             await calls.pause()
@@ -170,13 +171,13 @@ class Reflection(StreamingCall):
                 known.check_type(asked.all_extension_numbers_of_type)
                 response.all_extension_numbers_response.base_type_name = asked.all_extension_numbers_of_type
             case _:
-                raise _UnknownError("the request asks for nothing", Status.INVALID_ARGUMENT)
+                raise _UnknownError("the request asks for nothing", GrpcStatus.INVALID_ARGUMENT)
 
 
 class _UnknownError(Exception):
     """A question to which there is no answer; the client is told so, and may ask on."""
 
-    def __init__(self, text: str, status: Status = Status.NOT_FOUND) -> None:
+    def __init__(self, text: str, status: GrpcStatus = GrpcStatus.NOT_FOUND) -> None:
         super().__init__(text)
         self.status = status
 

@@ -21,6 +21,7 @@ from geartrain.service.models import inference
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.waking import when_loaded
 from geartrain.service.readers import EventReader, LaggedError
+from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc.context import CallContext
 from geartrain.transport.grpc.framing import (
     PREFIX_SIZE,
@@ -35,7 +36,7 @@ from geartrain.transport.grpc.framing import (
 )
 from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
 from geartrain.transport.grpc.infer import create, is_large, read_large
-from geartrain.transport.grpc.status import CallError, Status, status_of
+from geartrain.transport.grpc.status import CallError, status_of
 from geartrain.transport.grpc.translate import Call, encode_end, encode_error, within, write_outputs
 from geartrain.transport.grpc.wire import find_id
 from geartrain.transport.records import record_of
@@ -92,7 +93,7 @@ class StreamingCall(abc.ABC):
         self._owner = owner
         self._head = head
         self._max_message = max_message
-        self._status = Status.OK
+        self._status = GrpcStatus.OK
         self._text = ""
         self._reading: asyncio.Task[None] | None = None  # until all messages have been read, or none will be
         self._is_read = False
@@ -131,7 +132,7 @@ class StreamingCall(abc.ABC):
     def close(self) -> None:
         """Read no further messages; the server is about to end."""
         if self._reading is not None:
-            self._status, self._text = Status.UNAVAILABLE, SHUTTING_DOWN
+            self._status, self._text = GrpcStatus.UNAVAILABLE, SHUTTING_DOWN
             self._reading.cancel()
 
     # inside
@@ -191,7 +192,7 @@ class StreamingCall(abc.ABC):
 
 
 def _cut_off() -> CallError:
-    return CallError(Status.INTERNAL, "The request ends within a message.")
+    return CallError(GrpcStatus.INTERNAL, "The request ends within a message.")
 
 
 class InferStream(StreamingCall):

@@ -38,6 +38,11 @@ _LONGEST_SIZE: Final = 18  # digits
 class OpenInferenceApi:
     """The answers to requests that are refused. See `Api`."""
 
+    shows_logs = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     def refuse(self, error: GeartrainError) -> Answer:
         """Return the answer to a request that failed."""
         headers: Headers = JSON
@@ -57,7 +62,9 @@ class OpenInferenceApi:
         return Answer(HTTPStatus.METHOD_NOT_ALLOWED, (body,), (*JSON, (b"allow", allowed.encode())))
 
 
-API: Final = OpenInferenceApi()
+API: Final = OpenInferenceApi("rest")
+GENERATE: Final = OpenInferenceApi("generate")
+"""The generate extension of the protocol."""
 
 
 def model_of(params: Params) -> tuple[str, str]:

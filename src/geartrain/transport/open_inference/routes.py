@@ -19,7 +19,15 @@ from geartrain.domain.rendering import clip
 from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.shared_memory import SharedRegions
-from geartrain.transport.open_inference.exchanges import API, EMPTY, ServerContext, by_exchange, json_answer, model_of
+from geartrain.transport.open_inference.exchanges import (
+    API,
+    EMPTY,
+    GENERATE,
+    ServerContext,
+    by_exchange,
+    json_answer,
+    model_of,
+)
 from geartrain.transport.open_inference.generate import GenerateExchange, GenerateStreamExchange
 from geartrain.transport.open_inference.infer import InferExchange
 from geartrain.transport.routing import POST, Begin, Params, Route, Scope, Subject
@@ -201,9 +209,9 @@ def _runs(context: ServerContext) -> Iterator[Route]:
     generate = by_exchange(partial(GenerateExchange, context), context.max_body_bytes)
     generate_stream = by_exchange(partial(GenerateStreamExchange, context), context.max_body_bytes)
     for path in (_MODEL, _VERSION):
-        yield Route(POST, f"{path}/infer", infer, API, "predict", protocol="rest")
-        yield Route(POST, f"{path}/generate", generate, API, "predict", protocol="generate")
-        yield Route(POST, f"{path}/generate_stream", generate_stream, API, "predict", protocol="generate")
+        yield Route(POST, f"{path}/infer", infer, API, "predict")
+        yield Route(POST, f"{path}/generate", generate, GENERATE, "predict")
+        yield Route(POST, f"{path}/generate_stream", generate_stream, GENERATE, "predict")
 
 
 def _repository(repository: RepositoryEndpoints, max_body_bytes: int) -> Iterator[Route]:

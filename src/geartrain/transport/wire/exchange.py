@@ -47,7 +47,8 @@ class RequestNotes(msgspec.Struct, gc=False):
     Requests with the same head share them.
 
     Attributes:
-        protocol: that of the request, or `system`.
+        protocol: the name of that of the request, or `system`.
+        shows_logs: true if the answers of the protocol have a place for the prints of a run.
         key: the name of the key that the client has shown; empty for none.
         model: that the request names; empty for none.
         is_routine: true for the many that watch a server, such as probes.
@@ -58,6 +59,7 @@ class RequestNotes(msgspec.Struct, gc=False):
     """
 
     protocol: str = "system"
+    shows_logs: bool = True
     key: str = ""
     model: str = ""
     is_routine: bool = False

@@ -145,7 +145,8 @@ def test_a_body_that_has_been_handed_over_is_not_held() -> None:
     body.room[:2] = b"ab"
     body.grow(2)
     body.take([b"cd"])
-    assert body.whole() is memory
+    handed_over: Any = body.whole()
+    assert handed_over is memory
     assert (bytes(memory), body.whole(), len(body.room)) == (b"abcd", b"", 0)
 
 
