@@ -37,7 +37,6 @@ from geartrain.transport.http2.interface import (
     Event,
     Http2Limits,
     PingAnswered,
-    Sender,
 )
 from geartrain.transport.http2.requests import BLOCK_FACTOR, Phase, RequestReader, Shared
 from geartrain.transport.http2.streams import DEFAULT_WINDOW, MAX_WINDOW, Flood, Step
@@ -211,7 +210,10 @@ def refuse_first(_flags: int, _number: int, _payload: Buffer) -> None:
 
 
 class ServerConnection:
-    """A `Codec`. To begin, `take_output` of its sender has the settings of the server."""
+    """One connection, as its server sees it. The methods raise nothing, whatever the client does.
+
+    To begin, `take_output` of its sender has the settings of the server.
+    """
 
     __slots__ = ("_begin", "_control", "_reader", "_requests", "_shared", "_streams", "_takers", "sender")
 
@@ -224,32 +226,32 @@ class ServerConnection:
         self._reader = FrameReader(limits.max_frame_size, BLOCK_FACTOR * limits.max_head_size)
         self._begin = b""  # of the preface
         self._takers = self._takers_by_phase()
-        self.sender: Sender = self._shared.sender
+        self.sender = self._shared.sender
         self._control.send_settings()
 
     @property
     def stream_count(self) -> int:
-        """See `Codec`."""
+        """Streams that are open: whose request or answer is not complete."""
         return len(self._streams)
 
     @property
     def is_reading_head(self) -> bool:
-        """See `Codec`."""
+        """True if the preface, the first settings or a head has come in part, or not at all yet."""
         phase = self._shared.phase
         return phase is not _OVER and (phase is not Phase.FRAMES or self._reader.is_holding)
 
     @property
     def is_closing(self) -> bool:
-        """See `Codec`."""
+        """True if no stream will be accepted any more."""
         return not self._shared.accepts
 
     @property
     def awaits_resets(self) -> bool:
-        """See `Codec`."""
+        """True if a stream has been reset whose client may not know of it yet, and may still be sending."""
         return self._streams.has_reset
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """See `Codec`."""
+        """Take what has come. `now` in seconds on any clock that does not go back."""
         shared = self._shared
         events: list[Event] = []
         if shared.phase is _OVER:
@@ -272,7 +274,7 @@ class ServerConnection:
         return events
 
     def acknowledge(self, stream: int, size: int) -> None:
-        """See `Codec`."""
+        """Let the client send so many bytes more. For a stream that is over it counts for the connection alone."""
         shared = self._shared
         if shared.phase is _OVER:
             return
@@ -282,17 +284,17 @@ class ServerConnection:
             shared.acknowledge_stream(found, size)
 
     def ping(self, payload: bytes) -> None:
-        """See `Codec`."""
+        """Ask for an answer; `payload` has 8 bytes."""
         if self._shared.phase is not _OVER:
             self._control.ping(payload)
 
     def shut_down(self) -> None:
-        """See `Codec`."""
+        """Accept no further stream (section 6.8): first say so, and after the time of a ping refuse what comes."""
         if self._shared.phase is not _OVER:
             self._control.shut_down()
 
     def end(self, code: ErrorCode, reason: str = "") -> None:
-        """See `Codec`."""
+        """Say that the connection ends now, and why; all streams are over."""
         shared = self._shared
         if shared.phase is _OVER:
             return

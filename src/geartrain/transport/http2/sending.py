@@ -183,7 +183,7 @@ class Output:
     def write_fields(
         self, stream: Stream, status: int, fields: Fields, *, own: Fields = (), is_last: bool = False
     ) -> None:
-        """Append a head or, where `status` is 0, trailers; `own`: as of `Sender.head`."""
+        """Append a head or, where `status` is 0, trailers; `own`: as of `AnswerSender.head`."""
         if self._resizes_table:
             self._resizes_table = False
             prefix, block = framed(_NO_TABLE + encode(status, (*fields, *own)), is_last=is_last)
@@ -203,7 +203,7 @@ class Output:
 
 
 class AnswerSender:
-    """The `Sender` of a connection."""
+    """The answers on one connection. The methods raise nothing and do nothing for a stream that is over."""
 
     __slots__ = ("_direct", "_floods", "_output", "_queue", "_ready", "_streams", "_windows")
 
@@ -217,7 +217,10 @@ class AnswerSender:
         self._direct = 0  # bytes of bodies in the output, and of their frames
 
     def head(self, stream: int, status: int, fields: Fields, *, own: Fields = (), is_last: bool = False) -> None:
-        """See `Sender`. A status below 200 begins no answer: another head follows."""
+        """Begin an answer; `is_last`: it has neither a body nor trailers. Below status 200 another head follows.
+
+        `own`: further fields, which no other answer has: their encoding is not remembered.
+        """
         found = self._streams.get(stream)
         if found is None:
             return
@@ -231,7 +234,7 @@ class AnswerSender:
             found.answer = _BODY
 
     def body(self, stream: int, parts: Sequence[Buffer], *, is_last: bool = False) -> None:
-        """See `Sender`."""
+        """Append to the body of an answer. It is held until the client's windows let it go."""
         found = self._streams.get(stream)
         if found is None:
             return
@@ -259,7 +262,7 @@ class AnswerSender:
             self._finish(found)
 
     def trailers(self, stream: int, fields: Fields) -> None:
-        """See `Sender`."""
+        """Complete an answer behind its body."""
         found = self._streams.get(stream)
         if found is None:
             return
@@ -273,7 +276,7 @@ class AnswerSender:
             self._finish(found)
 
     def reset(self, stream: int, code: ErrorCode) -> None:
-        """See `Sender`."""
+        """End a stream at once, and drop what is held for it."""
         found = self._streams.get(stream)
         if found is not None:
             self._streams.step(found, Step.SEND_RESET)
@@ -282,20 +285,23 @@ class AnswerSender:
 
     @property
     def held(self) -> int:
-        """See `Sender`."""
+        """Bytes of answers that are held, of all streams."""
         return self._queue.held
 
     def unsent(self, stream: int) -> int:
-        """See `Sender`."""
+        """Return the bytes of an answer that are held."""
         found = self._streams.get(stream)
         return 0 if found is None else found.held
 
     def stalled(self) -> Sequence[tuple[int, int]]:
-        """See `Sender`."""
+        """Return the streams whose bodies are held, each with the count of bytes that have been sent of it so far."""
         return [(stream.id, stream.sent) for stream in self._streams if stream.held]
 
     def take_output(self, size: int) -> list[Buffer]:
-        """See `Sender`."""
+        """Return the next bytes to write, about `size` bytes of bodies at most, fairly of all streams.
+
+        Empty if there is nothing that may be sent now.
+        """
         taken = self._take_held(size) if self._queue else []
         if self._ready:
             taken.append(b"".join(self._ready))

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from geartrain.transport.http2.connection import ServerConnection
 from geartrain.transport.http2.interface import (
     BodyReceived,
-    Codec,
     ErrorCode,
     Event,
     Http2Limits,
@@ -243,7 +242,7 @@ class Http2Connection(asyncio.Protocol):
     ) -> None:
         """`on_closed` is called when the connection is gone."""
         self.context = context
-        self.codec: Codec = ServerConnection(http2_limits(context.limits))
+        self.codec = ServerConnection(http2_limits(context.limits))
         self.transport = transport
         self.state = _OPEN
         self.streams: dict[int, Http2Stream] = {}
@@ -414,7 +413,7 @@ def http2_limits(limits: WireLimits) -> Http2Limits:
     return Http2Limits(max_head_size=limits.max_head_size, max_fields=MAX_FIELDS)
 
 
-def _is_idle(codec: Codec, transport: asyncio.Transport) -> bool:
+def _is_idle(codec: ServerConnection, transport: asyncio.Transport) -> bool:
     """True if a client has everything that is owed, and has sent nothing that is not read to its end."""
     is_quiet = not codec.stream_count and not codec.is_reading_head and not codec.awaits_resets
     return is_quiet and has_sent_all(transport)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from geartrain.domain.state_machine import steps_to
-from geartrain.transport.http2.interface import Sender
+from geartrain.transport.http2.sending import AnswerSender
 from geartrain.transport.wire.exchange import Body
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Http2Output:
 
     __slots__ = ("_is_scheduled", "_loop", "_sender", "_transport", "_waiting", "is_paused")
 
-    def __init__(self, sender: Sender, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sender: AnswerSender, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self.is_paused = False  # the client does not take what is written
         self._sender = sender
         self._transport = transport
@@ -138,7 +138,7 @@ class Room:
 
     __slots__ = ("_at_once", "_flush", "_loop", "_running", "_sender", "_timer", "_typical", "waiting")
 
-    def __init__(self, sender: Sender, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
+    def __init__(self, sender: AnswerSender, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
         """`flush` writes the answers that the client takes; it is called after a while in which requests wait."""
         self.waiting: dict[int, tuple[WholeStream, Body]] = {}  # by the number of the stream
         self._at_once = _FEWEST
