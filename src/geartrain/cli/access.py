@@ -112,8 +112,10 @@ def access_options(
     keys: Path | None, jwt: JwtOptions | None, *, cors_origins: list[str] | None, allowed_hosts: list[str] | None
 ) -> AccessOptions:
     """Put the options together; raises `typer.BadParameter` for what is no origin or no name of a host."""
-    from geartrain.transport.access.hosts import read_name  # late: most servers have no such options
-    from geartrain.transport.access.origins import read_origin
+    from geartrain.transport.access.origins import (
+        read_name,  # late: most servers have no such options
+        read_origin,
+    )
 
     return AccessOptions(
         keys=keys,

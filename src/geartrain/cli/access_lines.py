@@ -14,8 +14,7 @@ import msgspec
 
 from geartrain.cli import background_logs, logs
 from geartrain.cli.background_logs import Lines
-from geartrain.transport.access_lines import RequestWriter, line_of
-from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.access_log import AccessLogOptions, RequestWriter, line_of
 from geartrain.transport.records import RequestRecord
 
 

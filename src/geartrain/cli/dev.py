@@ -12,8 +12,8 @@ from geartrain.cli.browser import open_page
 from geartrain.cli.console import reachable
 from geartrain.cli.typer_app import CommandApp
 from geartrain.project.variables import DEFAULT_PORT
-from geartrain.transport.access_options import AccessLogOptions
-from geartrain.transport.listeners import is_loopback
+from geartrain.transport.access_log import AccessLogOptions
+from geartrain.transport.routing import is_loopback
 
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
 

@@ -20,8 +20,8 @@ from geartrain.cli import background_logs, logs, tracebacks
 from geartrain.cli.background_logs import Lines
 from geartrain.cli.logs import printable
 from geartrain.service.scheduling.failures import ENDED
-from geartrain.transport import access_lines
-from geartrain.transport.access_lines import RequestWriter, fields_of
+from geartrain.transport.access_log import RequestWriter, fields_of
+from geartrain.transport.access_log import line_of as access_line_of
 from geartrain.transport.records import RequestRecord
 
 _OWN: Final = "geartrain."
@@ -85,7 +85,7 @@ class PersonWriter(RequestWriter[Sequence[RequestRecord]]):
         background_logs.write([self._line(request) for requests in prepared for request in requests])
 
     def _line(self, request: RequestRecord) -> Lines:
-        line = line_of(fields_of(access_lines.line_of(request)), request.ended)
+        line = line_of(fields_of(access_line_of(request)), request.ended)
         return Lines((request.ended,), f"{self._paper.print(line)}\n")
 
 

@@ -113,7 +113,7 @@ def run(serve_options: ServeOptions, observer: ServeObserver, model: str | None,
     """Serve until the end; return the exit code, or end the command with what keeps it from serving."""
     from geartrain.server import ActivationError, PortInUseError, find_ready_file, run_server
     from geartrain.store.errors import StoreOptionError
-    from geartrain.transport.access.errors import AccessError
+    from geartrain.transport.access.options import AccessError
     from geartrain.transport.grpc.options import GrpcOptionsError
     from geartrain.transport.relay.token import ClusterOptionError
     from geartrain.transport.wire.tls import TlsFilesError

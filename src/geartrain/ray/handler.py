@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import msgspec
 
 from geartrain.transport.relay.token import ClusterAccess, Sender
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import Accepted, Answer, Body, Decision, Handler, Head, Responder
 
 Probe = Callable[[], Awaitable[Answer]]

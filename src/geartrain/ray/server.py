@@ -19,7 +19,7 @@ from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
 from geartrain.transport.access_log import open_access_log
 from geartrain.transport.asgi import AsgiApplication
-from geartrain.transport.request_counts import RequestCounts
+from geartrain.transport.records import RequestCounts
 from geartrain.transport.wire.exchange import Handler
 
 

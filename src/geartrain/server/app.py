@@ -35,7 +35,7 @@ from geartrain.service.shared_memory import SharedRegions
 from geartrain.service.workers.ondemand import OnDemandWorker
 from geartrain.service.workers.pool import ModelSetupError, SpawnReplica
 from geartrain.service.workers.warmup import WarmUpError
-from geartrain.transport.relay.counts import RelayCounts
+from geartrain.transport.relay.relay import RelayCounts
 
 
 class App:

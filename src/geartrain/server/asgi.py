@@ -24,11 +24,9 @@ from geartrain.server.tracing import records_of
 from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
 from geartrain.service.workers.pool import RestartPolicy
-from geartrain.transport.access_log import open_access_log
-from geartrain.transport.access_options import read_access_log
+from geartrain.transport.access_log import open_access_log, read_access_log
 from geartrain.transport.asgi import AsgiApplication
-from geartrain.transport.records import NOBODY, RequestRecord, RequestRecords, RequestsObserver
-from geartrain.transport.request_counts import RequestCounts
+from geartrain.transport.records import NOBODY, RequestCounts, RequestRecord, RequestRecords, RequestsObserver
 from geartrain.transport.wire.exchange import Handler, Head, NewRecord, Records
 
 

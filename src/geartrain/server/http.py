@@ -17,14 +17,13 @@ from geartrain.transport.access.guard import AccessGuard
 from geartrain.transport.cog.api import COG, CogOptions
 from geartrain.transport.cog.routes import cog_routes, shutdown_route
 from geartrain.transport.large_bodies import LargeBodies
-from geartrain.transport.listeners import split_routes
 from geartrain.transport.mcp.routes import mcp_routes
 from geartrain.transport.open_inference.exchanges import ArrayLoader, ServerContext
 from geartrain.transport.open_inference.routes import open_inference_routes
 from geartrain.transport.openai.routes import openai_routes
 from geartrain.transport.playground.routes import with_playground
-from geartrain.transport.request_counts import RequestCounts
-from geartrain.transport.routing import Route, Router
+from geartrain.transport.records import RequestCounts
+from geartrain.transport.routing import Route, Router, split_routes
 from geartrain.transport.system.history import StatusHistory
 from geartrain.transport.system.metrics import metrics_route
 from geartrain.transport.system.probes import probe_routes

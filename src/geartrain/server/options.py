@@ -26,7 +26,7 @@ from geartrain.service.models.residency import STAY, ResidencyPolicy
 from geartrain.service.scheduling.pending import DEFAULT_QUEUE
 from geartrain.service.workers.pool import RestartPolicy
 from geartrain.transport.access.options import AccessOptions
-from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.access_log import AccessLogOptions
 from geartrain.transport.grpc.options import GrpcOptions
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.tls import TlsFiles

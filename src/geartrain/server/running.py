@@ -30,7 +30,7 @@ from geartrain.server.tuning import share_arenas, trimmed_memory, tune_collector
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
 from geartrain.transport.access_log import open_access_log
-from geartrain.transport.listeners import exposure_warning
+from geartrain.transport.routing import exposure_warning
 from geartrain.transport.wire.tls import TlsContext
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
     try:
         await app.start()
         from geartrain.server.http import HttpServer
-        from geartrain.transport.request_counts import RequestCounts
+        from geartrain.transport.records import RequestCounts
 
         def on_tick() -> None:
             access.refresh()

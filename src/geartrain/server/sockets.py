@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable
 from typing import Final
 
-from geartrain.transport.listeners import is_loopback
+from geartrain.transport.routing import is_loopback
 
 _BACKLOG: Final = 2048
 

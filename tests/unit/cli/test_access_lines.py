@@ -15,7 +15,7 @@ import typer
 from geartrain.cli import logs, options
 from geartrain.cli.access_lines import new_writer
 from geartrain.cli.logs import printable
-from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.access_log import AccessLogOptions
 from geartrain.transport.records import NOBODY, RequestRecord, RequestRecords
 from geartrain.transport.wire.exchange import Head
 

@@ -16,9 +16,8 @@ from geartrain.cli import logs
 from geartrain.cli.access import DEFAULT_SCOPE_CLAIM, access_options, jwt_options
 from geartrain.cli.commands import app
 from geartrain.server import ServeOptions
-from geartrain.transport.access.errors import AccessError
 from geartrain.transport.access.keys import Key, read_lines
-from geartrain.transport.access.options import AccessOptions, JwtOptions
+from geartrain.transport.access.options import AccessError, AccessOptions, JwtOptions
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from geartrain.server.asgi import AsgiOptions, read_options
 from geartrain.server.options import CacheOptions, StoreOptions
 from geartrain.server.placement import Placement
 from geartrain.service.workers.pool import ModelSetupError, RestartPolicy
-from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.access_log import AccessLogOptions
 from geartrain.transport.wire.exchange import Answer, Head
 from tests.support.fakes import FakeWorker
 

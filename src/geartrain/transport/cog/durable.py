@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qs
 
 import msgspec
@@ -33,17 +34,14 @@ from geartrain.transport.cog.predictions import (
     PredictionEndpoints,
     PredictionExchange,
     PredictionWish,
+    TrainingEndpoints,
+    TrainingExchange,
     repeated_aside,
     shown_aside,
 )
-from geartrain.transport.cog.trainings import TrainingEndpoints, TrainingExchange
 from geartrain.transport.relay.relay import RelayedAnswer, RelayedRequest
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import Answer, Body, Head, Responder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 _OK: Final = HTTPStatus.OK
 _MOST_QUERY: Final = 4096  # bytes

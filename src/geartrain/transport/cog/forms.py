@@ -32,7 +32,7 @@ from geartrain.service.models.deployment import Deployment
 from geartrain.service.ports import AttachedFilePort, AttachmentStorePort
 from geartrain.service.scheduling.files import SINGLE, Attachment, Attachments
 from geartrain.transport.errors import BUG
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import BodyReader, ClientGoneError
 
 if TYPE_CHECKING:

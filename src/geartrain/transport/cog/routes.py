@@ -13,17 +13,22 @@ from geartrain.service.durable.durability import Durability
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.cog.api import COG, CogOptions
-from geartrain.transport.cog.docs_page import REFERENCE, docs_file
 from geartrain.transport.cog.elsewhere import Reach
-from geartrain.transport.cog.overview import Overview
-from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints
-from geartrain.transport.cog.reference import ReferenceEndpoint
-from geartrain.transport.cog.system import FindSystem, SystemEndpoints, at_once, path_prefix, shutdown
-from geartrain.transport.cog.trainings import TrainingEndpoints
+from geartrain.transport.cog.overview import Overview, ReferenceEndpoint
+from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints, TrainingEndpoints
+from geartrain.transport.cog.system import (
+    REFERENCE,
+    FindSystem,
+    SystemEndpoints,
+    at_once,
+    docs_file,
+    path_prefix,
+    shutdown,
+)
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.relay.relay import NO_RELAY, RelayPort
 from geartrain.transport.routing import GET, POST, Begin, Params, Route, Scope
-from geartrain.transport.tasks import Request, by_task
+from geartrain.transport.runs import Request, by_task
 from geartrain.transport.wire.exchange import Answer, Head
 
 if TYPE_CHECKING:
@@ -77,7 +82,7 @@ def cog_routes(
 
 
 def _route(methods: tuple[str, ...], path: str, begin: Begin, *, scope: Scope) -> Route:
-    return Route(methods, path, begin, COG, scope, protocol="cog" if scope == "predict" else "system")
+    return Route(methods, path, begin, COG, scope)
 
 
 class _Runs:

@@ -31,7 +31,7 @@ from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.openai.api import EVENT_STREAM, ignored
 from geartrain.transport.openai.asking import Asked, Given, begin_all, forsake_all, prepare, read_asked, read_request
 from geartrain.transport.records import RequestRecord
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import JSON, Answer, AnswerStream, Body, ClientGoneError, Head, Responder
 
 logger = logging.getLogger(__name__)
