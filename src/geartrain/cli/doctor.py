@@ -20,10 +20,18 @@ from geartrain.cli import fetching, hardware, logs, machine, options
 from geartrain.cli.failure import FAILURE, INTERRUPTED
 from geartrain.cli.typer_app import CommandApp
 from geartrain.cli.wire import DEFAULT_HOST
-from geartrain.project.code_check import check_code
-from geartrain.project.config_check import check_config
-from geartrain.project.findings import Finding, Level, error, ok, warning
-from geartrain.project.packages_check import check_packages, check_python, install
+from geartrain.project.checks import (
+    Finding,
+    Level,
+    check_code,
+    check_config,
+    check_packages,
+    check_python,
+    error,
+    install,
+    ok,
+    warning,
+)
 from geartrain.project.precheck import precheck
 from geartrain.project.repository import Repository, find_repository
 from geartrain.project.source import ModelSource, ProjectError, model_folder

@@ -11,8 +11,8 @@ from geartrain.cli.declared import Option
 from geartrain.cli.failure import INTERRUPTED, leave
 from geartrain.cli.options import MODELS
 from geartrain.project.errors import ProjectError
-from geartrain.project.fetched import find_fetched, local_target
 from geartrain.project.precheck import precheck
+from geartrain.project.served import find_fetched, local_target
 from geartrain.project.source import Mode, ModelSource
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from geartrain.domain.remote.progress import Download
     from geartrain.domain.remote.reference import RemoteReference
-    from geartrain.project.weight_settings import Weights
+    from geartrain.project.setting_values import Weights
     from geartrain.server import Progress
     from geartrain.server.fetching import Fetcher
 

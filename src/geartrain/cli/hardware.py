@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import psutil
 
 from geartrain.outbound.allowance import size_text
-from geartrain.project.findings import Finding, ok, warning
+from geartrain.project.checks import Finding, ok, warning
 from geartrain.server.memory import usable_memory
 
 _PATIENCE: Final = 10.0  # seconds for a driver that does not answer

@@ -14,7 +14,7 @@ from typing import Final
 
 from geartrain.cli.wire import DEFAULT_HOST
 from geartrain.outbound.allowance import size_text
-from geartrain.project.findings import Finding, closest, error, ok, warning
+from geartrain.project.checks import Finding, closest, error, ok, warning
 from geartrain.project.variables import DEFAULT_PORT, NAMES, PORT, check
 
 _LITTLE: Final = 1 << 30  # bytes

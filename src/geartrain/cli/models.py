@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from geartrain.cli.declared import Argument, Option, unusable
 from geartrain.cli.options import MODELS, PREDICTIONS, parse_duration, parse_size
-from geartrain.project.device_settings import Devices, read_devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
 from geartrain.project.served import check_watchable, find_served
+from geartrain.project.setting_values import Devices, read_devices
 from geartrain.project.source import Mode, ModelSource
 from geartrain.project.variables import Variables, resolve
 

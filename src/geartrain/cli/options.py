@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from geartrain.cli.declared import Argument, Option, unusable
 from geartrain.domain.signature.text_values import parse_boolean
-from geartrain.project.durations import read_duration, read_seconds
+from geartrain.project.quantities import read_duration, read_seconds
 from geartrain.transport.access_options import AccessLogOptions, read_access_log
 
 DEFAULT_MAX_BYTES: Final = 100 * 1024**2

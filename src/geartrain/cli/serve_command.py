@@ -10,7 +10,7 @@ from geartrain.cli import access, fetching, grpc, metrics, models, options, serv
 from geartrain.cli.access_lines import written_as
 from geartrain.cli.declared import Option
 from geartrain.cli.serving import Names, find
-from geartrain.project.device_settings import AUTO
+from geartrain.project.setting_values import AUTO
 from geartrain.project.variables import DEFAULT_PORT
 
 if TYPE_CHECKING:

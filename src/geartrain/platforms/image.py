@@ -16,8 +16,8 @@ from geartrain.platforms.dockerfile import Recipe, write_dockerfile
 from geartrain.platforms.pod import MODELS
 from geartrain.platforms.wheel import write_wheel
 from geartrain.project.build_settings import BuildSettings, read_build
+from geartrain.project.digest import is_passed_over
 from geartrain.project.errors import ProjectError
-from geartrain.project.listing import is_passed_over
 from geartrain.project.repository import Repository
 from geartrain.project.source import ModelSource
 

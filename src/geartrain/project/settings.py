@@ -11,14 +11,19 @@ import msgspec
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
-from geartrain.project.batching_settings import read_batching
 from geartrain.project.config import kind_of, parse, read_environment, read_text
-from geartrain.project.device_settings import Devices, read_devices
-from geartrain.project.durations import read_any_duration
 from geartrain.project.errors import ProjectError
 from geartrain.project.formats import backend_of_platform, known_backends
-from geartrain.project.priority_settings import make_priorities, read_levels
-from geartrain.project.weight_settings import Weights, read_weights
+from geartrain.project.quantities import read_any_duration
+from geartrain.project.setting_values import (
+    Devices,
+    Weights,
+    make_priorities,
+    read_batching,
+    read_devices,
+    read_levels,
+    read_weights,
+)
 
 SETTINGS_NAME: Final = "geartrain.yaml"
 TRITON_NAME: Final = "config.pbtxt"

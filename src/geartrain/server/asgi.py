@@ -12,10 +12,10 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets, check_bounds
-from geartrain.project.device_settings import Devices, read_devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
 from geartrain.project.served import check_watchable, find_served
+from geartrain.project.setting_values import Devices, read_devices
 from geartrain.project.source import ModelSource
 from geartrain.server.app import App, build
 from geartrain.server.options import NO_LIMIT, CacheOptions, ServeOptions, StoreOptions

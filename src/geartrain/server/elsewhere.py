@@ -9,8 +9,7 @@ import msgspec
 
 from geartrain.domain.remote.progress import Download
 from geartrain.domain.remote.reference import is_remote
-from geartrain.project.alone import ModelAlone
-from geartrain.project.digest import Digests
+from geartrain.project.digest import Digests, ModelAlone
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
 from geartrain.project.served import remote_model

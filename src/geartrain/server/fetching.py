@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import pathlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,13 +15,36 @@ from geartrain.domain.remote.progress import Download
 from geartrain.domain.remote.reference import RemoteReference
 from geartrain.outbound.remote.errors import RemoteError
 from geartrain.outbound.remote.threads import in_own_loop
-from geartrain.project.cache_folder import cache_folder
 from geartrain.project.errors import ProjectError
-from geartrain.project.weight_settings import Weights
+from geartrain.project.setting_values import Weights
 from geartrain.server.options import CacheOptions, Progress
 
 if TYPE_CHECKING:
     from geartrain.outbound.remote.cache import Cache
+
+
+CACHE: Final = "GEARTRAIN_CACHE"
+
+
+def cache_folder(given: pathlib.Path | None, environ: Mapping[str, str]) -> pathlib.Path:
+    """Return the folder of the cache: the one that is given, that of a variable, or the user's.
+
+    Raises ProjectError where the user has no home.
+    """
+    if given is not None:
+        return given.absolute()
+    if environ.get(CACHE, "").strip():
+        return pathlib.Path(environ[CACHE].strip()).absolute()
+    base = pathlib.Path(environ.get("XDG_CACHE_HOME", "").strip())
+    if base.is_absolute():  # a relative one is to be passed over (XDG Base Directory Specification)
+        return base / "geartrain"
+    try:
+        return pathlib.Path("~").expanduser() / ".cache" / "geartrain"
+    except RuntimeError:
+        raise ProjectError(
+            f"there is no home folder for the cache; choose a folder with --cache-dir or {CACHE}"
+        ) from None
+
 
 T = TypeVar("T")
 

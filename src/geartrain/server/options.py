@@ -15,8 +15,8 @@ from geartrain.bridge.wakeup import WakeupMode
 from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.printed.lines import PrintedLines
 from geartrain.outbound.retries import Retries
-from geartrain.project.device_settings import AUTO, Devices
 from geartrain.project.repository import Repository
+from geartrain.project.setting_values import AUTO, Devices
 from geartrain.project.source import ModelSource
 from geartrain.project.variables import Variables
 from geartrain.server.memory import default_limits

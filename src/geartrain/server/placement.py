@@ -13,8 +13,8 @@ import msgspec
 
 from geartrain.authoring.devices import DEVICE, HIDING, REPLICA, Gpu, Visible, find_visible
 from geartrain.bridge.cpu_quota import quota
-from geartrain.project.device_settings import Devices
 from geartrain.project.errors import ProjectError
+from geartrain.project.setting_values import Devices
 from geartrain.project.source import ModelSource
 
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

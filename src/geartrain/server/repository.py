@@ -14,8 +14,8 @@ from geartrain.bridge.memory_use import memory_of
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.remote.progress import Download
 from geartrain.outbound.remote.errors import RemoteError
-from geartrain.project.alone import ModelAlone
 from geartrain.project.changes import Attempt, Attempts
+from geartrain.project.digest import ModelAlone
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import ModelFolder, Repository
 from geartrain.project.source import ModelSource

@@ -13,7 +13,7 @@ from geartrain.project.errors import ProjectError
 if TYPE_CHECKING:
     from geartrain.domain.remote.progress import Download
     from geartrain.domain.remote.reference import RemoteReference
-    from geartrain.project.weight_settings import Weights
+    from geartrain.project.setting_values import Weights
     from geartrain.server.fetching import Fetcher
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from geartrain.ipc.messages import BackendChoice
-from geartrain.project.fetched import find_fetched
+from geartrain.project.served import find_fetched
 from geartrain.project.source import ModelSource
 from geartrain.testing.downloads import Downloads
 from geartrain.worker.loading.finding import Mode

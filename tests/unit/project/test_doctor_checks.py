@@ -18,10 +18,16 @@ import pytest
 
 from geartrain.cli import hardware, machine
 from geartrain.cli.hardware import Torch
-from geartrain.project.code_check import check_code
-from geartrain.project.config_check import check_config
-from geartrain.project.findings import Finding, error, ok, warning
-from geartrain.project.packages_check import check_packages, check_python
+from geartrain.project.checks import (
+    Finding,
+    check_code,
+    check_config,
+    check_packages,
+    check_python,
+    error,
+    ok,
+    warning,
+)
 from geartrain.project.source import ModelSource
 
 NUMPY = metadata.version("numpy")

@@ -14,9 +14,9 @@ import geartrain
 import geartrain.server.http
 import geartrain.server.repository
 from geartrain.domain.predictions.histograms import Buckets
-from geartrain.project.device_settings import Devices
 from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
+from geartrain.project.setting_values import Devices
 from geartrain.server import App, ServeOptions
 from geartrain.server.asgi import AsgiOptions, read_options
 from geartrain.server.options import CacheOptions, StoreOptions
