@@ -1,4 +1,8 @@
-"""Digests of models: from the names, sizes and times of their files, they tell whether something has changed."""
+"""Digests of models: from the names, sizes and times of their files, they tell whether something has changed.
+
+No file's content is read, but for a `cog.yaml` or `geartrain.yaml` that says whether the model is code. Contents of
+large folders are remembered, because a model may keep 100,000 files beside its code.
+"""
 
 from __future__ import annotations
 

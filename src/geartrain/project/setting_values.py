@@ -1,4 +1,7 @@
-"""Values of geartrain.yaml and of options with a structure of their own: devices, batching, priorities, weights."""
+"""Values of `geartrain.yaml` with a structure of their own: devices, batching, priorities, weights.
+
+The option `--devices` is read as the key `devices` is.
+"""
 
 from __future__ import annotations
 

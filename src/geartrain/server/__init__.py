@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from geartrain.server.activation import ActivationError
 from geartrain.server.app import App, build
+from geartrain.server.notify import find_ready_file
 from geartrain.server.options import (
     NO_LIMIT,
     CacheOptions,
@@ -18,8 +18,8 @@ from geartrain.server.options import (
     WebhookOptions,
     log_progress,
 )
-from geartrain.server.ready_file import find_ready_file
 from geartrain.server.running import PortInUseError, listen, run_server
+from geartrain.server.sockets import ActivationError
 
 __all__ = [
     "NO_LIMIT",

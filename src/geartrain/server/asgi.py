@@ -20,7 +20,6 @@ from geartrain.project.source import ModelSource
 from geartrain.server.app import App, build
 from geartrain.server.options import NO_LIMIT, CacheOptions, ServeOptions, StoreOptions
 from geartrain.server.reloading import watching
-from geartrain.server.tracing import records_of
 from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits
 from geartrain.service.models.restarts import RestartPolicy
@@ -212,7 +211,12 @@ class _Hosted:
             app = build(self._options)
             stack.push_async_callback(_stop, app)
             app.spawn()
-            from geartrain.server.http import large_bodies, make_handler, status_history  # while the workers start
+            from geartrain.server.http import (  # while the workers start
+                large_bodies,
+                make_handler,
+                records_of,
+                status_history,
+            )
 
             await app.start()
             bodies = large_bodies(app)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from geartrain.apis import cog
 from geartrain.authoring import __version__
-from geartrain.server.tracing import open_tracer
+from geartrain.domain.predictions.tracing import NO_TRACER, TracerPort
 from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
+from geartrain.telemetry.settings import MISSING, TelemetryError, is_installed, wants_traces
 
 if TYPE_CHECKING:
     from geartrain.domain.predictions.prediction import Prediction
-    from geartrain.domain.predictions.tracing import TracerPort
     from geartrain.domain.predictions.webhook import WebhookEvent
     from geartrain.domain.signature.types import Signature
     from geartrain.outbound.policy import UrlPolicy
@@ -24,8 +26,26 @@ if TYPE_CHECKING:
     from geartrain.server.options import ServeOptions
     from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort
 
+logger = logging.getLogger("geartrain.server.tracing")
+
 _DOWNLOAD_SILENCE: Final = 10.0  # seconds without a byte; observed Cog, section 15
 _USER_AGENT: Final = f"geartrain/{__version__}"
+
+
+def open_tracer() -> TracerPort:
+    """Return the tracer that the variables ask for; where there can be none, the log says why."""
+    if not wants_traces(os.environ):
+        return NO_TRACER
+    if not is_installed():
+        logger.warning(MISSING)
+        return NO_TRACER
+    from geartrain.telemetry.tracer import OtelTracer
+
+    try:
+        return OtelTracer(__version__)
+    except TelemetryError as error:
+        logger.warning("there are no traces: %s", error)
+        return NO_TRACER
 
 
 async def _body_of(prediction: Prediction, event: WebhookEvent) -> bytes:

@@ -20,7 +20,7 @@ from geartrain.project.setting_values import Devices
 from geartrain.server import App, ServeOptions
 from geartrain.server.asgi import AsgiOptions, read_options
 from geartrain.server.options import CacheOptions, StoreOptions
-from geartrain.server.placement import Placement
+from geartrain.server.workers import Placement
 from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.models.restarts import RestartPolicy
 from geartrain.transport.access_options import AccessLogOptions

@@ -12,7 +12,7 @@ from geartrain.authoring.devices import Gpu, Visible
 from geartrain.project.errors import ProjectError
 from geartrain.project.setting_values import AUTO, Devices, read_devices
 from geartrain.project.source import ModelSource
-from geartrain.server.placement import Placement, Placements
+from geartrain.server.workers import Placement, Placements
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 
