@@ -9,7 +9,7 @@ from tools import house
 WORDS = 0
 PROTOCOLS = 107
 LONE_PROTOCOLS = 22
-NULL_OBJECTS = 33
+NULL_OBJECTS = 31
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+import sys
+import threading
+from typing import Annotated, Final
 
 import typer
 
-from geartrain.cli import debugging, fetching, grpc, models, options, serving, wire
-from geartrain.cli.access_lines import written_as
-from geartrain.cli.browser import open_page
+from geartrain.cli import debugging, fetching, grpc, logs, models, options, serving, wire
+from geartrain.cli.background_logs import written_as
 from geartrain.cli.console import reachable
 from geartrain.cli.typer_app import CommandApp
 from geartrain.project.variables import DEFAULT_PORT
@@ -80,3 +82,22 @@ def dev(
         cache=CacheOptions(cache_dir, verify_cache),
     )
     raise typer.Exit(serving.run(serve_options, observer, model, mode="predict", no_pickle=no_pickle))
+
+
+_DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY")
+
+
+def open_page(url: str) -> None:
+    """Open a URL if there is a person at a terminal, and a display; returns at once."""
+    if logs.is_terminal(sys.stderr) and _has_display() and url.startswith(("http://", "https://")):
+        threading.Thread(target=_open, args=(url,), name="geartrain-browser", daemon=True).start()
+
+
+def _has_display() -> bool:
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in _DISPLAYS)
+
+
+def _open(url: str) -> None:
+    import webbrowser  # it looks for browsers when it is imported
+
+    webbrowser.open(url)

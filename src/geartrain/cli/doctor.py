@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from geartrain.cli import fetching, hardware, logs, machine, options
+from geartrain.cli import fetching, logs, machine, options
 from geartrain.cli.failure import FAILURE, INTERRUPTED
 from geartrain.cli.typer_app import CommandApp
 from geartrain.cli.wire import DEFAULT_HOST
@@ -122,8 +122,8 @@ def _findings(
         variables = source.variables
         yield from map(ok, variables.describe(defaults=verbose))
     yield from machine.check_interpreter(machine.build_variables())
-    yield hardware.check_memory()
-    yield from hardware.check_gpus()
+    yield machine.check_memory()
+    yield from machine.check_gpus()
     yield machine.check_temporary_folder(os.environ)
     yield machine.check_port(port, variables.port, os.environ.get("HOST") or DEFAULT_HOST)
 
@@ -224,7 +224,7 @@ def _not_loaded(reason: str, printed: str) -> Finding:
     library = _NO_LIBRARY.fullmatch(reason)
     if library is not None:
         return error(library[1], library[2])
-    if _CUDA.search(reason) and (torch := hardware.find_torch()) is not None and not hardware.has_gpu():
+    if _CUDA.search(reason) and (torch := machine.find_torch()) is not None and not machine.has_gpu():
         return error(f"{reason} ({torch}; no GPU here)", _CHOOSE_DEVICE)
     module = _NO_MODULE.search(reason)
     if module is None or _NOT_INSTALLED.search(reason) is None:

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from geartrain.cli import logs, options
-from geartrain.cli.access_lines import new_writer
+from geartrain.cli.background_logs import new_writer
 from geartrain.cli.logs import printable
 from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.records import NOBODY, RequestRecord, RequestRecords
