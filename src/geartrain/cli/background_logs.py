@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import functools
 import logging
 import operator
 import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from geartrain.cli import logs
 from geartrain.transport.access_lines import RequestWriter, line_of
-from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.records import RequestRecord
 
 MAX_WAITING: Final = 16_384  # records that wait to be written; further ones are dropped and counted
@@ -255,20 +253,6 @@ def in_background() -> Iterator[None]:
         background.end()
 
 
-def written_as(options: AccessLogOptions, form: logs.Format) -> AccessLogOptions:
-    """Return the options with lines in this form, on stderr."""
-    return msgspec.structs.replace(options, new_writer=functools.partial(new_writer, form))
-
-
-def new_writer(form: logs.Format) -> RequestWriter[Any]:
-    """Create the writer of lines in this form."""
-    if form == "json":
-        return _JsonWriter()
-    from geartrain.cli.dev_lines import PersonWriter  # late: rich takes 40 ms
-
-    return PersonWriter()
-
-
 _moment_of = operator.attrgetter("ended")
 
 
@@ -277,7 +261,7 @@ class _Prepared(NamedTuple):
     text: bytes
 
 
-class _JsonWriter(RequestWriter[_Prepared]):
+class JsonWriter(RequestWriter[_Prepared]):
     """Makes the lines on the loop, which has the records at hand: a thread on another core takes twice as long."""
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from geartrain.cli import debugging, fetching, grpc, logs, models, options, serving, wire
-from geartrain.cli.background_logs import written_as
 from geartrain.cli.console import reachable
+from geartrain.cli.serving import written_as
 from geartrain.cli.typer_app import CommandApp
 from geartrain.project.variables import DEFAULT_PORT
 from geartrain.transport.access_options import AccessLogOptions

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from geartrain.cli import access, fetching, grpc, metrics, models, options, serving, store, wire
-from geartrain.cli.background_logs import written_as
 from geartrain.cli.declared import Option
-from geartrain.cli.serving import Names, find
+from geartrain.cli.serving import Names, find, written_as
 from geartrain.project.setting_values import AUTO
 from geartrain.project.variables import DEFAULT_PORT
 

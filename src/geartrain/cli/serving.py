@@ -8,14 +8,18 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from geartrain.cli import logs, models
-from geartrain.cli.background_logs import in_background
+from geartrain.cli.background_logs import JsonWriter, in_background
 from geartrain.cli.failure import FAILURE, fail
 from geartrain.cli.startup import ServeObserver
 from geartrain.project.served import find_served
 from geartrain.project.source import ProjectError
+from geartrain.transport.access_lines import RequestWriter
+from geartrain.transport.access_options import AccessLogOptions
 
 if TYPE_CHECKING:
     from geartrain.project.repository import Repository
@@ -76,6 +80,20 @@ def observe(
         logger.warning(sentence)
     is_for_person = configured == "console" and logs.is_terminal(sys.stderr)
     return ServeObserver(found.source, for_person=is_for_person, on_listening=on_listening), configured
+
+
+def written_as(options: AccessLogOptions, form: logs.Format) -> AccessLogOptions:
+    """Return the options with lines in this form, on stderr."""
+    return msgspec.structs.replace(options, new_writer=functools.partial(new_writer, form))
+
+
+def new_writer(form: logs.Format) -> RequestWriter[Any]:
+    """Create the writer of lines in this form."""
+    if form == "json":
+        return JsonWriter()
+    from geartrain.cli.dev_lines import PersonWriter  # late: rich takes 40 ms
+
+    return PersonWriter()
 
 
 def limits(

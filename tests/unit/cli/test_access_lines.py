@@ -13,8 +13,8 @@ import pytest
 import typer
 
 from geartrain.cli import logs, options
-from geartrain.cli.background_logs import new_writer
 from geartrain.cli.logs import printable
+from geartrain.cli.serving import new_writer
 from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.records import NOBODY, RequestRecord, RequestRecords
 from geartrain.transport.wire.exchange import Head
