@@ -9,12 +9,13 @@ from typing import Annotated, Final
 
 import typer
 
-from geartrain.cli import debugging, fetching, grpc, logs, models, options, serving, wire
+from geartrain.cli import debugging, logs, options, serving
 from geartrain.cli.console import reachable
 from geartrain.cli.serving import written_as
 from geartrain.cli.typer_app import CommandApp
 from geartrain.project.variables import DEFAULT_PORT
 from geartrain.transport.access_options import AccessLogOptions
+from geartrain.transport.grpc.options import GrpcOptions
 from geartrain.transport.listeners import is_loopback
 
 app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
@@ -26,9 +27,9 @@ app = CommandApp(add_completion=False, pretty_exceptions_enable=False)
     daily=("--host", "--port", "--no-open", "--debugpy", "--profile", "--log-level"),
 )
 def dev(
-    model: models.Target = None,
+    model: options.Target = None,
     *,
-    host: wire.Host = wire.DEFAULT_HOST,
+    host: options.Host = options.DEFAULT_HOST,
     port: Annotated[
         int,
         typer.Option(
@@ -47,8 +48,8 @@ def dev(
     log_format: Annotated[
         str | None, typer.Option(metavar="FORMAT", help="json or console. LOG_FORMAT says the same.")
     ] = None,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
 ) -> None:
     """Serve MODEL while you write it.
 
@@ -71,10 +72,10 @@ def dev(
         source=found.source,
         host=host,
         port=port,
-        restarts=serving.restarts("on-crash", 5),
+        restarts=serving.restarts(),
         allow_private_urls=is_loopback(host),  # clients are on this machine
         mirror_prints="on",
-        grpc=grpc.no_port(),
+        grpc=GrpcOptions(port=None),  # it takes gRPC on the port of HTTP
         access_log=written_as(AccessLogOptions(), form),
         load=found.to_load,
         reload=True,

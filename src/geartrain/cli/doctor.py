@@ -18,8 +18,8 @@ import typer
 
 from geartrain.cli import fetching, logs, machine, options
 from geartrain.cli.failure import FAILURE, INTERRUPTED
+from geartrain.cli.options import DEFAULT_HOST
 from geartrain.cli.typer_app import CommandApp
-from geartrain.cli.wire import DEFAULT_HOST
 from geartrain.project.checks import (
     Finding,
     Level,
@@ -77,8 +77,8 @@ def doctor(
         bool, typer.Option("--verbose", "-v", help="Show the variables that have their defaults too.")
     ] = False,
     setup: Annotated[bool, typer.Option("--setup", help="Run the model's setup as well, as `serve` does.")] = False,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
 ) -> None:
     """Check MODEL and this machine, and say what to do about what is wrong. Of a folder of models each is checked.
 

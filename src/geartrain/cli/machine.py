@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from geartrain.cli.wire import DEFAULT_HOST
+from geartrain.cli.options import DEFAULT_HOST
 from geartrain.outbound.allowance import size_text
 from geartrain.project.checks import Finding, closest, error, ok, warning
 from geartrain.project.variables import DEFAULT_PORT, NAMES, PORT, check

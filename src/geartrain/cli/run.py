@@ -130,8 +130,8 @@ def run(
     profile: debugging.Profile = None,
     profile_format: debugging.Format = "speedscope",
     log_level: LogLevel = None,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
 ) -> None:
     """Run MODEL once and print its output.
 
@@ -182,8 +182,8 @@ def train(
     ] = None,
     setup_timeout: options.SetupTimeout = None,
     log_level: LogLevel = None,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
 ) -> None:
     """Train MODEL once, as the `train:` of its cog.yaml says, and write the result to `weights`.
 

@@ -1,4 +1,4 @@
-"""Commands on Typer: options as `declared` has them, and help on one screen; `--help-all` has the rest."""
+"""Commands on Typer: options as `options` has them, and help on one screen; `--help-all` has the rest."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args, 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from geartrain.cli.declared import Argument, Declared
 from geartrain.cli.failure import fail
+from geartrain.cli.options import Argument, Declared
 
 ALL: Final = "--help-all"
 _WIDEST: Final = 100  # columns
@@ -177,7 +177,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class CommandApp(typer.Typer):
-    """A `typer.Typer` that also takes options and arguments as `declared` has them, with help in one screen."""
+    """A `typer.Typer` that also takes options and arguments as `options` has them, with help in one screen."""
 
     def __init__(self, **how: Any) -> None:
         """See `typer.Typer`."""
