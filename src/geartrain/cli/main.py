@@ -1,8 +1,4 @@
-"""The `geartrain` command. A server starts without Typer, whose import takes longer than all else of a start.
-
-Only a command line that is plainly right is read here, by the table of options. All else, from `--help` to a value that
-does not fit, is left to Typer, whose options are made of the same table.
-"""
+"""The `geartrain` command. A server starts without Typer, where its command line is plain."""
 
 from __future__ import annotations
 
@@ -12,18 +8,14 @@ import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Final
 
 from geartrain.bridge.spare import SPARE
-from geartrain.cli.failure import INTERRUPTED
-from geartrain.server.option_kinds import SWITCH, TEXTS, TRUTH, Option
-from geartrain.server.option_table import BY_FLAG, TABLE
+from geartrain.cli.failure import INTERRUPTED, UnclearError
 
 _COMPLETION: Final = "_GEARTRAIN_COMPLETE"  # set where a shell asks what a word may go on to
 _SUPERVISED: Final = frozenset(("LISTEN_PID", "NOTIFY_SOCKET"))  # are the server's own, and not for a worker
 _UNSERVED: Final = frozenset(("--help", "--help-all", "--version", "-v"))
-_LONGEST_NUMBER: Final = 9  # digits
 
 
 def main() -> None:
@@ -73,10 +65,6 @@ class _End:
         os._exit(self._code)
 
 
-class UnclearError(Exception):
-    """Typer has to read the command line."""
-
-
 def run_server(words: Sequence[str], environ: Mapping[str, str]) -> None:
     """Run `geartrain serve` as the words of the command line say. Raises `UnclearError` before anything is started."""
     if words[:1] != ["serve"] or _COMPLETION in environ:
@@ -85,68 +73,18 @@ def run_server(words: Sequence[str], environ: Mapping[str, str]) -> None:
         SPARE.begin()
     gc.disable()  # until the server is up; most of what is made at a start stays
     try:
-        _serve(*read(words[1:], environ))
+        _serve(words[1:], environ)
     except UnclearError:
         gc.enable()
         raise
 
 
-def read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str | None, dict[str, Any]]:
-    """Read the model and the options of `geartrain serve`, by name. Raises `UnclearError`."""
-    models: list[str] = []
-    given: dict[str, Any] = {}
-    left = iter(words)
-    for word in left:
-        if not word.startswith("-"):
-            models.append(word)
-            continue
-        name, equals, text = word.partition("=")
-        option = BY_FLAG.get(name)
-        if option is None or option.kind is TRUTH or (option.kind is SWITCH and equals):
-            raise UnclearError
-        value = True if option.kind is SWITCH else _value(option, text if equals else next(left, ""))
-        if option.kind is TEXTS:
-            given.setdefault(option.name, []).append(value)
-        elif option.name in given:
-            raise UnclearError
-        else:
-            given[option.name] = value
-    if len(models) > 1 or "" in models:
-        raise UnclearError
-    for option in TABLE:
-        text = environ.get(option.variable, "")
-        if text and option.name not in given:
-            given[option.name] = _value(option, text)
-    return (models[0] if models else None), given
-
-
-def _value(option: Option, text: str) -> Any:
-    """Return the value of an option that a word stands for. Raises `UnclearError`."""
-    kind = option.kind
-    if not text or text.startswith("-"):
-        raise UnclearError
-    if kind.read is not None:
-        try:
-            return kind.read(text)
-        except ValueError as error:  # Typer tells what is wrong
-            raise UnclearError from error
-    if kind.type is str or kind is TEXTS or (get_origin(kind.type) is Literal and text in get_args(kind.type)):
-        return text
-    if kind.type is int and text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER:
-        number = int(text)
-        if (option.least or 0) <= number and (option.most is None or number <= option.most):
-            return number
-    if kind.type is Path and (os.access(text, os.R_OK) or not Path(text).exists()):
-        return Path(text)
-    raise UnclearError
-
-
-def _serve(model: str | None, given: Mapping[str, Any]) -> None:
-    """Serve, and end as Typer has it end. Raises `UnclearError` where options do not go together."""
-    from geartrain.cli.serve_command import serve  # late: the spare process has begun
+def _serve(words: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Serve, and end as Typer has it end. Raises `UnclearError` also where options do not go together."""
+    from geartrain.cli.serve_command import read, serve  # late: the spare process has begun
 
     try:
-        serve(model, given)
+        serve(*read(words, environ))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:

@@ -1,30 +1,87 @@
-"""The command `geartrain serve`: a model over HTTP. Typer is not imported here: it takes longer than a start."""
+"""The command `geartrain serve`: a model over HTTP. Typer is not imported here: that takes longer than all of a start.
+
+Only a command line that is plainly right is read, by the table of options; all else is left to Typer, whose options are
+made of the same table.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, get_args, get_origin
 
 from geartrain.cli import serving
-from geartrain.cli.failure import fail
+from geartrain.cli.failure import UnclearError, fail
 from geartrain.cli.options import unusable
-from geartrain.server.option_kinds import NO_PORT
-from geartrain.server.option_table import DEFAULTS
+from geartrain.server.option_kinds import NO_PORT, SWITCH, TEXTS, TRUTH, Option
+from geartrain.server.option_table import BY_FLAG, DEFAULTS, TABLE
 from geartrain.transport.access.options import JwtOptions
 from geartrain.transport.wire.tls import TlsFiles, TlsOptions
 
 if TYPE_CHECKING:
     from geartrain.project.variables import Variables
 
+_LONGEST_NUMBER: Final = 9  # digits
+
 GRPC_TLS: Final = TlsOptions(cert="--grpc-tls-cert", key="--grpc-tls-key", client_ca="--grpc-tls-ca")
+
+
+def read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str | None, dict[str, Any]]:
+    """Read the model and the options of `geartrain serve`, by name. Raises `UnclearError`."""
+    models: list[str] = []
+    given: dict[str, Any] = {}
+    left = iter(words)
+    for word in left:
+        if not word.startswith("-"):
+            models.append(word)
+            continue
+        name, equals, text = word.partition("=")
+        option = BY_FLAG.get(name)
+        if option is None or option.kind is TRUTH or (option.kind is SWITCH and equals):
+            raise UnclearError
+        value = True if option.kind is SWITCH else _value(option, text if equals else next(left, ""))
+        if option.kind is TEXTS:
+            given.setdefault(option.name, []).append(value)
+        elif option.name in given:
+            raise UnclearError
+        else:
+            given[option.name] = value
+    if len(models) > 1 or "" in models:
+        raise UnclearError
+    for option in TABLE:
+        text = environ.get(option.variable, "")
+        if text and option.name not in given:
+            given[option.name] = _value(option, text)
+    return (models[0] if models else None), given
+
+
+def _value(option: Option, text: str) -> Any:
+    """Return the value of an option that a word stands for. Raises `UnclearError`."""
+    kind = option.kind
+    if not text or text.startswith("-"):
+        raise UnclearError
+    if kind.read is not None:
+        try:
+            return kind.read(text)
+        except ValueError as error:  # Typer tells what is wrong
+            raise UnclearError from error
+    if kind.type is str or kind is TEXTS or (get_origin(kind.type) is Literal and text in get_args(kind.type)):
+        return text
+    if kind.type is int and text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER:
+        number = int(text)
+        if (option.least or 0) <= number and (option.most is None or number <= option.most):
+            return number
+    if kind.type is Path and (os.access(text, os.R_OK) or not Path(text).exists()):
+        return Path(text)
+    raise UnclearError
 
 
 def serve(model: str | None, given: Mapping[str, Any]) -> NoReturn:
     """Serve MODEL over HTTP."""
     values = {**DEFAULTS, **given}
-    fields = {"access.jwt": _jwt(values), **_tls(values)}  # checked before the model is looked for
+    fields: dict[str, Any] = {"access.jwt": _jwt(values), **_tls(values)}  # checked before the model is looked for
     mode, no_pickle = values["x_mode"], values["no_pickle"]
     names = serving.Names(values["model_name"], values["default_model"])
     found = serving.find(model, mode, values["load"], names=names, reload=values["reload"], no_pickle=no_pickle)

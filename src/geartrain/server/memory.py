@@ -55,7 +55,7 @@ _EACH: Final = 5.0  # seconds between two looks at that
 def tune_collector() -> None:
     """Have the garbage collector look at what predictions leave behind, and seldom at the server itself.
 
-    It is off while a server starts (`geartrain.cli.quick`).
+    It is off while a server starts (`geartrain.cli.main`).
     """
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 20)

@@ -607,7 +607,7 @@ TABLE: Final = (
     ),
     *panel(
         "",
-        Option("threads", NUMBER, "Accepted and ignored, as Cog does.", to="", metavar=None, is_hidden=True),
+        Option("threads", NUMBER, "Accepted and ignored, as Cog does.", to="", is_hidden=True),
     ),
     *panel(
         LOGS,

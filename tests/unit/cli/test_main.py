@@ -9,7 +9,8 @@ from typing import Any, Final
 import pytest
 import typer
 
-from geartrain.cli import main
+from geartrain.cli import main, serve_command
+from geartrain.cli.failure import UnclearError
 from geartrain.cli.serve import BareSwitchCommand, with_options
 from geartrain.cli.typer_app import CommandApp
 from geartrain.server.option_table import DEFAULTS
@@ -71,7 +72,7 @@ def read_by_typer(words: list[str]) -> dict[str, Any]:
 
 def read_quickly(words: list[str], environ: Mapping[str, str]) -> dict[str, Any]:
     """What the command is called with, its own defaults included."""
-    model, given = main.read(words, environ)
+    model, given = serve_command.read(words, environ)
     return {**DEFAULTS, **given, "model": model}
 
 
@@ -153,14 +154,14 @@ def test_variables_count_as_for_typer(
     ],
 )
 def test_what_is_not_plain_is_left_to_typer(words: list[str]) -> None:
-    with pytest.raises(main.UnclearError):
-        main.read(words, {})
+    with pytest.raises(UnclearError):
+        serve_command.read(words, {})
 
 
 @pytest.mark.parametrize("port", ["no", "-1", "70000"])
 def test_a_variable_that_does_not_fit_is_left_to_typer(port: str) -> None:
-    with pytest.raises(main.UnclearError):
-        main.read([], {"PORT": port})
+    with pytest.raises(UnclearError):
+        serve_command.read([], {"PORT": port})
 
 
 def test_a_file_that_cannot_be_read_is_left_to_typer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,16 +169,16 @@ def test_a_file_that_cannot_be_read_is_left_to_typer(tmp_path: Path, monkeypatch
     file.touch()
     assert_same(["--tls-key", str(file)])
     monkeypatch.setattr("os.access", lambda *_: False)  # root reads everything
-    with pytest.raises(main.UnclearError):
-        main.read(["--tls-key", str(file)], {})
+    with pytest.raises(UnclearError):
+        serve_command.read(["--tls-key", str(file)], {})
 
 
 @pytest.mark.parametrize("words", [[], ["run", "model"], ["--version"], ["servex"]])
 def test_other_commands_are_left_to_typer(words: list[str]) -> None:
-    with pytest.raises(main.UnclearError):
+    with pytest.raises(UnclearError):
         main.run_server(words, {})
 
 
 def test_completion_is_left_to_typer() -> None:
-    with pytest.raises(main.UnclearError):
+    with pytest.raises(UnclearError):
         main.run_server(["serve"], {"_GEARTRAIN_COMPLETE": "complete_bash"})

@@ -18,7 +18,8 @@ from geartrain.project.errors import ProjectError
 from geartrain.project.repository import Repository
 from geartrain.project.setting_values import Devices
 from geartrain.server import App, ServeOptions
-from geartrain.server.asgi import AsgiOptions, read_options
+from geartrain.server.asgi import read_options
+from geartrain.server.asgi_options import AsgiOptions
 from geartrain.server.options import CacheOptions, StoreOptions
 from geartrain.server.workers import Placement
 from geartrain.service.models.replicas import ModelSetupError
