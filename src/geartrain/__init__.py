@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from geartrain.client.async_client import AsyncClient
     from geartrain.client.client import Client
     from geartrain.dataset.mapping import map, map_async  # noqa: A004 - its name
-    from geartrain.server.asgi import AsgiOptions
+    from geartrain.server.asgi_options import AsgiOptions
     from geartrain.transport.asgi import AsgiApplication
 
 __all__ = [

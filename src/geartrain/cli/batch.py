@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from geartrain.cli import fetching, models, options
+from geartrain.cli import fetching, options
+from geartrain.cli.call import Certificates, Insecure, Key, verification
 from geartrain.cli.failure import INTERRUPTED, fail
-from geartrain.cli.server_options import Certificates, Insecure, Key, verification
 from geartrain.cli.typer_app import CommandApp
-from geartrain.project.device_settings import Devices
+from geartrain.project.setting_values import Devices
+from geartrain.server.option_table import BY_NAME
 
 if TYPE_CHECKING:
     from geartrain.cli.batch_run import Asked
@@ -149,16 +150,7 @@ def batch(
         int | None,
         typer.Option(min=1, metavar="N", help="Workers of the model.", show_default=False, rich_help_panel=_RUN),
     ] = None,
-    devices: Annotated[
-        Devices | None,
-        typer.Option(
-            parser=models.parse_devices,
-            metavar="auto|cpu|NAME,…",
-            help="The devices of the workers, as of `geartrain serve`.",
-            show_default=False,
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
+    devices: Annotated[Devices | None, options.declared(BY_NAME["devices"])] = None,
     window: Annotated[
         int,
         typer.Option(
@@ -178,22 +170,14 @@ def batch(
             rich_help_panel=_RUN,
         ),
     ] = None,
-    run_timeout: Annotated[
-        float,
-        typer.Option(
-            parser=options.parse_timeout,
-            metavar="SECONDS",
-            help="How long the run of a row may take; 0 for no limit.",
-            rich_help_panel=_RUN,
-        ),
-    ] = 0.0,
+    run_timeout: Annotated[float, options.declared(BY_NAME["run_timeout"])] = 0.0,
     setup_timeout: options.SetupTimeout = None,
     no_pickle: options.NoPickle = False,
     key: Key = None,
     cacert: Certificates = None,
     insecure: Insecure = False,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. COG_LOG_LEVEL says the same.")
     ] = None,

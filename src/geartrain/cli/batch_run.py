@@ -32,9 +32,9 @@ from geartrain.dataset.sinks import Held, Place, Sink, open_sink
 from geartrain.dataset.sources import Format, Source, open_source
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.remote.reference import is_remote, read_reference
-from geartrain.project.device_settings import Devices
 from geartrain.project.digest import Digests
 from geartrain.project.errors import ProjectError
+from geartrain.project.setting_values import Devices
 
 _TRIED: Final = 10  # rows of a dry run
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)

@@ -16,14 +16,14 @@ import typer
 from geartrain.bench.load import Level, Limits
 from geartrain.bench.sweep import Plan
 from geartrain.bench.work import ProtocolName
-from geartrain.cli import once, values
+from geartrain.cli import run, values
 from geartrain.cli.bench_run import SIGNALS, Asked, Outputs, measure
 from geartrain.cli.bench_server import served
+from geartrain.cli.call import Certificates, Insecure, Key, verification
 from geartrain.cli.failure import INTERRUPTED, fail
 from geartrain.cli.options import parse_duration
-from geartrain.cli.request import read_request
-from geartrain.cli.server_options import Certificates, Insecure, Key, verification
 from geartrain.cli.typer_app import CommandApp
+from geartrain.cli.values import read_request
 
 app = CommandApp(add_completion=False)
 
@@ -88,7 +88,7 @@ def bench(
     *,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", metavar="NAME=VALUE", help=once.INPUT_HELP, rich_help_panel=_INPUTS),
+        typer.Option("--input", "-i", metavar="NAME=VALUE", help=run.INPUT_HELP, rich_help_panel=_INPUTS),
     ] = None,
     json_input: Annotated[
         str | None,

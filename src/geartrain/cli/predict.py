@@ -14,11 +14,10 @@ import msgspec
 
 from geartrain.bridge.borrowing import Lender
 from geartrain.cli import values
-from geartrain.cli.answer import AnswerWriter, write_json
+from geartrain.cli.answer import AnswerWriter, OutputFileError, write_json
 from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain, silence_stdout
-from geartrain.cli.files import OutputFileError
-from geartrain.cli.request import Request
 from geartrain.cli.startup import RunObserver
+from geartrain.cli.values import Request
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.events import Completed, Log, Output, Start
 from geartrain.domain.predictions.lifecycle import Status

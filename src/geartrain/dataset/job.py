@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from geartrain.dataset.errors import DatasetError
-from geartrain.project.device_settings import AUTO, Devices
+from geartrain.project.setting_values import AUTO, Devices
 from geartrain.project.source import ModelSource
 from geartrain.server import NO_LIMIT, Progress, ServeOptions, build
 from geartrain.service.models.deployment import Deployment, Limits

@@ -17,16 +17,24 @@ import msgspec
 
 from geartrain.bridge.process import SPARE
 from geartrain.project.repository import Repository
-from geartrain.server.activation import Role, Sockets, passed_sockets
 from geartrain.server.app import App, build
 from geartrain.server.cluster import with_address
 from geartrain.server.grpc import grpc_tls, listen_grpc
-from geartrain.server.hangup import Reload, Terminal
+from geartrain.server.memory import share_arenas, trimmed_memory, tune_collector, tune_memory
 from geartrain.server.notify import Notifier, Supervision
 from geartrain.server.options import Progress, ServeOptions
-from geartrain.server.reloading import watching
-from geartrain.server.sockets import address_text, bind, host_of, location, served_host, url_of
-from geartrain.server.tuning import share_arenas, trimmed_memory, tune_collector, tune_memory
+from geartrain.server.reloading import Reload, Terminal, watching
+from geartrain.server.sockets import (
+    Role,
+    Sockets,
+    address_text,
+    bind,
+    host_of,
+    location,
+    passed_sockets,
+    served_host,
+    url_of,
+)
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
 from geartrain.transport.access_log import open_access_log

@@ -1,16 +1,58 @@
-"""A look at every key of a `cog.yaml`: what a server passes over, what it would refuse, and what was mistyped."""
+"""Checks of a model on disk for geartrain doctor: its cog.yaml, its requirements, its code."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion
 
 from geartrain.project.config import CONFIG_NAME, faults, kind_of, parse, read_text
 from geartrain.project.errors import ProjectError
-from geartrain.project.findings import Finding, closest, error, ok, warning
 from geartrain.project.settings import SETTINGS_KEYS, SETTINGS_NAME
+from geartrain.project.source import ModelSource
+
+Level = Literal["ok", "warning", "error"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. With an error the model cannot run as it is; `fix` says what to do."""
+
+    level: Level
+    text: str
+    fix: str = ""
+
+
+def ok(text: str) -> Finding:
+    """All is well."""
+    return Finding("ok", text)
+
+
+def warning(text: str, fix: str = "") -> Finding:
+    """It works, but perhaps not as intended."""
+    return Finding("warning", text, fix)
+
+
+def error(text: str, fix: str = "") -> Finding:
+    """It cannot work."""
+    return Finding("error", text, fix)
+
+
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """Return the one of `names` that `name` may be a misspelling of."""
+    return next(iter(difflib.get_close_matches(name, sorted(names), n=1)), None)
+
 
 RUNTIME_KEYS: Final = frozenset({"concurrency", "environment", "predict", "run", "train"})
 BUILD_KEYS: Final = frozenset({"build", "image", "tests", "weights"})
@@ -210,3 +252,159 @@ def _note(place: Place, line: int, lines: dict[Place, int], *, repeated: list[tu
     if place in lines:
         repeated.append((place, line))
     lines[place] = line
+
+
+_USUAL: Final = "requirements.txt"
+_PROVIDED: Final = frozenset({"cog", "geartrain"})  # the worker has its own
+_COMMENT: Final = re.compile(r"(?:^|\s)#.*$")
+_OPTION: Final = re.compile(r"\s--?[a-z].*$")  # such as --hash, after a requirement
+_DEEPEST: Final = 8  # files that include each other
+
+Found = tuple[str, Requirement]
+"""Where it stands, and what it asks for."""
+
+
+def check_packages(root: Path) -> list[Finding]:
+    """Compare `build.python_packages` and the requirements file of a model with what is installed."""
+    build = build_section(root)
+    findings: list[Finding] = []
+    wanted = list(_wanted(root, build, findings))
+    missing, other = [], []
+    for _, requirement in wanted:
+        version = _installed(requirement.name)
+        if version is None:
+            missing.append(_written(requirement))
+        elif not _fits(requirement, version):
+            other.append((f"{requirement.name} {version}, wanted {requirement.specifier}", _written(requirement)))
+    if missing:
+        findings.append(error(f"not installed here: {', '.join(missing)}", install(*missing)))
+    if other:
+        text = "; ".join(sentence for sentence, _ in other)
+        findings.append(warning(f"installed in another version: {text}", install(*(name for _, name in other))))
+    if wanted and not missing and not other:
+        origin = " and ".join(dict.fromkeys(where.partition(":")[0] for where, _ in wanted))
+        findings.append(ok(f"{origin}: {len(wanted)} package{'' if len(wanted) == 1 else 's'}, installed as wanted"))
+    return findings
+
+
+def check_python(root: Path) -> Finding:
+    """Compare the running Python, which will run the model too, with `build.python_version`."""
+    ours = ".".join(map(str, sys.version_info[:3]))
+    wanted = build_section(root).get("python_version")
+    if isinstance(wanted, str) and wanted.split(".") != ours.split(".")[: len(wanted.split("."))]:
+        fix = f"make geartrain's environment with python{'.'.join(wanted.split('.')[:2])}"
+        return warning(f"Python {ours}: cog.yaml has `build.python_version: {wanted}`", fix)
+    return ok(f"Python {ours}")
+
+
+def install(*requirements: str) -> str:
+    """Return the command that installs packages where the worker finds them."""
+    return shlex.join([sys.executable, "-m", "pip", "install", *requirements])
+
+
+def _wanted(root: Path, build: Any, findings: list[Finding]) -> Iterator[Found]:
+    packages = build.get("python_packages")
+    for line in packages if isinstance(packages, list) else []:
+        if isinstance(line, str):
+            yield from _parsed("build.python_packages", line, findings)
+    name = build.get("python_requirements")
+    location = name if isinstance(name, str) else _USUAL
+    yield from _of_file(root / location, location, findings)
+
+
+def _of_file(path: Path, shown: str, findings: list[Finding], *, depth: int = 0) -> Iterator[Found]:
+    """Read a requirements file and those that it includes; one that is not there asks for nothing."""
+    try:
+        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    except (OSError, UnicodeDecodeError):
+        return
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = _COMMENT.sub("", line).strip()  # noqa: PLW2901 - what is left of it
+        option, _, rest = line.partition(" ")
+        if option in {"-r", "--requirement"} and depth < _DEEPEST:
+            other = rest.strip()
+            yield from _of_file(path.parent / other, other, findings, depth=depth + 1)
+        elif line and not line.startswith(("-", ".", "/")) and "://" not in line.partition("@")[0]:
+            yield from _parsed(f"{shown}:{number}", _OPTION.sub("", line), findings)
+
+
+def _parsed(where: str, line: str, findings: list[Finding]) -> Iterator[Found]:
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement as fault:
+        fix = f"write {line.replace('=', '==')}" if re.fullmatch(r"[\w.-]+=[\w.]+", line) else ""
+        findings.append(warning(f"{where}: {line!r} is no requirement: {str(fault).partition(chr(10))[0]}", fix))
+        return
+    if requirement.name.lower() not in _PROVIDED and (requirement.marker is None or requirement.marker.evaluate()):
+        yield where, requirement
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _fits(requirement: Requirement, version: str) -> bool:
+    try:
+        return requirement.specifier.contains(version, prereleases=True)
+    except InvalidVersion:  # of a package older than the rules for versions: nothing can be said
+        return True
+
+
+def _written(requirement: Requirement) -> str:
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    source = f" @ {requirement.url}" if requirement.url else str(requirement.specifier)
+    return f"{requirement.name}{extras}{source}"
+
+
+_OLDER_NAMES: Final = {
+    "BasePredictor": "BaseRunner",
+    "CancellationException": "CancelationException",
+    "emit_metric": "self.record_metric()",
+}
+_HOMES: Final = frozenset({"cog", "geartrain"})
+_BASES: Final = frozenset({"BasePredictor", "BaseRunner"})
+
+
+def check_code(source: ModelSource) -> list[Finding]:
+    """Find outdated constructs in the file of a model; a file that cannot be parsed has none."""
+    location, _, name = source.runner.partition(":")
+    if not location.endswith(".py"):
+        return []
+    try:
+        with warnings.catch_warnings():  # the worker's import shows them
+            warnings.simplefilter("ignore")
+            tree = ast.parse((source.root / location).read_bytes(), location)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    found = [*_older_imports(tree), *_older_methods(tree, name)]
+    return [
+        warning(f"{location}:{line}: {old} is the older name of {new}, and works as before", f"write {new}")
+        for line, old, new in sorted(found)
+    ]
+
+
+def _older_imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module), names=names) if module.partition(".")[0] in _HOMES:
+                for alias in names:
+                    if alias.name in _OLDER_NAMES:
+                        yield alias.lineno, alias.name, _OLDER_NAMES[alias.name]
+            case ast.Attribute(value=ast.Name(id=home), attr=name) if home in _HOMES and name in _OLDER_NAMES:
+                yield node.lineno, name, _OLDER_NAMES[name]
+
+
+def _older_methods(tree: ast.Module, wanted: str) -> Iterator[tuple[int, str, str]]:
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef) or not (node.name == wanted or _bases(node) & _BASES):
+            continue
+        methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
+        if "predict" in methods and "run" not in methods:  # both are an error, and the loader's to tell
+            yield methods["predict"].lineno, "predict()", "run()"
+
+
+def _bases(node: ast.ClassDef) -> set[str]:
+    return {base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases}
