@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import text_of
-from geartrain.apis.openai.growth import Part, PartedGrowth, TextAnswer, count_tokens
+from geartrain.apis.openai.growth import Part, PartedGrowth, TextAnswer
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.texts import count_tokens
 from geartrain.domain.tensors.tensor import Buffer
 
 _REASONS: Final = {
@@ -67,6 +68,11 @@ class MessageAnswer(PartedGrowth, TextAnswer):
         self._has_begun = False
 
     @property
+    def id(self) -> str:
+        """The id of the message."""
+        return f"msg_{self._own_id}"
+
+    @property
     def choices(self) -> tuple[MessageAnswer]:
         """The one answer."""
         return (self,)
@@ -91,7 +97,7 @@ class MessageAnswer(PartedGrowth, TextAnswer):
         return b"event: error\ndata: %b\n\n" % encode_error(error)
 
     def _head(self) -> dict[str, Any]:
-        return {"id": f"msg_{self._own_id}", "type": "message", "role": "assistant", "model": self._model}
+        return {"id": self.id, "type": "message", "role": "assistant", "model": self._model}
 
     def _ending(self) -> dict[str, Any]:
         reason = "stop_sequence" if self.is_over else _REASONS[self.reason or "stop"]

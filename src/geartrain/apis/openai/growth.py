@@ -280,6 +280,11 @@ class TextAnswer(ABC):
 
     @property
     @abstractmethod
+    def id(self) -> str:
+        """The id of the answer."""
+
+    @property
+    @abstractmethod
     def choices(self) -> Sequence[Growth]:
         """The answers of the runs."""
 
@@ -294,42 +299,6 @@ class TextAnswer(ABC):
     @abstractmethod
     def fault(self, error: GeartrainError) -> bytes:
         """Return the end of a stream that has begun and fails."""
-
-
-class Tokens(msgspec.Struct, frozen=True):
-    """The tokens that runs have taken and given, as they have recorded them."""
-
-    prompt: int = 0
-    completion: int = 0
-    cached: int = 0
-    reasoning: int = 0
-
-    def __bool__(self) -> bool:
-        """True if runs have recorded any."""
-        return bool(self.prompt or self.completion)
-
-
-def count_tokens(metrics: Sequence[Mapping[str, Any]], count: int = 1) -> Tokens:
-    """Add up the tokens of runs. `metrics` are those of each run; `count` of them have the same prompt."""
-    prompts = metrics[::count]
-    return Tokens(
-        sum(_tokens(each, "prompt") for each in prompts),
-        sum(_tokens(each, "completion") for each in metrics),
-        sum(_tokens(each, "cached") for each in prompts),
-        sum(_tokens(each, "reasoning") for each in metrics),
-    )
-
-
-def counted_prompt(metrics: Mapping[str, Any]) -> int | None:
-    """Return the number of tokens in a run's prompt; None if the run has not recorded it."""
-    tokens = metrics.get("tokens")
-    return _tokens(metrics, "prompt") if isinstance(tokens, dict) and "prompt" in tokens else None
-
-
-def _tokens(metrics: Mapping[str, Any], kind: str) -> int:
-    tokens = metrics.get("tokens")
-    value = tokens.get(kind) if isinstance(tokens, dict) else None
-    return value if isinstance(value, int) and value >= 0 else 0
 
 
 def _reason(said: Any) -> Reason | None:

@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import encode_error
-from geartrain.apis.openai.growth import Call, Growth, TextAnswer, count_tokens
+from geartrain.apis.openai.growth import Call, Growth, TextAnswer
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import GeartrainError
+from geartrain.domain.predictions.texts import count_tokens
 from geartrain.domain.tensors.tensor import Buffer
 
 _DONE: Final = b"data: [DONE]\n\n"
@@ -230,6 +231,11 @@ class ChoicesAnswer(TextAnswer):
             )
             for index, echo in enumerate(echoes)
         ]
+
+    @property
+    def id(self) -> str:
+        """The id of the answer."""
+        return self._heading.id
 
     @property
     def choices(self) -> Sequence[Choice]:

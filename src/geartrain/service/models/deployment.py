@@ -19,6 +19,7 @@ from geartrain.domain.predictions.lifecycle import ExecutionState, Health
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.texts import TextCounts
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import Signature
@@ -325,6 +326,11 @@ class Deployment:
     def slots(self) -> int:
         """Number of predictions that can run at once; raises `NOT_READY` before the model is loaded."""
         return self.workers.permits.size or self.interface.info.slots * self.settings.replicas
+
+    @property
+    def text_counts(self) -> TextCounts:
+        """Counts of the texts that protocols for texts have given."""
+        return self.scheduler.context.counts.text_counts()
 
     async def report(self) -> HealthReport:
         """Return the health now, after asking the author's healthcheck if there is one."""
