@@ -99,7 +99,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 
 def key(name: str, model: str, **labels: str) -> str:
     found = {"model": model, "version": "1", **labels}
-    return f"{name}{{{','.join(f'{label}="{value}"' for label, value in sorted(found.items()))}}}"
+    pairs = ",".join(f'{label}="{value}"' for label, value in sorted(found.items()))
+    return f"{name}{{{pairs}}}"
 
 
 def grown(before: Values, after: Values, name: str, model: str = "player", **labels: str) -> float:
@@ -280,7 +281,7 @@ def test_client_that_leaves(told: Told, tmp_path: Path) -> None:
 
 
 def metric_of(text: str, spec: str) -> float:
-    """The value that the endpoint picker of Kubernetes' gateway reads: `name{label=value}`, other labels may be there."""
+    """The value that Kubernetes' endpoint picker reads for `name{label=value}`, whatever other labels there are."""
     match = re.fullmatch(r"(\w+)\{(\w+)=(\w+)\}", spec)
     assert match is not None
     name, label, value = match.groups()
