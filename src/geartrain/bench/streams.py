@@ -74,7 +74,7 @@ class StreamMeter:
         self.are_counted = True
 
     def add(self, count: int, *, is_counted: bool, due: float, first: float, ended: float) -> None:
-        """Count a stream of `count` tokens; moments are those of `time.perf_counter()`, `first` is 0 without a token."""
+        """Count a stream of `count` tokens. Moments as of `time.perf_counter()`; `first` is 0 without a token."""
         self.tokens += count
         self.are_counted = self.are_counted and is_counted
         if first:

@@ -17,6 +17,7 @@ _COMMANDS = (
     "dev",
     "run",
     "call",
+    "chat",
     "mcp",
     "bench",
     "train",
