@@ -11,6 +11,7 @@ import msgspec
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
+from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings
 from geartrain.project.batching_settings import read_batching
 from geartrain.project.config import kind_of, parse, read_environment, read_text
 from geartrain.project.device_settings import Devices, read_devices
@@ -46,6 +47,7 @@ _FIXES: Final = {
     "cpus_per_replica": "write a whole number of at least 1",
     "warmup": "write a list of inputs, such as `- text: hello`",
     "examples": "write a list of inputs, such as `- text: hello`",
+    "openai": "write keys such as `serve: [chat]` indented below it",
     "weights": "write a list of entries with `source` and `dest`, such as `- source: s3://bucket/model.bin`",
 }
 SETTINGS_KEYS: Final = frozenset(_FIXES)
@@ -69,7 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `warmup` are inputs that each worker runs before it is ready: JSON objects, with paths of files relative to the
     model's folder. `examples` are inputs like these for people, who see them in the playground. `weights` are fetched
-    before the model is loaded.
+    before the model is loaded. `openai` are the settings of its endpoints of OpenAI's API.
 
     `origin` is the name of the file with all this. Of another server's file, `declared` has the tensors of the
     model, `stated` the configuration as it is written there, and `remarks` has sentences for the operator about
@@ -95,6 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     devices: Devices | None = None
     gpus_per_replica: int = 0
     cpus_per_replica: int = 0
+    openai: OpenAISettings = USUAL_OPENAI
     weights: tuple[Weights, ...] = ()
     origin: str = SETTINGS_NAME
     declared: Declared = NOTHING_DECLARED
@@ -240,6 +243,12 @@ def _mapping(value: object) -> dict[str, Any]:
     return value
 
 
+def _openai(value: object) -> OpenAISettings:
+    from geartrain.project.openai_settings import read_openai  # late: few models have it
+
+    return read_openai(value)
+
+
 def _inputs(value: object) -> tuple[bytes, ...]:
     """Return a list of inputs as JSON."""
     if not isinstance(value, list) or not value:
@@ -284,5 +293,6 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "devices": read_devices,
     "gpus_per_replica": _positive,
     "cpus_per_replica": _positive,
+    "openai": _openai,
     "weights": read_weights,
 }

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from geartrain.domain.predictions.record import PredictionRecord
 from geartrain.domain.predictions.texts import TextCounts
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.principal import ANYONE
-from geartrain.domain.signature.types import Signature
+from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
 from geartrain.service.durable.durability import Durability, NotDurable
 from geartrain.service.models.admission import Admission, NewPrediction, NoInputFiles
 from geartrain.service.models.durable import create_durable
@@ -49,6 +49,9 @@ from geartrain.service.scheduling.scheduler import Scheduler
 from geartrain.service.scheduling.tracing import NO_TRACES, traces_of
 from geartrain.service.statistics import Counts
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
+
+if TYPE_CHECKING:
+    from geartrain.domain.signature.openai_model import OpenAIModel
 
 Noun = Literal["prediction", "training"]
 ExecutionT = TypeVar("ExecutionT", bound=Execution)
@@ -90,6 +93,7 @@ class DeploymentSettings:
     user_agent: str | None = None  # of the requests for input files
     buckets: Buckets = DEFAULT_BUCKETS  # of the histograms
     examples: Examples = NO_EXAMPLES  # each worker checks them, and runs some of them, before it is ready
+    openai: OpenAISettings = USUAL_OPENAI
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
 
 
@@ -171,6 +175,7 @@ class Deployment:
         record.counts.use_buckets(settings.buckets)
         self._on_setup_output = on_setup_output
         self._admission: Admission | None = None
+        self._openai: OpenAIModel | None = None
         self._closing: asyncio.Task[None] | None = None
         context = RunContext(
             outputs=lambda: outbound.outputs,
@@ -332,6 +337,15 @@ class Deployment:
         """Counts of the texts that protocols for texts have given."""
         return self.scheduler.context.counts.text_counts()
 
+    @property
+    def openai(self) -> OpenAIModel:
+        """The model as clients of OpenAI's API see it; raises `NOT_READY` before the model is loaded."""
+        if self._openai is None:
+            from geartrain.domain.signature.openai_model import openai_model  # late: most servers get no such request
+
+            self._openai = openai_model(self.interface.signature, self.settings.openai)
+        return self._openai
+
     async def report(self) -> HealthReport:
         """Return the health now, after asking the author's healthcheck if there is one."""
         return await self.workers.report(is_free=lambda: self.scheduler.has_capacity)
@@ -343,6 +357,7 @@ class Deployment:
         if self._admission is not None and self._admission.interface.info == info:
             return
         interface = Interface(info)
+        self._openai = None
         takes_files = bool(interface.validator.file_fields)
         self._admission = Admission(
             interface,

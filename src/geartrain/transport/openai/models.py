@@ -16,7 +16,6 @@ from geartrain.apis.anthropic.models import describe_model, encode_model, encode
 from geartrain.apis.openai.errors import unknown_model
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
-from geartrain.domain.signature.openai_view import openai_view
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.transport.openai.asking import find
@@ -63,6 +62,8 @@ def _ready(catalogue: Catalogue) -> Iterator[tuple[str, Deployment]]:
         entry = catalogue.entry(name)
         if entry.has_default and _is_ready(entry.deployment()):
             yield name, entry.deployment()
+            for alias in entry.deployment().settings.openai.aliases:
+                yield alias, entry.deployment()
         if len(entry.available) > 1:
             for number, deployment in entry.available.items():
                 if _is_ready(deployment):
@@ -76,7 +77,7 @@ def describe(name: str, deployment: Deployment) -> dict[str, Any]:
         "object": "model",
         "created": int(_loaded_at(deployment)),
         "owned_by": "geartrain",
-        "endpoints": openai_view(deployment.interface.signature).endpoints,
+        "endpoints": deployment.openai.view.endpoints,
     }
 
 
@@ -85,7 +86,7 @@ def _is_anthropic(head: Head) -> bool:
 
 
 def _takes_messages(deployment: Deployment) -> bool:
-    return "messages" in openai_view(deployment.interface.signature).endpoints
+    return "messages" in deployment.openai.view.endpoints
 
 
 def _loaded_at(deployment: Deployment) -> float:

@@ -29,7 +29,17 @@ from geartrain.service.readers import EventReader, LaggedError
 from geartrain.transport.errors import BUG
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.openai.api import EVENT_STREAM, ignored
-from geartrain.transport.openai.asking import Asked, Given, begin_all, forsake_all, prepare, read_asked, read_request
+from geartrain.transport.openai.asking import (
+    Asked,
+    Given,
+    begin_all,
+    check_ignored,
+    check_served,
+    forsake_all,
+    prepare,
+    read_asked,
+    read_request,
+)
 from geartrain.transport.openai.measuring import describe_answer, describe_request, measure_texts
 from geartrain.transport.records import RequestRecord
 from geartrain.transport.tasks import start
@@ -52,12 +62,14 @@ class Form(msgspec.Struct, frozen=True):
         begin: returns the answer to a request, for the runs of it and the name of the model.
         refuse: returns the answer to a request that fails before its answer has begun.
         id_header: the name of a header that has the id of the request; empty for none.
+        endpoint: its name in settings.
         operation: its name in traces; empty for requests without texts, which no metric counts.
     """
 
     read: Callable[[Members, Signature, OpenAIView], TextRequest]
     begin: Callable[[TextRequest, list[Prediction], str], TextAnswer]
     refuse: Callable[[Exception], Answer]
+    endpoint: str
     id_header: bytes = b""
     operation: str = "chat"
 
@@ -93,7 +105,9 @@ class TextExchange:
         try:
             asked = await read_asked(self._catalogue, self._head, body, bodies=self._bodies)
             del body
+            check_served(asked.deployment, self._form.endpoint)
             request = await read_request(asked, self._form.read)
+            check_ignored(asked.deployment, request.ignored)
             inputs: Sequence[Given] = request.inputs
             if asked.is_large and not request.chat:
                 inputs = [await prepare(asked, one, names=request.names, bodies=self._bodies) for one in request.inputs]
