@@ -88,7 +88,8 @@ def openai_view(signature: Signature) -> OpenAIView:
 
 def may_have_prompt(signature: Signature) -> bool:
     """True if an input may be a prompt, by its type: settings may say which one it is."""
-    return _gives_text(signature.output.type) and any(_is_text(field.type) for field in signature.inputs)
+    takes_text = any(_is_text(field.type) for field in signature.inputs)
+    return takes_text and _gives_text(signature.output.type) and not openai_view(signature).messages
 
 
 def plain_prompt(messages: list[dict[str, Any]]) -> str:

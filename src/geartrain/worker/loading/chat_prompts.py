@@ -109,7 +109,8 @@ def with_chats(
 ) -> tuple[Parameter, ...]:
     """Return the parameters of a model with those of texts taking chats, too. Call it after `setup()`.
 
-    The parent has checked the messages, and knows which text is the prompt. `folders` are searched for a template if `instance` has none.
+    The parent has checked the messages, and knows which text is the prompt. `folders` are searched for a template if
+    `instance` has none.
     Raises `ChatTemplateError` for one that cannot be read.
     """
     if not may_have_prompt(signature):
