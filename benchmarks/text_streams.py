@@ -82,7 +82,7 @@ def stream(port: int, form: Form, *, tokens: int, gap: float = 0.0, streams: int
             connection.sendall(request(form, {"count": tokens, "gap": gap}))
             connections.append(connection)
         for connection in connections:
-            parts = []
+            parts: list[bytes] = []
             while not (parts and parts[-1].endswith(LAST_CHUNK)):
                 parts.append(connection.recv(1 << 18))
                 if not parts[-1]:

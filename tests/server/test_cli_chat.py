@@ -177,6 +177,7 @@ def test_model_gets_a_server_of_its_own(tmp_path: Path) -> None:
 
 def typed(terminal: Terminal, line: str, words: str) -> str:
     """Type a line, and read until words have been shown after it."""
+    terminal.read_until_prompt("> ")
     before = len(terminal.shown)
     terminal.type(f"{line}\n")
     return terminal.read_until(words, after=before + len(line))[before:]
@@ -188,15 +189,17 @@ def test_conversation_at_a_terminal(server: Server) -> None:
         assert "2 tokens, " in typed(terminal, "hello", " a second, the first after ")
         assert "<user: hello>" in terminal.shown
         typed(terminal, "/system be kind", "The system prompt is set.")
-        assert "<system: be kind | user: hello | " in typed(terminal, "again", "| user: again>")
+        assert "<system: be kind | user: hello | " in typed(terminal, "again", "the first after")
+        assert "| user: again>" in terminal.shown
         shown = typed(terminal, "/retry", "the first after")
         assert shown.count("user: again") == 1
         assert shown.count("assistant:") == 1  # the answer that was given before is gone
         typed(terminal, "/reset", "begins anew")
-        assert "1.0 100 <system: be kind | user: /etc>" in typed(terminal, "//etc", "user: /etc>")
+        assert "1.0 100 <system: be kind | user: /etc>" in typed(terminal, "//etc", "the first after")
         typed(terminal, "/system -", "no system prompt any more")
         typed(terminal, "/nothing", "error: there is no command /nothing; there are /reset")
-        typed(terminal, "two\\\nlines", "user: two\nlines>")
+        assert "user: two\nlines>" in typed(terminal, "two\\\nlines", "the first after")
+        terminal.read_until_prompt("> ")
         terminal.type("\x04")
         terminal.read_to_end()
         assert terminal.process.wait(PATIENCE) == 0
@@ -213,8 +216,10 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(server: Server, gates: Gates) 
         until_idle(server)  # the run has been canceled
         shown = typed(terminal, "what was said?", "the first after")
         assert '{\\"role\\": \\"assistant\\", \\"content\\": \\"begun\\"}'.replace("\\", "") in shown.replace("\n", "")
-        terminal.process.send_signal(signal.SIGINT)  # at the prompt
+        terminal.read_until_prompt("> ")
+        terminal.process.send_signal(signal.SIGINT)
         terminal.read_until("Ctrl-D or /exit ends the chat.")
+        terminal.read_until_prompt("> ")
         terminal.type("/exit\n")
         terminal.read_to_end()
         assert terminal.process.wait(PATIENCE) == 0
@@ -229,6 +234,7 @@ def test_reasoning_is_dimmed_and_controls_do_nothing(server: Server) -> None:
         assert b"\x1b[2mlet me see\x1b[0m" in terminal.raw
         assert b"bad[31mtext" in terminal.raw
         typed(terminal, play("a", {"fail": "no more"}), "error: ValueError: no more")
+        terminal.read_until_prompt("> ")
         terminal.type("\x04")
         terminal.read_to_end()
 

@@ -39,6 +39,11 @@ class Terminal:
             assert more, f"it ended without {words!r}: {self.shown}"
         return self.shown
 
+    def read_until_prompt(self, prompt: str) -> None:
+        """Read until the last that has been shown is a prompt: keys that are typed before may be lost."""
+        while not self.shown.endswith(prompt):
+            assert self._read(), f"it ended without a prompt: {self.shown}"
+
     def read_to_end(self) -> str:
         """Read until the command has ended; return all that has been shown."""
         while self._read():

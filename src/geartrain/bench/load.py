@@ -104,7 +104,7 @@ class Load:
         if fault is None:
             self._meter.add(now - connection.due, now)
             if self._stream is not None:
-                count, is_counted = self._stream.count(content)
+                count, is_counted = self._stream.tokens(content)
                 self._meter.streams.add(
                     count, is_counted=is_counted, due=connection.due, first=connection.first, ended=now
                 )

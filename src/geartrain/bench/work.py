@@ -40,12 +40,12 @@ class Fault(NamedTuple):
 class StreamForm(NamedTuple):
     """The form of answers that are streams.
 
-    `token` is found in each event with a token. `count` returns the number of tokens of a whole answer, and whether the
+    `token` is found in each event with a token. `tokens` returns the number of tokens of a whole answer, and whether the
     model has counted them.
     """
 
     token: re.Pattern[bytes]
-    count: Callable[[bytes], tuple[int, bool]]
+    tokens: Callable[[bytes], tuple[int, bool]]
 
 
 class Work(NamedTuple):
