@@ -40,8 +40,8 @@ class Fault(NamedTuple):
 class StreamForm(NamedTuple):
     """The form of answers that are streams.
 
-    `token` is found in each event with a token. `tokens` returns the number of tokens of a whole answer, and whether the
-    model has counted them.
+    `token` is found in each event with a token. `tokens` returns the number of tokens of a whole answer, and whether
+    the model has counted them.
     """
 
     token: re.Pattern[bytes]
