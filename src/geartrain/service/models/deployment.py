@@ -383,9 +383,10 @@ class Deployment:
 
 
 def _warming_up(spawn: SpawnReplica, settings: DeploymentSettings, outbound: OutboundPort) -> SpawnReplica:
-    """Create the spawner of workers that check the model's examples and run its warm-up, if it has any."""
+    """Create the spawner of workers that check the model's examples and settings, and run its warm-up, if any."""
     examples = settings.examples
-    return warm_up_of(settings, outbound).spawning(spawn) if examples.inputs or examples.shown else spawn
+    has_any = examples.inputs or examples.shown or settings.openai is not USUAL_OPENAI
+    return warm_up_of(settings, outbound).spawning(spawn) if has_any else spawn
 
 
 def warm_up_of(settings: DeploymentSettings, outbound: OutboundPort) -> WarmUp:
@@ -393,6 +394,7 @@ def warm_up_of(settings: DeploymentSettings, outbound: OutboundPort) -> WarmUp:
     examples = settings.examples
     return WarmUp(
         examples=examples,
+        openai=settings.openai,
         input_files=lambda signature: outbound.input_files(signature, settings.user_agent, root=examples.root),
         new_folder=outbound.new_folder,
     )

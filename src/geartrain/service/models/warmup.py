@@ -24,7 +24,7 @@ from geartrain.domain.predictions.calls import (
 )
 from geartrain.domain.predictions.events import LogSource, Metric
 from geartrain.domain.predictions.own_metrics import OwnReport
-from geartrain.domain.signature.types import Signature
+from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.service.models.admission import NoInputFiles
 from geartrain.service.models.replicas import Spawn, SpawnReplica
@@ -35,7 +35,7 @@ _STOP_GRACE: Final = 0.0  # seconds; a worker that cannot run its examples is of
 
 
 class WarmUpError(Exception):
-    """A worker could not run an example; the message names the example and says why."""
+    """A worker could not run an example, or settings do not fit it; the message names what it is and says why."""
 
 
 class Examples(msgspec.Struct, frozen=True):
@@ -66,9 +66,10 @@ class _Example(NamedTuple):
 
 
 class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
-    """The examples of one model, and what its input files need."""
+    """The examples of one model, what its input files need, and its settings that have to fit its signature."""
 
     examples: Examples
+    openai: OpenAISettings = USUAL_OPENAI
     input_files: Callable[[Signature], InputFilesPort]
     new_folder: Callable[[], FolderPort]
 
@@ -77,7 +78,13 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
         return lambda index, observer: WarmedWorker(functools.partial(spawn, index), observer, self)
 
     def check(self, signature: Signature) -> None:
-        """Raise `WarmUpError` for an example that does not fit the signature, or whose file is not there."""
+        """Raise `WarmUpError` for what does not fit the signature, or an example whose file is not there."""
+        if self.openai is not USUAL_OPENAI:
+            from geartrain.domain.signature.openai_model import misfit  # late: few models have such settings
+
+            fault = misfit(signature, self.openai)
+            if fault:
+                raise WarmUpError(fault)
         validator = InputValidator(signature)
         files = self._files(signature, validator)
         for example in (*self._named(), *self._shown()):
