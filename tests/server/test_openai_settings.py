@@ -30,7 +30,8 @@ OWN_NAMES: Final = """
             enders: list[str] = [],
             dice: int = 0,
         ) -> ConcatenateIterator[str]:
-            yield json.dumps({"topic": topic, "question": question, "limit": limit, "enders": enders, "dice": dice})
+            sizes = [len(each) for each in enders]
+            yield json.dumps({"topic": topic, "question": question, "limit": limit, "enders": sizes, "dice": dice})
 
         def chat_prompt(self, messages: list[dict]) -> str:
             return "+".join(one["content"] for one in messages)
@@ -87,11 +88,11 @@ def refused(response: httpx.Response, param: str, code: str) -> str:
 
 @pytest.mark.parametrize("model", ["own", "gpt-4o-mini", "the writer"])
 def test_parameters_fill_inputs_of_other_names(server: Server, model: str) -> None:
-    options: dict[str, Any] = {"max_tokens": 7, "stop": ["#"], "seed": 5, "topic": "sea"}
+    options: dict[str, Any] = {"max_tokens": 7, "stop": ["###"], "seed": 5, "topic": "sea"}
     done = ask(server, "completions", model=model, prompt="why?", **options)
     assert done.status_code == 200, done.text
     given = json.loads(done.json()["choices"][0]["text"])
-    assert given == {"topic": "sea", "question": "why?", "limit": 7, "enders": ["#"], "dice": 5}
+    assert given == {"topic": "sea", "question": "why?", "limit": 7, "enders": [3], "dice": 5}
     assert done.json()["model"] == model
     chat = ask(server, "chat/completions", model=model, messages=messages("a", "b"), n=2, **options)
     texts = [json.loads(choice["message"]["content"]) for choice in chat.json()["choices"]]
