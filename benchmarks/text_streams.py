@@ -27,6 +27,7 @@ TIMEOUT = 60.0  # seconds without a byte
 LAST_CHUNK = b"0\r\n\r\n"
 MESSAGES = [{"role": "user", "content": "token"}]
 TEXT_STOPS = ["###", "\n\nUser:"]  # that never come
+NEAR_STOPS = ["to###", "en\n\nUser:"]  # nor do these, but each token has their first characters
 
 
 class Form(NamedTuple):
@@ -43,6 +44,7 @@ def _chat(**more: Any) -> dict[str, Any]:
 
 
 BASE = "events of a prediction"
+NEAR = "chat completions, 2 stop sequences that seem to begin in each token"
 FORMS = (
     Form(BASE, "/predictions", {}, b"event: output\n"),
     Form("chat completions", "/v1/chat/completions", _chat(), b'"content":" token"'),
@@ -50,6 +52,7 @@ FORMS = (
         "chat completions, 1 stop sequence", "/v1/chat/completions", _chat(stop=TEXT_STOPS[:1]), b'"content":" token"'
     ),
     Form("chat completions, 2 stop sequences", "/v1/chat/completions", _chat(stop=TEXT_STOPS), b'"content":" token"'),
+    Form(NEAR, "/v1/chat/completions", _chat(stop=NEAR_STOPS), b'"content":" token"'),
     Form("completions", "/v1/completions", {"model": "texts", "prompt": "token", "stream": True}, b'"text":" token"'),
     Form("responses", "/v1/responses", {"model": "texts", "input": "token", "stream": True}, b'"delta":" token"'),
     Form("messages of Anthropic", "/v1/messages", _chat(max_tokens=9), b'"text":" token"'),
@@ -146,7 +149,7 @@ def main() -> None:
         print(measure(title, options.rounds, slots=STREAMS, tokens=PACED, gap=GAP)[0])
     if options.most:
         plain, stops = options.most
-        limits = {FORMS[1].name: plain, FORMS[2].name: stops, FORMS[3].name: stops}
+        limits = {FORMS[1].name: plain, FORMS[2].name: stops, FORMS[3].name: stops, NEAR: stops}
         wrong = [
             f"{name}: {more[name]:.2f} µs more, not {limit:g}" for name, limit in limits.items() if more[name] > limit
         ]

@@ -40,6 +40,13 @@ _ERRORS: Final = {
     Code.RUN_CANCELED: "api_error",
     Code.INTERNAL: "api_error",
 }
+# The event of a piece, around the index of its part, its type and its JSON text: to encode it all takes 2 µs more.
+_DELTA: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{%b%b}}\n\n'
+_DELTAS: Final = {
+    "text": b'"type":"text_delta","text":',
+    "reasoning": b'"type":"thinking_delta","thinking":',
+    "call": b'"type":"input_json_delta","partial_json":',
+}
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 _encode = msgspec.json.Encoder().encode
@@ -127,13 +134,7 @@ class MessageAnswer(PartedGrowth, TextAnswer):
     def _grow(self, part: Part, text: str, logprobs: list[dict[str, Any]]) -> bytes:  # noqa: ARG002 - it has none
         if not self._is_stream:
             return b""
-        if part.kind == "text":
-            delta = {"type": "text_delta", "text": text}
-        elif part.kind == "reasoning":
-            delta = {"type": "thinking_delta", "thinking": text}
-        else:
-            delta = {"type": "input_json_delta", "partial_json": text}
-        return _event("content_block_delta", index=part.index, delta=delta)
+        return _DELTA % (part.index, _DELTAS[part.kind], _encode(text))
 
     def _stop(self, part: Part) -> bytes:
         return _event("content_block_stop", index=part.index) if self._is_stream else b""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -128,8 +129,7 @@ def find(catalogue: Catalogue, head: Head, name: str) -> Deployment:
     """
     base, _, version = name.rpartition("@")
     candidates = [(name, ""), (base, version)] if base and version else [(name, "")]
-    candidates += [(model, "") for model in catalogue.names() if name in _aliases(catalogue, model)]
-    for model, number in candidates:
+    for model, number in chain(candidates, _by_alias(catalogue, name)):
         try:
             head.notes.check_model(model)
             return catalogue.find(model, number)
@@ -139,9 +139,12 @@ def find(catalogue: Catalogue, head: Head, name: str) -> Deployment:
     raise unknown_model(name)
 
 
-def _aliases(catalogue: Catalogue, model: str) -> tuple[str, ...]:
-    entry = catalogue.entry(model)
-    return entry.deployment().settings.openai.aliases if entry.has_default else ()
+def _by_alias(catalogue: Catalogue, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the models with an alias, each with no version."""
+    for model in catalogue.names():
+        entry = catalogue.entry(model)
+        if entry.has_default and name in entry.deployment().settings.openai.aliases:
+            yield model, ""
 
 
 def begin_all(
