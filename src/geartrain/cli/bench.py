@@ -72,6 +72,7 @@ def parse_rates(text: str | Levels) -> Levels:
     examples=(
         "geartrain bench http://127.0.0.1:5000 -i text=hello",
         "geartrain bench shout -i text=hello --concurrency 1,8,64",
+        "geartrain bench writer -i prompt=hello --protocol openai",
     ),
     daily=("--input", "--inputs", "--model", "--protocol", "--concurrency", "--rate", "--duration", "--html"),
 )
@@ -115,7 +116,8 @@ def bench(
     protocol: Annotated[
         ProtocolName,
         typer.Option(
-            help="Cog's API, or the Open Inference Protocol with tensors as JSON or as bytes.",
+            help="Cog's API, or the Open Inference Protocol with tensors as JSON or as bytes. Streams, with times of "
+            "their tokens: sse is Cog's API, generate the generate extension, openai chat completions.",
             rich_help_panel=_MEASURE,
         ),
     ] = "cog",

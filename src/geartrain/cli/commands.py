@@ -17,6 +17,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {  # module and name of each c
     "dev": ("dev", "app"),
     "run": ("run", "app"),
     "call": ("call", "app"),
+    "chat": ("chat", "app"),
     "mcp": ("mcp", "app"),
     "batch": ("batch", "app"),
     "bench": ("bench", "app"),

@@ -10,7 +10,7 @@ import msgspec
 
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.signature.types import NOTHING_DECLARED, Declared
+from geartrain.domain.signature.types import NOTHING_DECLARED, USUAL_OPENAI, Declared, OpenAISettings
 from geartrain.project.config import kind_of, parse, read_environment, read_text
 from geartrain.project.errors import ProjectError
 from geartrain.project.formats import backend_of_platform, known_backends
@@ -49,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `warmup` are inputs that each worker runs before it is ready: JSON objects, with paths of files relative to the
     model's folder. `examples` are inputs like these for people, who see them in the playground. `weights` are fetched
-    before the model is loaded.
+    before the model is loaded. `openai` are the settings of its endpoints of OpenAI's API.
 
     `origin` is the name of the file with all this. Of another server's file, `declared` has the tensors of the
     model, `stated` the configuration as it is written there, and `remarks` has sentences for the operator about
@@ -75,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     devices: Devices | None = None
     gpus_per_replica: int = 0
     cpus_per_replica: int = 0
+    openai: OpenAISettings = USUAL_OPENAI
     weights: tuple[Weights, ...] = ()
     origin: str = SETTINGS_NAME
     declared: Declared = NOTHING_DECLARED
@@ -222,6 +223,12 @@ def _mapping(value: object) -> dict[str, Any]:
     return value
 
 
+def _openai(value: object) -> OpenAISettings:
+    from geartrain.project.openai_settings import read_openai  # late: few models have it
+
+    return read_openai(value)
+
+
 def _inputs(value: object) -> tuple[bytes, ...]:
     """Return a list of inputs as JSON."""
     if not isinstance(value, list) or not value:
@@ -281,6 +288,7 @@ _KEYS: Final[Mapping[str, _Key]] = {
     "cpus_per_replica": _Key("write a whole number of at least 1", _positive),
     "warmup": _Key("write a list of inputs, such as `- text: hello`", _inputs),
     "examples": _Key("write a list of inputs, such as `- text: hello`", _inputs),
+    "openai": _Key("write keys such as `serve: [chat]` indented below it", _openai),
     "weights": _Key(
         "write a list of entries with `source` and `dest`, such as `- source: s3://bucket/model.bin`", read_weights
     ),

@@ -206,4 +206,5 @@ def settings_of(options: ServeOptions, source: ModelSource) -> DeploymentSetting
         buckets=options.buckets,
         examples=NO_EXAMPLES if is_training else examples,
         stated=source.stated,
+        openai=source.openai,
     )

@@ -28,6 +28,7 @@ from geartrain.domain.predictions.request_context import (
     new_contexts,
     read_ids,
 )
+from geartrain.domain.predictions.tracing import Value
 from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.wire.exchange import Fields, Head, NewRecord, Responder
 
@@ -104,6 +105,7 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
         grpc_status: `NO_GRPC` where it is no call of gRPC, or one without a status.
         outcome: the status of the prediction when the answer was complete: `STARTING` if it goes on.
         error: the reason of a refusal.
+        attributes: those that its handler adds to its span; None where it has no span.
     """
 
     observer: RequestObserver
@@ -122,6 +124,7 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
     grpc_status: int = NO_GRPC
     outcome: Status = Status.STARTING
     error: str = ""
+    attributes: dict[str, Value] | None = None
 
     @property
     def has_failed(self) -> bool:

@@ -21,7 +21,7 @@ from geartrain.domain.predictions.calls import (
     WorkerInfo,
 )
 from geartrain.domain.predictions.events import Log, LogSource
-from geartrain.domain.signature.types import Signature
+from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.service.ports import FolderPort, InputFilesPort, WorkerPort
 
@@ -32,7 +32,7 @@ OnLog = Callable[[LogSource, str], None]
 
 
 class WarmUpError(Exception):
-    """A worker could not run an example; the message names the example and says why."""
+    """A worker could not run an example, or settings do not fit it; the message names what it is and says why."""
 
 
 class Examples(msgspec.Struct, frozen=True):
@@ -63,14 +63,21 @@ class _Example(NamedTuple):
 
 
 class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
-    """The examples of one model, and what its input files need."""
+    """The examples of one model, what its input files need, and its settings that have to fit its signature."""
 
     examples: Examples
+    openai: OpenAISettings = USUAL_OPENAI
     input_files: Callable[[Signature], InputFilesPort]
     new_folder: Callable[[], FolderPort]
 
     def check(self, signature: Signature) -> None:
-        """Raise `WarmUpError` for an example that does not fit the signature, or whose file is not there."""
+        """Raise `WarmUpError` for what does not fit the signature, or an example whose file is not there."""
+        if self.openai is not USUAL_OPENAI:
+            from geartrain.domain.signature.openai_model import misfit  # late: few models have such settings
+
+            fault = misfit(signature, self.openai)
+            if fault:
+                raise WarmUpError(fault)
         validator = InputValidator(signature)
         files = self._files(signature, validator)
         for example in (*self._named(), *self._shown()):

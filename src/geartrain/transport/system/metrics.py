@@ -186,6 +186,7 @@ def _model(deployment: Deployment) -> ModelMetrics:
         restarts=workers.restarts.count,
         histograms=counts.histograms,
         own=workers.own_metrics.all(),
+        texts=counts.texts,
     )
 
 
