@@ -76,6 +76,8 @@ FORMATS: Final = (
         is_one=sniffing.is_saved_model,
         is_folder=True,
     ),
+    Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
+    Format(backend="whisper", platforms=("whisper",), is_one=sniffing.is_whisper, is_folder=True),
     Format(backend="transformers", platforms=("transformers",), is_one=sniffing.is_language_model, is_folder=True),
     Format(backend="cross_encoder", platforms=("cross_encoder",), is_one=sniffing.is_cross_encoder, is_folder=True),
     Format(

@@ -80,6 +80,11 @@ def is_language_model(folder: Path) -> bool:
     return not (folder / "modules.json").is_file() and _is_transformer(folder, rb"ForCausalLM|LMHeadModel")
 
 
+def is_whisper(folder: Path) -> bool:
+    """Return True for a folder with a Whisper of transformers, which writes down speech, in safetensors."""
+    return _is_transformer(folder, rb"WhisperForConditionalGeneration")
+
+
 def is_cross_encoder(folder: Path) -> bool:
     """Return True for a folder with a model of transformers for the classification of texts, in safetensors."""
     if (folder / "modules.json").is_file():
@@ -91,7 +96,7 @@ def is_cross_encoder(folder: Path) -> bool:
 
 def _is_transformer(folder: Path, kinds: bytes) -> bool:
     start = head(folder / "config.json", _CONFIG_PEEK)
-    found = re.search(rb'"architectures"\s*:\s*\[\s*"\w+(?:' + kinds + rb')"', start)
+    found = re.search(rb'"architectures"\s*:\s*\[\s*"\w*(?:' + kinds + rb')"', start)
     return found is not None and any(folder.glob("*.safetensors"))
 
 

@@ -14,7 +14,7 @@ from geartrain.authoring.batches import check_settings
 from geartrain.authoring.inputs import MISSING
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
 from geartrain.backends.registry import backend_class
-from geartrain.backends.text import RankBackend, TextBackend
+from geartrain.backends.text import RankBackend, SpeechBackend, TextBackend
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
 from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.domain.signature.types import InputField, OutputSpec, RecordField, Signature, TypeSpec
@@ -26,7 +26,7 @@ from geartrain.worker.loading.descriptions import UnsupportedTypeError
 from geartrain.worker.loading.loader import LoadedRunner, LoadError, load_instance
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.loading.tensor_types import array_maker
-from geartrain.worker.loading.text_runner import RankRunner, TextRunner
+from geartrain.worker.loading.text_runner import RankRunner, SpeechRunner, TextRunner
 
 DEFAULT_POLICY: Final = BatchPolicy(max_size=128, retry_singly=True, refuse_larger=False)
 """A file computes each row by itself, so any number of rows will do, and one that fails can be run again alone."""
@@ -41,7 +41,7 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
     try:
         found = backend_class(choice.name)
         _check_options(choice, found.options)
-        if issubclass(found, (TextBackend, RankBackend)):
+        if issubclass(found, (TextBackend, RankBackend, SpeechBackend)):
             return _load_text(found(path, choice.options), choice, batching)
         backend = _declared(found(path, choice.options), choice.declared)
         backend.load()
@@ -68,15 +68,19 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
 
 
 def _load_text(
-    backend: TextBackend | RankBackend, choice: BackendChoice, batching: Mapping[str, Any] | None
+    backend: TextBackend | RankBackend | SpeechBackend, choice: BackendChoice, batching: Mapping[str, Any] | None
 ) -> LoadedRunner:
     if choice.declared != NOTHING_DECLARED:
-        raise BackendError(f"take the declared tensors out of its configuration: {choice.name!r} takes a text")
+        raise BackendError(f"take the declared tensors out of its configuration: {choice.name!r} takes none")
     if batching:
         raise BackendError(f"take `batching` out of geartrain.yaml: {choice.name!r} makes its own batches")
     backend.load()
     atexit.register(backend.close)
-    model = TextRunner(backend) if isinstance(backend, TextBackend) else RankRunner(backend)
+    model: TextRunner | RankRunner | SpeechRunner
+    if isinstance(backend, TextBackend):
+        model = TextRunner(backend)
+    else:
+        model = RankRunner(backend) if isinstance(backend, RankBackend) else SpeechRunner(backend)
     runner = load_instance(model, model.run, backend.path, owner=f"the backend {choice.name!r}")
     signature = msgspec.structs.replace(runner.signature, description=backend.description)
     slots = backend.slots if isinstance(backend, TextBackend) else None

@@ -1,18 +1,29 @@
-"""A language model in a file as a runner: a text backend with the interface of an author's class."""
+"""A model of language in a file as a runner: a backend of texts or speech with the interface of an author's class."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final, cast
 
+from geartrain.authoring.files import Path
 from geartrain.authoring.inputs import Input
 from geartrain.authoring.iterators import AsyncConcatenateIterator
 from geartrain.authoring.scope import current_scope
-from geartrain.backends.text import Piece, PromptError, RankBackend, Sampling, TextBackend
+from geartrain.backends.text import (
+    Dictation,
+    Heard,
+    Piece,
+    PromptError,
+    RankBackend,
+    Sampling,
+    SpeechBackend,
+    TextBackend,
+)
 from geartrain.worker.errors import ClientError
 
 MOST_LOGPROBS: Final = 20
+_TASKS: Final = ["transcribe", "translate"]
 
 
 class TextRunner:
@@ -86,6 +97,31 @@ class RankRunner:
     ) -> list[float]:
         """Score documents: the higher, the better they fit the query."""
         return self._backend.rank(query, documents)
+
+
+class SpeechRunner:
+    """The model of a backend that writes down speech. Its inputs have the names of OpenAI's API."""
+
+    def __init__(self, backend: SpeechBackend) -> None:
+        self._backend = backend
+
+    def run(
+        self,
+        audio: Path = Input(description="A recording: WAV, FLAC, Ogg or MP3", accept="audio/*"),  # noqa: B008 - never changed
+        *,
+        language: str = Input(default="", description="The spoken language, such as en; empty: the model finds out"),
+        prompt: str = Input(default="", description="Text that might stand before it, such as names that occur"),
+        temperature: float = Input(default=0.0, description="0 takes the likeliest tokens", ge=0, le=1),
+        task: str = Input(
+            default="transcribe", description="The language of the text: the spoken one, or English", choices=_TASKS
+        ),
+    ) -> Iterator[Heard]:
+        """Write down what is spoken, in segments."""
+        dictation = Dictation(language, prompt, temperature, translates=task == _TASKS[1])
+        try:
+            yield from self._backend.transcribe(audio, dictation)
+        except PromptError as error:
+            raise ClientError(str(error)) from None
 
 
 def _record(scope: Any, piece: Piece) -> None:
