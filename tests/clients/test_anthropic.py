@@ -49,20 +49,18 @@ def test_asynchronous_client(server: Server) -> None:
 
 def test_run_that_fails_in_the_middle(server: Server, gates: Gates) -> None:
     text = play("begun", {"wait": str(gates["gate"].path)}, {"fail": "it went wrong later"})
-    with anthropic.Anthropic(base_url=server.url, api_key=server.key) as client:
-        with client.messages.stream(**user(text)) as stream:
-            assert next(iter(stream.text_stream)) == "begun"
-            gates["gate"].open()
-            with pytest.raises(anthropic.APIStatusError, match="it went wrong later"):
-                stream.until_done()
+    client = anthropic.Anthropic(base_url=server.url, api_key=server.key)
+    with client, client.messages.stream(**user(text)) as stream:
+        assert next(iter(stream.text_stream)) == "begun"
+        gates["gate"].open()
+        with pytest.raises(anthropic.APIStatusError, match="it went wrong later"):
+            stream.until_done()
 
 
 @EACH_FAULT
 def test_each_error_and_its_requests(server: Server, fault: Fault) -> None:
-    with anthropic.Anthropic(base_url=server.url, api_key=fault.key_of(server)) as client, server.counted() as counted:
-        with pytest.raises(anthropic.APIStatusError, match=fault.said) as caught:
-            client.messages.create(
-                **{**user(fault.text_of(server)), "model": fault.model}, temperature=fault.temperature
-            )
+    client = anthropic.Anthropic(base_url=server.url, api_key=fault.key_of(server))
+    with client, server.counted() as counted, pytest.raises(anthropic.APIStatusError, match=fault.said) as caught:
+        client.messages.create(**{**user(fault.text_of(server)), "model": fault.model}, temperature=fault.temperature)
     assert counted.requests == fault.requests
     assert caught.value.status_code == fault.status

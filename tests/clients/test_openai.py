@@ -233,11 +233,11 @@ def test_many_at_once_on_few_connections(server: Server) -> None:
 
 @EACH_FAULT
 def test_each_error_and_its_requests(server: Server, fault: Fault) -> None:
-    with openai.OpenAI(base_url=server.base, api_key=fault.key_of(server)) as client, server.counted() as counted:
-        with pytest.raises(ERRORS[fault.status], match=fault.said) as caught:
-            client.chat.completions.create(
-                model=fault.model, messages=user(fault.text_of(server)), temperature=fault.temperature
-            )
+    client = openai.OpenAI(base_url=server.base, api_key=fault.key_of(server))
+    with client, server.counted() as counted, pytest.raises(ERRORS[fault.status], match=fault.said) as caught:
+        client.chat.completions.create(
+            model=fault.model, messages=user(fault.text_of(server)), temperature=fault.temperature
+        )
     assert counted.requests == fault.requests
     assert caught.value.status_code == fault.status
     assert caught.value.code

@@ -34,7 +34,9 @@ class VllmBackend(TextBackend):
         self.slots = whole_number(self.given, "slots") or _TOGETHER
         arguments = {"disable_log_stats": True, **(mapping(self.given, "engine") or {})}
         for name in _OWN & arguments.keys():
-            raise BackendError(f"take `{name}` out of `parameters.engine`: it is a parameter of the backend, or the file")
+            raise BackendError(
+                f"take `{name}` out of `parameters.engine`: it is a parameter of the backend, or the file"
+            )
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         try:
             import vllm
