@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import re
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.support.text_apis import play
 
 _COUNT = re.compile(r'^geartrain_requests_total\{.*protocol="openai".*\} ([0-9.e+]+)$', re.MULTILINE)
+_LOOP = asyncio.new_event_loop()
+T = TypeVar("T")
 _SETTLED = 0.15  # seconds after which all requests that have ended are counted
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the loop of all tests: some clients keep connections for those that come later."""
+    return _LOOP.run_until_complete(coroutine)
 
 
 @dataclasses.dataclass

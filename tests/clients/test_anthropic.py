@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import anthropic
 import pytest
 
-from tests.clients.asking import EACH_FAULT, Fault, Server
+from tests.clients.asking import EACH_FAULT, Fault, Server, run
 from tests.support.gates import Gates
 from tests.support.text_apis import CALL, play
 
@@ -38,13 +37,13 @@ def test_messages(server: Server) -> None:
 
 
 def test_asynchronous_client(server: Server) -> None:
-    async def run() -> tuple[str, str]:
+    async def ask() -> tuple[str, str]:
         async with anthropic.AsyncAnthropic(base_url=server.url, api_key=server.key) as client:
             whole = await client.messages.create(**user(play("a", "b")))
             async with client.messages.stream(**user(play("a", "b"))) as stream:
                 return text_of(whole), "".join([text async for text in stream.text_stream])
 
-    assert asyncio.run(run()) == ("ab", "ab")
+    assert run(ask()) == ("ab", "ab")
 
 
 def test_run_that_fails_in_the_middle(server: Server, gates: Gates) -> None:
@@ -61,6 +60,8 @@ def test_run_that_fails_in_the_middle(server: Server, gates: Gates) -> None:
 def test_each_error_and_its_requests(server: Server, fault: Fault) -> None:
     client = anthropic.Anthropic(base_url=server.url, api_key=fault.key_of(server))
     with client, server.counted() as counted, pytest.raises(anthropic.APIStatusError, match=fault.said) as caught:
-        client.messages.create(**{**user(fault.text_of(server)), "model": fault.model}, temperature=fault.temperature)
+        client.messages.create(
+            **{**user(fault.text_of(server)), "model": fault.model}, extra_body={"temperature": fault.temperature}
+        )
     assert counted.requests == fault.requests
     assert caught.value.status_code == fault.status

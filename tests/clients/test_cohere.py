@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import cohere
 import pytest
 from cohere.core.api_error import ApiError
 
-from tests.clients.asking import Server
+from tests.clients.asking import Server, run
 
 DOCUMENTS = ["xyz", "abd", "cba"]
 
@@ -25,12 +23,12 @@ def test_rerank(server: Server) -> None:
 
 
 def test_asynchronous_client(server: Server) -> None:
-    async def run() -> list[int]:
+    async def ask() -> list[int]:
         client = cohere.AsyncClientV2(api_key=server.key, base_url=server.url)
         answer = await client.rerank(model="rank", query="abc", documents=DOCUMENTS)
         return [one.index for one in answer.results]
 
-    assert asyncio.run(run()) == [2, 1, 0]
+    assert run(ask()) == [2, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import instructor
@@ -11,7 +10,7 @@ import pydantic
 import pytest
 from instructor import Mode
 
-from tests.clients.asking import FAULTS, Fault, Server, told
+from tests.clients.asking import FAULTS, Fault, Server, run, told
 from tests.support.text_apis import play
 
 
@@ -44,12 +43,12 @@ def test_object(server: Server, mode: Mode, text: str) -> None:
 
 @pytest.mark.parametrize(("mode", "text"), FORMS)
 def test_asynchronous_client(server: Server, mode: Mode, text: str) -> None:
-    async def run() -> Answer:
+    async def ask() -> Answer:
         async with openai.AsyncOpenAI(base_url=server.base, api_key=server.key) as plain:
             client = instructor.from_openai(plain, mode=mode)
             return await client.chat.completions.create(model="player", messages=user(text), response_model=Answer)
 
-    assert asyncio.run(run()) == Answer(a=5, b="x")
+    assert run(ask()) == Answer(a=5, b="x")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

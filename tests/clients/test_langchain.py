@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import openai
@@ -11,7 +10,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 
-from tests.clients.asking import EACH_FAULT, Fault, Server, told
+from tests.clients.asking import EACH_FAULT, Fault, Server, run, told
 from tests.support.text_apis import CALL, play
 
 
@@ -38,11 +37,11 @@ def test_chat_and_streams(server: Server, is_responses: bool) -> None:
     assert answer.usage_metadata is not None
     assert "".join(chunk.text for chunk in model.stream(play("a", "b"))) == "ab"
 
-    async def run() -> tuple[str, str]:
+    async def ask() -> tuple[str, str]:
         whole = await model.ainvoke(play("a", "b"))
         return whole.text, "".join([chunk.text async for chunk in model.astream(play("a", "b"))])
 
-    assert asyncio.run(run()) == ("ab", "ab")
+    assert run(ask()) == ("ab", "ab")
     assert [each.text for each in model.batch([play("a"), play("b")])] == ["a", "b"]
 
 
@@ -79,7 +78,7 @@ def test_embeddings(server: Server) -> None:
         model="embed", base_url=server.base, api_key=server.key, check_embedding_ctx_length=False
     )
     assert vectors.embed_query("ab") == [2.0, 0.5, -1.0]
-    assert asyncio.run(vectors.aembed_documents(["a", "bcd"])) == [[1.0, 0.5, -1.0], [3.0, 0.5, -1.0]]
+    assert run(vectors.aembed_documents(["a", "bcd"])) == [[1.0, 0.5, -1.0], [3.0, 0.5, -1.0]]
 
 
 @EACH_FAULT

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import litellm
 import pytest
 
-from tests.clients.asking import EACH_FAULT, Fault, Server, told
+from tests.clients.asking import EACH_FAULT, Fault, Server, run, told
 from tests.support.gates import Gates
 from tests.support.text_apis import CALL, play
 
@@ -46,13 +45,13 @@ def test_chat(server: Server) -> None:
 
 
 def test_asynchronous_chat(server: Server) -> None:
-    async def run() -> tuple[str, str]:
+    async def ask() -> tuple[str, str]:
         whole: Any = await litellm.acompletion(**asked(server, play("a", "b")))
         chunks: Any = await litellm.acompletion(**asked(server, play("a", "b")), stream=True)
         said = [chunk.choices[0].delta.content or "" async for chunk in chunks]
         return whole.choices[0].message.content, "".join(said)
 
-    assert asyncio.run(run()) == ("ab", "ab")
+    assert run(ask()) == ("ab", "ab")
 
 
 def test_other_endpoints(server: Server) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import openai
@@ -12,7 +11,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
 
-from tests.clients.asking import EACH_FAULT, Fault, Server, told
+from tests.clients.asking import EACH_FAULT, Fault, Server, run, told
 from tests.support.text_apis import CALL, play
 
 
@@ -40,13 +39,13 @@ def test_chat(server: Server) -> None:
 
 
 def test_asynchronous_chat(server: Server) -> None:
-    async def run() -> tuple[str | None, str]:
+    async def ask() -> tuple[str | None, str]:
         model = model_of(server)
         whole = await model.achat(user(play("a", "b")))
         said = [chunk.delta or "" async for chunk in await model.astream_chat(user(play("a", "b")))]
         return whole.message.content, "".join(said)
 
-    assert asyncio.run(run()) == ("ab", "ab")
+    assert run(ask()) == ("ab", "ab")
 
 
 def test_completions(server: Server) -> None:
@@ -58,7 +57,7 @@ def test_completions(server: Server) -> None:
 def test_embeddings(server: Server) -> None:
     vectors = OpenAILikeEmbedding(model_name="embed", api_base=server.base, api_key=server.key)
     assert vectors.get_text_embedding("ab") == [2.0, 0.5, -1.0]
-    assert asyncio.run(vectors.aget_text_embedding_batch(["a", "bcd"])) == [[1.0, 0.5, -1.0], [3.0, 0.5, -1.0]]
+    assert run(vectors.aget_text_embedding_batch(["a", "bcd"])) == [[1.0, 0.5, -1.0], [3.0, 0.5, -1.0]]
 
 
 @EACH_FAULT

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.clients.asking import Server
+from tests.clients.asking import Server, run
 
 
 def test_models_are_tools(server: Server) -> None:
-    async def run() -> tuple[list[str], Any, Any]:
+    async def ask() -> tuple[list[str], Any, Any]:
         headers = {"authorization": f"Bearer {server.key}"}
         async with (
             httpx2.AsyncClient(headers=headers) as web,
@@ -24,7 +23,7 @@ def test_models_are_tools(server: Server) -> None:
             bad = await client.call_tool("shout", {"text": 5})
             return tools, good, bad
 
-    tools, good, bad = asyncio.run(run())
+    tools, good, bad = run(ask())
     assert "shout" in tools
     assert "late" not in tools
     assert good.content[0].text == "HELLO"

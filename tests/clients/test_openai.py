@@ -12,7 +12,7 @@ import openai
 import pydantic
 import pytest
 
-from tests.clients.asking import EACH_FAULT, Fault, Server
+from tests.clients.asking import EACH_FAULT, Fault, Server, run
 from tests.support.gates import Gates
 from tests.support.text_apis import CALL, play
 
@@ -183,7 +183,7 @@ def test_run_that_fails_in_the_middle(client: openai.OpenAI, gates: Gates) -> No
 
 
 def test_asynchronous_client(server: Server) -> None:
-    async def run() -> None:
+    async def ask() -> None:
         async with running(server) as client:
             answer = await client.chat.completions.create(model="player", messages=user(play("a", "b")))
             assert answer.choices[0].message.content == "ab"
@@ -199,7 +199,9 @@ def test_asynchronous_client(server: Server) -> None:
                 final = await stream.get_final_completion()
             assert final.choices[0].finish_reason == "tool_calls"
             assert (await client.responses.create(model="player", input=play("a", "b"))).output_text == "ab"
-            async with client.responses.stream(model="player", input=play("a", "b"), text_format=Answer) as events:
+            async with client.responses.stream(
+                model="player", input=play('{"a": ', "5}"), text_format=Answer
+            ) as events:
                 kinds = [event.type async for event in events]
             assert kinds[-1] == "response.completed"
             texts = await client.completions.create(model="writer", prompt="a b", stream=True)
@@ -216,16 +218,16 @@ def test_asynchronous_client(server: Server) -> None:
             assert made.data
             assert "player" in [model.id async for model in client.models.list()]
 
-    asyncio.run(run())
+    run(ask())
 
 
 def test_many_at_once_on_few_connections(server: Server) -> None:
-    async def run() -> list[str | None]:
+    async def ask() -> list[str | None]:
         async with running(server) as client:
             asked = [client.chat.completions.create(model="player", messages=user(play(str(n)))) for n in range(30)]
             return [answer.choices[0].message.content for answer in await asyncio.gather(*asked)]
 
-    assert asyncio.run(run()) == [str(number) for number in range(30)]
+    assert run(ask()) == [str(number) for number in range(30)]
 
 
 # errors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pydantic
@@ -12,7 +11,7 @@ from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from tests.clients.asking import EACH_FAULT, Fault, Server
+from tests.clients.asking import EACH_FAULT, Fault, Server, run
 from tests.support.text_apis import play
 
 
@@ -36,12 +35,12 @@ def test_agent(server: Server, is_responses: bool) -> None:
     assert answer.output == "ab"
     assert answer.usage.requests == 1 if not callable(answer.usage) else answer.usage().requests == 1
 
-    async def run() -> tuple[str, str]:
+    async def ask() -> tuple[str, str]:
         whole = await agent.run(play("a", "b"))
         async with agent.run_stream(play("a", "b")) as stream:
             return whole.output, "".join([text async for text in stream.stream_text(delta=True, debounce_by=None)])
 
-    assert asyncio.run(run()) == ("ab", "ab")
+    assert run(ask()) == ("ab", "ab")
 
 
 @pytest.mark.parametrize("is_responses", [False, True])
