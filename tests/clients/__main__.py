@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,22 +86,20 @@ def serving() -> Iterator[Server]:
         for _ in READY:
             process.wait_for("ready")
         client = stack.enter_context(httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {key}"}))
-        _occupy(client, never)
+        stack.enter_context(_occupied(client, never))
         yield server
 
 
-def _occupy(client: httpx.Client, never: Path) -> None:
-    """Have the model `busy` run for as long as the server does."""
-    body = {"model": "busy", "messages": [{"role": "user", "content": play({"wait": str(never)})}]}
-
-    def ask() -> None:
-        with contextlib.suppress(httpx.HTTPError):
-            client.post("/v1/chat/completions", json=body, timeout=None)
-
-    threading.Thread(target=ask, daemon=True).start()
-    refused = {**body, "messages": [{"role": "user", "content": "[]"}]}
-    while client.post("/v1/chat/completions", json=refused).status_code != 429:
-        time.sleep(0.01)
+@contextlib.contextmanager
+def _occupied(client: httpx.Client, never: Path) -> Iterator[None]:
+    """Have the model `busy` run all the time."""
+    said = play("begun", {"wait": str(never)})
+    body = {"model": "busy", "messages": [{"role": "user", "content": said}], "stream": True}
+    with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        lines = answer.iter_lines()  # kept: the answer ends with it
+        next(lines)  # by then it runs
+        yield
+        del lines
 
 
 def ask_by_python(name: str, server: Server) -> bool:

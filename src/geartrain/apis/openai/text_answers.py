@@ -13,6 +13,7 @@ from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
 
+NO_USAGE: Final[dict[str, Any]] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 _DONE: Final = b"data: [DONE]\n\n"
 
 _LARGE: Final = 65_536  # bytes of a piece that is not copied
@@ -239,6 +240,8 @@ class ChoicesAnswer(TextAnswer):
     def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
         """Return a whole answer in parts, without copies of large pieces of text."""
         usage = usage_of(metrics, self._request.count)
+        if usage is None and not self._heading.is_chat:  # LangChain fails without one
+            usage = NO_USAGE
         wholes = [choice.whole() for choice in self.choices]
         answer = {**self._heading.members(is_chunk=False), "choices": wholes}
         before, *behind = _encode(answer if usage is None else {**answer, "usage": usage}).split(_TEXT_MARK)
