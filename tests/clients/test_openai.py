@@ -27,7 +27,10 @@ ERRORS = {
     503: openai.InternalServerError,
     504: openai.InternalServerError,
 }
-WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+WEATHER: Any = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object"}, "strict": True},
+}
 FLAT: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
 
 
