@@ -115,7 +115,7 @@ def ask_by_node(server: Server) -> bool:
     if not (_NODE / "node_modules" / _NODE_CLIENTS[0]).is_dir():
         raise NotInstalledError("`make clients` has not installed it")
     script = str(_NODE / "openai.mjs")
-    return all([_passes(["node", script, name], server) for name in _NODE_CLIENTS])  # noqa: C419 - both are shown
+    return all([_passes(["node", "--test-reporter=spec", script, name], server) for name in _NODE_CLIENTS])  # noqa: C419 - both are shown
 
 
 def _passes(command: list[str], server: Server) -> bool:

@@ -48,7 +48,7 @@ def test_asynchronous_client(server: Server, mode: Mode, text: str) -> None:
             client = instructor.from_openai(plain, mode=mode)
             return await client.chat.completions.create(model="player", messages=user(text), response_model=Answer)
 
-    assert run(ask()) == Answer(a=5, b="x")
+    assert run(ask()).model_dump() == {"a": 5, "b": "x"}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
