@@ -217,7 +217,7 @@ class ChoicesAnswer(TextAnswer):
     def __init__(self, heading: Heading, request: TextRequest) -> None:
         self._heading = heading
         self._request = request
-        keeps = not request.is_stream or request.check is not None
+        keeps = not request.is_stream or request.shape is not None
         echoes = request.echoes or ("",) * len(request.inputs)
         self._choices = [
             Choice(
