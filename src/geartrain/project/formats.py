@@ -83,6 +83,11 @@ def is_language_model(folder: Path) -> bool:
     return not (folder / "modules.json").is_file() and _is_transformer(folder, rb"ForCausalLM|LMHeadModel")
 
 
+def is_whisper(folder: Path) -> bool:
+    """Return True for a folder with a Whisper of transformers, which writes down speech, in safetensors."""
+    return _is_transformer(folder, rb"WhisperForConditionalGeneration")
+
+
 def is_cross_encoder(folder: Path) -> bool:
     """Return True for a folder with a model of transformers for the classification of texts, in safetensors."""
     if (folder / "modules.json").is_file():
@@ -94,7 +99,7 @@ def is_cross_encoder(folder: Path) -> bool:
 
 def _is_transformer(folder: Path, kinds: bytes) -> bool:
     start = head(folder / "config.json", _CONFIG_PEEK)
-    found = re.search(rb'"architectures"\s*:\s*\[\s*"\w+(?:' + kinds + rb')"', start)
+    found = re.search(rb'"architectures"\s*:\s*\[\s*"\w*(?:' + kinds + rb')"', start)
     return found is not None and any(folder.glob("*.safetensors"))
 
 
@@ -168,6 +173,8 @@ FORMATS: Final = (
         is_one=is_saved_model,
         is_folder=True,
     ),
+    Format(backend="llama_cpp", platforms=("llama_cpp",), suffixes=(".gguf",)),
+    Format(backend="whisper", platforms=("whisper",), is_one=is_whisper, is_folder=True),
     Format(backend="transformers", platforms=("transformers",), is_one=is_language_model, is_folder=True),
     Format(backend="cross_encoder", platforms=("cross_encoder",), is_one=is_cross_encoder, is_folder=True),
     Format(

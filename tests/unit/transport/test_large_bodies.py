@@ -336,7 +336,7 @@ async def test_process_that_is_killed_is_followed_by_another(monkeypatch: pytest
     bodies = LargeBodies()
     try:
         await read_cog(bodies, {"s": "a"}, PLAIN)
-        (process,) = bodies._processes
+        (process,) = bodies._processes._all
         assert process._process is not None
         number = process._process.pid
         os.kill(number, signal.SIGKILL)
@@ -354,7 +354,7 @@ async def test_process_that_ends_over_a_body_is_told(monkeypatch: pytest.MonkeyP
     bodies = LargeBodies()
 
     def kill_and_send(*arguments: Any) -> None:
-        (process,) = bodies._processes
+        (process,) = bodies._processes._all
         assert process._process is not None
         process._process.kill()
         process._process.wait()
@@ -380,7 +380,7 @@ async def test_process_ends_with_its_server(monkeypatch: pytest.MonkeyPatch) -> 
     bodies = LargeBodies()
     try:
         await read_cog(bodies, {"s": "a"}, PLAIN)
-        (process,) = bodies._processes
+        (process,) = bodies._processes._all
         child, channel = process._process, process._channel
         assert child is not None
         assert channel is not None
