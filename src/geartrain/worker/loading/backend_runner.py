@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
+from geartrain.authoring import values
 from geartrain.authoring.batches import check_settings
 from geartrain.authoring.inputs import MISSING, Input
 from geartrain.authoring.scope import current_scope
-from geartrain.authoring import values
 from geartrain.authoring.values import AsyncConcatenateIterator
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
 from geartrain.backends.registry import backend_class
