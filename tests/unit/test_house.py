@@ -7,7 +7,7 @@ import pytest
 from tools import house
 
 WORDS = 0
-PROTOCOLS = 107
+PROTOCOLS = 106
 LONE_PROTOCOLS = 22
 NULL_OBJECTS = 31
 
