@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import grpc
 import pytest
 
-from geartrain.server.machine import tune_collector
+from geartrain.server.memory import tune_collector
 from geartrain.server.options import StoreOptions
 from tests.support.loop_probe import LoopProbe
 from tests.support.servers import LiveServer, Serve

@@ -19,8 +19,8 @@ from geartrain.platforms.image import build_command, find_builder, plan, write_c
 from geartrain.platforms.kserve import DEFAULT_RUNTIME, kserve_objects
 from geartrain.platforms.kubernetes import kubernetes_objects
 from geartrain.platforms.manifest import Noted, plain, write_yaml
-from geartrain.platforms.pod import Wanted, read_wanted
 from geartrain.platforms.seldon import DEFAULT_SERVER, seldon_objects
+from geartrain.platforms.wanted import Wanted, read_wanted
 from geartrain.project.errors import ProjectError
 from geartrain.project.served import find_here
 

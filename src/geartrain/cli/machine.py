@@ -23,7 +23,7 @@ from geartrain.cli.options import DEFAULT_HOST
 from geartrain.outbound.allowance import size_text
 from geartrain.project.checks import Finding, closest, error, ok, warning
 from geartrain.project.variables import DEFAULT_PORT, NAMES, PORT, check
-from geartrain.server.machine import usable_memory
+from geartrain.server.memory import usable_memory
 
 _LITTLE: Final = 1 << 30  # bytes
 _PROFILED: Final = ("enable-optimizations", "enable-bolt", "PROFILE_TASK")  # to `configure`, by who wants a profile

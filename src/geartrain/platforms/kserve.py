@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from geartrain.platforms import pod
 from geartrain.platforms.manifest import Noted, noted
-from geartrain.platforms.pod import Wanted, kubernetes_object, metadata, model_name_option
+from geartrain.platforms.pod import kubernetes_object, metadata
+from geartrain.platforms.wanted import Wanted, model_name_option
 
 DEFAULT_RUNTIME: Final = "geartrain"
 _CONTAINER: Final = "kserve-container"

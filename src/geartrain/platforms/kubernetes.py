@@ -6,7 +6,8 @@ from typing import Any, Final, Literal
 
 from geartrain.platforms import pod
 from geartrain.platforms.manifest import Noted, noted
-from geartrain.platforms.pod import Wanted, claim_of, kubernetes_object, labels, metadata, model_name_option
+from geartrain.platforms.pod import kubernetes_object, labels, metadata
+from geartrain.platforms.wanted import Wanted, claim_of, model_name_option
 
 Autoscaler = Literal["cpu", "queue", "keda", "none"]
 

@@ -1,98 +1,12 @@
-"""A deployment as the operator describes it, and the common part of its containers on every platform."""
+"""Common part of a server's container on every platform: its probes, its rights, its places to write, its end."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import msgspec
-
 from geartrain.platforms.manifest import Noted, noted
-from geartrain.project.errors import ProjectError
-from geartrain.project.repository import Repository
-from geartrain.project.source import ModelSource
-
-_LABEL: Final = re.compile(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?")
-_URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'{}]+")
-_PVC: Final = "pvc://"
-
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which models, under which name, and how many of what.
-
-    `models` are their names; `is_folder`: each of them has a folder below the one that was named. `storage`: where the
-    platform fetches them from, "" where they are in the image. `gpus` are those of each replica. `replicas` is the
-    least number of them.
-    """
-
-    name: str
-    models: tuple[str, ...]
-    is_folder: bool
-    image: str
-    namespace: str = ""
-    replicas: int = 1
-    max_replicas: int = 4
-    gpus: int = 0
-    storage: str = ""
-
-
-def name_of(source: ModelSource | Repository, models: tuple[str, ...], name: str) -> str:
-    """Return the name of what is deployed, by default that of the only model or of the folder; raises ProjectError."""
-    if not name:
-        found = models[0] if len(models) == 1 or not isinstance(source, Repository) else source.root.name
-        name = re.sub(r"[^a-z0-9]+", "-", found.lower()).strip("-")
-    if not is_name(name):
-        raise ProjectError(
-            f"{name!r} is no name for objects of Kubernetes; give one with --name, "
-            "of at most 50 small letters, digits and `-`, that begins with a letter"
-        )
-    return name
-
-
-def is_name(text: str) -> bool:
-    """True if Kubernetes takes a text as the name of an object of any kind, with room for what platforms append."""
-    return _LABEL.fullmatch(text) is not None
-
-
-def read_wanted(source: ModelSource | Repository, name: str, **others: object) -> Wanted:
-    """Combine the description of a deployment with the fields `others`; raise ProjectError for an impossible one."""
-    if isinstance(source, Repository):
-        models = tuple(source.names())
-        is_folder = source.folder(models[0]) != source.root
-    else:
-        models, is_folder = (source.name,), False
-    wanted = msgspec.convert(
-        {"name": name_of(source, models, name), "models": models, "is_folder": is_folder, **others}, Wanted
-    )
-    if wanted.namespace and not is_name(wanted.namespace):
-        raise ProjectError(f"--namespace: {wanted.namespace!r} is no name of a namespace")
-    if not wanted.image or wanted.image.split() != [wanted.image]:
-        raise ProjectError(f"--image: {wanted.image!r} is no image; write for example registry.example.com/digits:1")
-    if wanted.storage and not _URI.fullmatch(wanted.storage):
-        raise ProjectError(f"--storage-uri: {wanted.storage!r} is no URI; write for example gs://bucket/digits")
-    if wanted.max_replicas < wanted.replicas:
-        raise ProjectError(
-            f"--max-replicas is {wanted.max_replicas}, less than --replicas, {wanted.replicas}; write at least as many"
-        )
-    return wanted
-
-
-def model_name_option(wanted: Wanted) -> list[str]:
-    """Return the option that names a single model as it is called here, whatever its folder is called there."""
-    return [f"--model-name={wanted.models[0]}"] if len(wanted.models) == 1 else []
-
-
-def claim_of(wanted: Wanted) -> tuple[str, str]:
-    """Return the name of a PersistentVolumeClaim and the path in it; raises ProjectError for any other storage."""
-    claim, _, path = wanted.storage.removeprefix(_PVC).partition("/")
-    if not wanted.storage.startswith(_PVC) or not claim:
-        raise ProjectError(
-            f"--storage-uri: Kubernetes itself fetches nothing from {wanted.storage}; write pvc://CLAIM/PATH, "
-            "or put the models into the image with `geartrain build`"
-        )
-    return claim, path.strip("/")
-
+from geartrain.platforms.wanted import Wanted
 
 USER: Final = 10001  # of the image
 MODELS: Final = "/models"  # in the image

@@ -6,7 +6,8 @@ from typing import Final
 
 from geartrain.platforms import pod
 from geartrain.platforms.manifest import Noted, noted
-from geartrain.platforms.pod import Wanted, is_name, kubernetes_object, metadata
+from geartrain.platforms.pod import kubernetes_object, metadata
+from geartrain.platforms.wanted import Wanted, is_name
 from geartrain.project.errors import ProjectError
 
 DEFAULT_SERVER: Final = "geartrain"

@@ -24,7 +24,8 @@ from typing import Any, Final, TypeVar
 from ray.serve._private import replica as ray_replica
 from ray.serve._private.proxy_request_response import gRPCStreamingType
 
-from geartrain.ray.server import Probe, ReplicaServer
+from geartrain.ray.handler import Probe
+from geartrain.ray.server import ReplicaServer
 from geartrain.transport.grpc.answers import whole
 from geartrain.transport.grpc.heads import is_grpc
 from geartrain.transport.grpc.status import Status, failure

@@ -6,15 +6,12 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Collection
-from http import HTTPStatus
-from typing import Final, Protocol
-
-import msgspec
+from collections.abc import Collection
 
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.project.repository import Repository
+from geartrain.ray.handler import ReplicaHandler
 from geartrain.server.app import build
 from geartrain.server.cluster import with_address
 from geartrain.server.http import HttpServer
@@ -27,75 +24,8 @@ from geartrain.service.models.entry import ModelEntry
 from geartrain.transport.access.access import Access
 from geartrain.transport.access_log import open_access_log
 from geartrain.transport.asgi import AsgiApplication
-from geartrain.transport.relay.token import ClusterAccess, Sender
 from geartrain.transport.request_counts import RequestCounts
-from geartrain.transport.tasks import start
-from geartrain.transport.wire.exchange import Accepted, Answer, Body, Decision, Handler, Head, Responder
-
-Probe = Callable[[], Awaitable[Answer]]
-
-_MAX_PROBE: Final = 4096  # bytes of a body, which is ignored
-_TOO_LARGE: Final = Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-_FAILED: Final = Answer(HTTPStatus.SERVICE_UNAVAILABLE)
-
-
-class Platform(Protocol):
-    """Ray Serve's view of a replica."""
-
-    def prefix(self) -> str:
-        """Return the route prefix of the application; empty for none."""
-
-    def probe(self, head: Head) -> Probe | None:
-        """Return the answer to a request of Ray's own; None for any other."""
-
-
-class ReplicaHandler:
-    """Passes requests on as if the prefix were not there; links in answers begin with it. It is a `Handler`.
-
-    Those that other replicas hand over come without the prefix.
-    """
-
-    def __init__(self, inner: Handler, cluster: ClusterAccess) -> None:
-        """`cluster` knows the requests of other replicas."""
-        self.inner = inner
-        self._cluster = cluster
-        self.platform: Platform | None = None  # once the replica has a port of Ray's
-
-    def begin(self, head: Head) -> Decision:
-        """Decide what becomes of a request."""
-        probe = None if self.platform is None else self.platform.probe(head)
-        if probe is not None:
-            head.notes.is_routine = True
-            return Accepted(lambda responder: _ProbeExchange(probe, responder), _MAX_PROBE, lambda _: _TOO_LARGE)
-        prefix = "" if self.platform is None else self.platform.prefix()
-        below = head.path.removeprefix(prefix.encode())
-        is_below = len(below) < len(head.path) and below[:1] in {b"", b"/"}
-        if is_below and self._cluster.sender(head) is not Sender.SERVER:
-            head = msgspec.structs.replace(head, path=below or b"/", root=prefix)
-        return self.inner.begin(head)
-
-
-class _ProbeExchange:
-    __slots__ = ("_probe", "_responder")
-
-    def __init__(self, probe: Probe, responder: Responder) -> None:
-        self._probe = probe
-        self._responder = responder
-
-    def receive(self, body: Body) -> None:  # noqa: ARG002 - as of `Exchange`
-        """Answer when Ray has said what."""
-        start(self._answer())
-
-    def abandon(self) -> None:
-        """Let it finish without a reader."""
-
-    async def _answer(self) -> None:
-        try:
-            answer = await self._probe()
-        except Exception:  # noqa: BLE001 - the border of a request: a probe that fails has one meaning
-            answer = _FAILED
-        self._responder.respond(answer)
-
+from geartrain.transport.wire.exchange import Handler
 
 logger = logging.getLogger("geartrain.ray")
 

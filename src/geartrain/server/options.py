@@ -19,7 +19,7 @@ from geartrain.project.repository import Repository
 from geartrain.project.setting_values import AUTO, Devices
 from geartrain.project.source import ModelSource
 from geartrain.project.variables import Variables
-from geartrain.server.machine import default_limits
+from geartrain.server.memory import default_limits
 from geartrain.server.option_table import TABLE
 from geartrain.service.mirror import MirrorMode
 from geartrain.service.models.deployment import Limits

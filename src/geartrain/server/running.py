@@ -20,7 +20,7 @@ from geartrain.project.repository import Repository
 from geartrain.server.app import App, build
 from geartrain.server.cluster import with_address
 from geartrain.server.grpc import grpc_tls, listen_grpc
-from geartrain.server.machine import share_arenas, trimmed_memory, tune_collector, tune_memory
+from geartrain.server.memory import share_arenas, trimmed_memory, tune_collector, tune_memory
 from geartrain.server.notify import Notifier, Supervision
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.reloading import Reload, Terminal, watching

@@ -17,7 +17,7 @@ from geartrain.cli.commands import app
 from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.project.variables import NAMES
 from geartrain.server import NO_LIMIT, PortInUseError, Progress, ServeOptions, log_progress
-from geartrain.server.machine import usable_memory
+from geartrain.server.memory import usable_memory
 from geartrain.transport.access_options import AccessLogOptions
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.tls import TlsFiles, TlsFilesError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.server.machine import default_limits, memory_limit, usable_memory
+from geartrain.server.memory import default_limits, memory_limit, usable_memory
 from geartrain.transport.wire.limits import WireLimits
 
 NONE = 1 << 50
