@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from geartrain.client.asks import Asks, Policy, is_ready, list_models, new_id
 from geartrain.client.errors import ClientError
-from geartrain.client.events import Event, EventQueue
-from geartrain.client.files import with_files
-from geartrain.client.predictions import Prediction
+from geartrain.client.inputs import with_files
+from geartrain.client.predictions import Event, EventQueue, Prediction
 
 if TYPE_CHECKING:
     import httpx
