@@ -42,7 +42,7 @@ from geartrain.transport.tasks import start
 from geartrain.transport.wire.exchange import Answer, Body, Head, Responder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 _OK: Final = HTTPStatus.OK
@@ -102,7 +102,7 @@ class StoredPredictions:
             return await found.whole()
         return await shown_aside(await self.durability.restore(found, history=DEFAULT_CAPACITY))
 
-    async def cancel(self, head: Head, key: Key, predictions: Predictions) -> Answer:
+    async def cancel(self, head: Head, key: Key, tables: Sequence[Predictions]) -> Answer:
         """Ask for the end of a prediction that has not ended: 200, 404 if there is none.
 
         Of a relayed request, stop the run of this server: the server that asks has written to the store.
@@ -113,12 +113,12 @@ class StoredPredictions:
                 return NOT_RUNNING_HERE
             run.execution.cancel()
             return json_answer(b"{}")
-        found = await self._cancel(head, key, run, predictions=predictions)
+        found = await self._cancel(head, key, run, tables=tables)
         return json_answer(b"{}", _OK if found else HTTPStatus.NOT_FOUND)
 
-    async def _cancel(self, head: Head, key: Key, run: DurableRun | None, *, predictions: Predictions) -> bool:
+    async def _cancel(self, head: Head, key: Key, run: DurableRun | None, *, tables: Sequence[Predictions]) -> bool:
         principal = head.notes.principal
-        if run is None and predictions.cancel(key.id, principal):
+        if run is None and any(predictions.cancel(key.id, principal) for predictions in tables):
             return True  # it is known to this server alone
         try:
             row = await self.durability.cancel(key, principal)
