@@ -10,7 +10,7 @@ import pytest
 
 import geartrain
 from geartrain.apis import metrics
-from geartrain.project.code_check import _OLDER_NAMES
+from geartrain.project.checks import _OLDER_NAMES
 from tests.support.pages import ROOT
 from tools.site.reference import help_of
 

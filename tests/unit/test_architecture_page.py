@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 
-from geartrain.transport.wire.states import CONNECTION_STEPS
+from geartrain.transport.wire.http1 import CONNECTION_STEPS
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "src/geartrain"

@@ -55,6 +55,7 @@ SECTIONS: Final = (
                 (
                     "playground",
                     "client",
+                    "data-sets",
                     "openai",
                     "anthropic",
                     "mcp",

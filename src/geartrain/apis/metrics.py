@@ -35,6 +35,7 @@ from geartrain.apis.metric_values import (
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnMetric, Series
 from geartrain.domain.predictions.statistics import Duration, Exemplar, Histogram, Histograms, ModelStatistics
+from geartrain.domain.predictions.texts import TextCounts
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -140,6 +141,18 @@ _HISTOGRAMS: Final[tuple[tuple[str, str, Callable[[Histograms], Histogram]], ...
         lambda all_of: all_of.output_size,
     ),
 )
+_TEXTS: Final[tuple[tuple[str, str, Callable[[TextCounts], Histogram]], ...]] = (
+    (
+        "geartrain_time_to_first_token_seconds",
+        "From the arrival of a request for a text to its first piece",
+        lambda texts: texts.first_token,
+    ),
+    (
+        "geartrain_time_per_output_token_seconds",
+        "From token to token of a text, after the first piece",
+        lambda texts: texts.per_token,
+    ),
+)
 _HEALTH: Final = tuple(each for each in Health if each not in {Health.BUSY, Health.UNHEALTHY})  # those that are stored
 _NO_EXEMPLARS: Final[Mapping[int, Exemplar]] = {}
 _BATCH_BOUNDS: Final = tuple(2**power for power in range(11))  # rows
@@ -183,6 +196,7 @@ def families(server: ServerMetrics) -> Iterator[Metric]:
     """Give the families of a server."""
     yield from _of_models(server.models)
     yield from _histograms(server.models)
+    yield from _texts(server.models)
     yield from _health(server)
     yield from _of_workers(server.models)
     requests = CounterMetricFamily(
@@ -243,6 +257,23 @@ def _histograms(models: Sequence[ModelMetrics]) -> Iterator[Metric]:
             total += batch.compute_infer.count * batch.size
         _add_histogram(rows, _labels(model), _BATCH_BOUNDS, counts=counts, total=total)
     yield rows
+
+
+def _texts(models: Sequence[ModelMetrics]) -> Iterator[Metric]:
+    """Give the families of models that were asked for texts."""
+    asked = [(_labels(model), model.texts) for model in models if model.texts is not None]
+    if not asked:
+        return
+    for name, text, find in _TEXTS:
+        family = HistogramMetricFamily(name, text, labels=_MODEL)
+        for labels, texts in asked:
+            histogram = find(texts)
+            _add_histogram(family, labels, histogram.bounds, counts=histogram.counts, total=histogram.total)
+        yield family
+    rows = [((*labels, kind), count) for labels, texts in asked for kind, count in texts.tokens.items()]
+    yield _family(
+        "geartrain_tokens", "Tokens of texts, as models record them", "counter", labels=(*_MODEL, "kind"), rows=rows
+    )
 
 
 def _health(server: ServerMetrics) -> Iterator[Metric]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from geartrain.backends import declared
-from geartrain.backends.dimensions import are_rows
+from geartrain.backends.arrays import are_rows
 from geartrain.backends.interface import BackendError, TensorSpec
 from geartrain.backends.options import Options
 from geartrain.backends.torch_archive import was_traced

@@ -16,14 +16,14 @@ import typer
 from geartrain.bench.load import Level, Limits
 from geartrain.bench.sweep import Plan
 from geartrain.bench.work import ProtocolName
-from geartrain.cli import once, values
+from geartrain.cli import run, values
 from geartrain.cli.bench_run import SIGNALS, Asked, Outputs, measure
 from geartrain.cli.bench_server import served
+from geartrain.cli.call import Certificates, Insecure, Key, verification
 from geartrain.cli.failure import INTERRUPTED, fail
 from geartrain.cli.options import parse_duration
-from geartrain.cli.request import read_request
-from geartrain.cli.server_options import Certificates, Insecure, Key, verification
 from geartrain.cli.typer_app import CommandApp
+from geartrain.cli.values import read_request
 
 app = CommandApp(add_completion=False)
 
@@ -72,6 +72,7 @@ def parse_rates(text: str | Levels) -> Levels:
     examples=(
         "geartrain bench http://127.0.0.1:5000 -i text=hello",
         "geartrain bench shout -i text=hello --concurrency 1,8,64",
+        "geartrain bench writer -i prompt=hello --protocol openai",
     ),
     daily=("--input", "--inputs", "--model", "--protocol", "--concurrency", "--rate", "--duration", "--html"),
 )
@@ -88,7 +89,7 @@ def bench(
     *,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", metavar="NAME=VALUE", help=once.INPUT_HELP, rich_help_panel=_INPUTS),
+        typer.Option("--input", "-i", metavar="NAME=VALUE", help=run.INPUT_HELP, rich_help_panel=_INPUTS),
     ] = None,
     json_input: Annotated[
         str | None,
@@ -115,7 +116,8 @@ def bench(
     protocol: Annotated[
         ProtocolName,
         typer.Option(
-            help="Cog's API, or the Open Inference Protocol with tensors as JSON or as bytes.",
+            help="Cog's API, or the Open Inference Protocol with tensors as JSON or as bytes. Streams, with times of "
+            "their tokens: sse is Cog's API, generate the generate extension, openai chat completions.",
             rich_help_panel=_MEASURE,
         ),
     ] = "cog",

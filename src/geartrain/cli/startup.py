@@ -28,6 +28,22 @@ class View(Protocol):
         """Leave nothing that moves: a debugger has the terminal."""
 
 
+class LoggedView:
+    """Steps of a server as records of the log, for a machine."""
+
+    def __init__(self) -> None:
+        from geartrain.server import ProgressLog  # late: the server is imported after the checks of options
+
+        self._log = ProgressLog()
+
+    def __call__(self, progress: Progress) -> None:
+        """Log one step."""
+        self._log(progress)
+
+    def withdraw(self) -> None:
+        """Nothing of it moves."""
+
+
 class ServeObserver:
     """Remembers which setups failed, and shows the steps of a start `for_person`, or else logs them.
 
@@ -92,8 +108,6 @@ class ServeObserver:
 
     def _new_view(self) -> View:
         if not self._for_person:
-            from geartrain.cli.logged import LoggedView  # late: it imports the server
-
             return LoggedView()
         from geartrain import __version__
         from geartrain.cli.console import RepositoryView, ServeView

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from geartrain.authoring.secret import Secret
+from geartrain.authoring.values import Secret
 from geartrain.client.files import Upload, upload_of
 from geartrain.domain.signature.types import Kind, Signature
 

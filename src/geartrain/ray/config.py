@@ -13,8 +13,11 @@ import msgspec
 
 from geartrain.platforms.manifest import Noted, noted
 from geartrain.project.errors import ProjectError
-from geartrain.ray.names import DEPLOYMENT
 from geartrain.ray.options import ONE, Scale, absolute, check_options
+
+DEPLOYMENT: Final = "geartrain"
+"""The name of the one deployment of each application."""
+
 
 SERVICES: Final = "geartrain.ray.services:add_to_server"
 POLICY: Final = "geartrain.ray.scaling:by_queue"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from geartrain.apis import cog
 from geartrain.authoring import __version__
-from geartrain.server.tracing import open_tracer
-from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
+from geartrain.service.durable.durability import Durability
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
+from geartrain.telemetry.settings import MISSING, TelemetryError, is_installed, wants_traces
 
 if TYPE_CHECKING:
     from geartrain.domain.predictions.prediction import Prediction, WebhookEvent
@@ -23,8 +25,26 @@ if TYPE_CHECKING:
     from geartrain.server.options import ServeOptions
     from geartrain.service.ports import AttachmentStorePort, FolderPort, InputFilesPort
 
+logger = logging.getLogger("geartrain.server.tracing")
+
 _DOWNLOAD_SILENCE: Final = 10.0  # seconds without a byte; observed Cog, section 15
 _USER_AGENT: Final = f"geartrain/{__version__}"
+
+
+def open_tracer() -> TracerPort | None:
+    """Return the tracer that the variables ask for; None if there can be none, and the log says why."""
+    if not wants_traces(os.environ):
+        return None
+    if not is_installed():
+        logger.warning(MISSING)
+        return None
+    from geartrain.telemetry.tracer import OtelTracer
+
+    try:
+        return OtelTracer(__version__)
+    except TelemetryError as error:
+        logger.warning("there are no traces: %s", error)
+        return None
 
 
 async def _body_of(prediction: Prediction, event: WebhookEvent) -> bytes:
@@ -38,7 +58,7 @@ class Outbound:
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
-        self.durability: Durability | NotDurable = NOT_DURABLE
+        self.durability: Durability | None = None
         self._webhooks: dict[tuple[str | None, float], Webhooks] = {}
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from geartrain.authoring.secret import Secret
+from geartrain.authoring.values import Secret
 from geartrain.domain.data_urls import data_url_of, media_type_of
 from geartrain.domain.errors import FieldError, GeartrainError
 from geartrain.domain.predictions.batching import BatchItems

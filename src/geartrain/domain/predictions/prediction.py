@@ -195,9 +195,13 @@ class Prediction:
         self.log.append(_START)
 
     def add_output(self, chunk: Buffer) -> None:
-        """The runner gave one chunk (JSON text)."""
-        self.chunks.append(chunk)
-        self.log.append(Output(chunk, len(self.chunks) - 1))
+        """Add a chunk of output (JSON text) behind the others."""
+        self.add(Output(chunk, len(self.chunks)))
+
+    def add(self, output: Output) -> None:
+        """Add the event of a chunk of output, at its place."""
+        self.chunks.append(output.chunk)
+        self.log.append(output)
 
     def forget_outputs(self) -> None:
         """Let go of all outputs, and of the events so far."""
@@ -205,11 +209,15 @@ class Prediction:
         self.log.forget()
 
     def add_log(self, source: LogSource, data: str) -> None:
-        """The runner wrote `data` to `source`."""
+        """Add text that the runner has written to `source`."""
+        self.print(Log(source, data))
+
+    def print(self, log: Log) -> None:
+        """Add the event of printed text."""
         if self.printed is _NOTHING_PRINTED:
             self.printed = Printed()
-        self.printed.add(data)
-        self.log.append_sized(Log(source, data))
+        self.printed.add(log.data)
+        self.log.append_sized(log)
 
     def add_metric(self, name: str, value: Any, mode: MetricMode) -> None:
         """The runner recorded a metric under a dotted `name`."""

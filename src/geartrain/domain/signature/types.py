@@ -7,6 +7,7 @@ process border as it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -100,6 +101,25 @@ class OpenAIEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     names: tuple[tuple[str, str], ...] = ()
     threshold: float = 0.5  # of moderations: the score from which on a text is flagged
+
+
+class OpenAISettings(msgspec.Struct, frozen=True):
+    """Settings of the endpoints of a model.
+
+    Attributes:
+        serve: the endpoints that are served; None for all that the signature fits.
+        fields: the inputs that parameters fill, by the names of the parameters.
+        aliases: other names of the model.
+        refuses: True if parameters are refused that the model has no input for.
+    """
+
+    serve: frozenset[str] | None = None
+    fields: Mapping[str, str] = {}
+    aliases: tuple[str, ...] = ()
+    refuses: bool = False
+
+
+USUAL_OPENAI: Final = OpenAISettings()
 
 
 class Signature(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -135,7 +135,8 @@ class Takeover:
         try:
             run = resume(deployment, self._durability, row, stored=stored, attachments=attachments)
         except GeartrainError as error:
-            await attachments.folder.remove()
+            if attachments is not None:
+                await attachments.folder.remove()
             if error.code not in _REFUSED_FOR_GOOD:
                 raise
             await self._fail(taken, webhook, error.message)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qs
 
 import msgspec
@@ -33,17 +34,14 @@ from geartrain.transport.cog.predictions import (
     PredictionEndpoints,
     PredictionExchange,
     PredictionWish,
+    TrainingEndpoints,
+    TrainingExchange,
     repeated_aside,
     shown_aside,
 )
-from geartrain.transport.cog.trainings import TrainingEndpoints, TrainingExchange
 from geartrain.transport.relay.relay import RelayedAnswer, RelayedRequest
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import Answer, Body, Head, Responder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 _OK: Final = HTTPStatus.OK
 _MOST_QUERY: Final = 4096  # bytes
@@ -251,7 +249,7 @@ class _DurableSteps(PredictionExchange):
     def _remove_files(self) -> None:
         """Remove the files that came with a form which makes no prediction."""
         claimed, self._claimed = self._claimed, None
-        if claimed is not None and claimed.attachments.files:
+        if claimed is not None and claimed.attachments is not None and claimed.attachments.files:
             start(claimed.attachments.folder.remove())
 
     def _key(self) -> Key:

@@ -30,9 +30,9 @@ from geartrain.outbound.files import clip_text, name_from_file_name, name_from_m
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.ports import AttachedFilePort, AttachmentStorePort
-from geartrain.service.scheduling.preparation import SINGLE, Attachment, Attachments
+from geartrain.service.scheduling.files import SINGLE, Attachment, Attachments
 from geartrain.transport.errors import BUG
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import BodyReader, ClientGoneError
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""`POST /predictions`, `PUT` and `GET /predictions/{id}`, `POST /predictions/{id}/cancel`."""
+"""`POST /predictions`, `PUT` and `GET /predictions/{id}`, `POST /predictions/{id}/cancel`.
+
+Training endpoints are those of predictions, for another model (observed Cog, section 20).
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,18 @@ from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelRef
-from geartrain.service.models.holders import Holder
-from geartrain.service.models.predictions import Predictions
+from geartrain.service.models.predictions import Holder, Predictions
+from geartrain.service.models.trainings import Trainings
 from geartrain.service.models.waking import when_loaded
 from geartrain.service.readers import completion
 from geartrain.service.scheduling.failures import log_end
-from geartrain.transport.cog.api import COG, CogOptions, json_answer
+from geartrain.transport.cog.api import COG, CogOptions, PredictionHeaders, json_answer, read_headers
 from geartrain.transport.cog.forms import Form, FormExchange, may_be_input, wrong_type
-from geartrain.transport.cog.headers import PredictionHeaders, read_headers
 from geartrain.transport.cog.streams import EventStream, EventStreams
 from geartrain.transport.errors import BUG
 from geartrain.transport.large_bodies import LargeBodies, is_light, read_aside
 from geartrain.transport.routing import Params
-from geartrain.transport.runs import DIRECT_LIMIT, RunExchange
-from geartrain.transport.tasks import by_task, size_refusal, start
+from geartrain.transport.runs import DIRECT_LIMIT, RunExchange, by_task, size_refusal, start
 from geartrain.transport.wire.exchange import (
     JSON,
     NO_BODY,
@@ -58,6 +59,7 @@ _NO_STREAMS: Final = (
     "or leave text/event-stream out of the Accept header."
 )
 _UNKNOWN_ID: Final = b'{"error":"No such %b: it never was, or it has been over for longer than --keep."}'
+_NO_TRAINING_STREAMS: Final = "Training endpoints do not support streaming responses."
 _NO_URL_ID: Final = ""
 _INPUT: Final = b'"input"'
 _LONGEST_STRAY: Final = 4_194_304  # bytes of a large body that is looked at for inputs outside of `input`
@@ -400,6 +402,51 @@ class PredictionExchange(RunExchange):
         """Apply the rule of this client to the prediction that it leaves."""
         holder = _holder_of(self._wish, is_joined=self._is_joined)
         self._predictions.holders.leave(prediction, holder, self._endpoints.streams.grace)
+
+
+class TrainingEndpoints(PredictionEndpoints):
+    """`POST /trainings`, `PUT` and `GET /trainings/{id}`, `POST /trainings/{id}/cancel`."""
+
+    noun = "training"
+
+    def __init__(
+        self, trainings: Trainings, options: CogOptions, bodies: LargeBodies, *, stored: StoredPredictions | None = None
+    ) -> None:
+        super().__init__(lambda _params: trainings.ref, options, bodies, stored=stored)
+        self.trainings = trainings
+
+    def create(self, head: Head, params: Params) -> Decision:
+        """Make a training, which has no stream."""
+        if read_headers(head.headers).event_stream:
+            return COG.refuse(GeartrainError(Code.NOT_ACCEPTABLE, _NO_TRAINING_STREAMS))
+        return super().create(head, params)
+
+    def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
+        return partial(TrainingExchange, self, wish) if self.stored is None else self.stored.exchange(self, wish)
+
+
+class TrainingExchange(PredictionExchange):
+    """One request for a training, which may have to wait until its model is loaded."""
+
+    __slots__ = ("_trainings",)
+
+    def __init__(self, endpoints: TrainingEndpoints, wish: PredictionWish, responder: Responder) -> None:
+        super().__init__(endpoints, wish, responder)
+        self._trainings = endpoints.trainings
+
+    async def find(self) -> Deployment:
+        """Wait until the model is loaded."""
+        await self._trainings.ready()
+        return await super().find()
+
+    def is_large(self, body: Body) -> bool:  # noqa: ARG002 - as of its base class
+        """Let every training wait for its model."""
+        return True
+
+    async def prepare(self, body: Body) -> NewPrediction:
+        """Wait until the model is loaded."""
+        await self._trainings.ready()
+        return await super().prepare(body) if super().is_large(body) else self.read(body)
 
 
 def _holder_of(wish: PredictionWish, *, is_joined: bool) -> Holder:

@@ -15,8 +15,8 @@ from typing import Any, Union
 
 from geartrain import authoring
 from geartrain.authoring.coders import Coder
-from geartrain.authoring.files import URLFile, URLPath, get_filename
 from geartrain.authoring.inputs import FieldInfo
+from geartrain.authoring.values import URLFile, URLPath, get_filename
 from geartrain.domain.versions import COG_VERSION
 
 _OLDEST_NAMES: Mapping[str, str] = {

@@ -6,7 +6,7 @@ import asyncio
 import weakref
 
 from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
-from geartrain.service.models.recent import MAX_BYTES, MAX_RECENT, RecentPredictions
+from geartrain.service.models.predictions import MAX_BYTES, MAX_RECENT, RecentPredictions
 
 
 class Clock:

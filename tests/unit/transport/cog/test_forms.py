@@ -24,7 +24,7 @@ from geartrain.outbound.workspace import AttachmentStore, Workspace
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
 from geartrain.service.readers import completion
-from geartrain.service.scheduling.preparation import SINGLE
+from geartrain.service.scheduling.files import SINGLE
 from geartrain.transport.cog.forms import MAX_TEXT, Form, FormExchange, admit_form, may_be_input, read_form, wrong_type
 from geartrain.transport.wire.exchange import ClientGoneError
 from tests.support.deployments import FakeOutbound, close, deploy
