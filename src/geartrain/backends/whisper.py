@@ -32,7 +32,7 @@ class Timed(NamedTuple):
 class WhisperBackend(SpeechBackend):
     """A folder that `save_pretrained()` of a Whisper and of its processor have written.
 
-    Recordings are heard in windows of 30 seconds, the next of which begins where the last whole segment ended. Nothing
+    Recordings are read in windows of 30 seconds; each begins where the last whole segment ended. Nothing
     is downloaded, and no code in the folder is run.
     """
 
