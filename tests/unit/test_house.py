@@ -9,9 +9,9 @@ import pytest
 from tools import house
 
 WORDS = 0
-PROTOCOLS = 104
-LONE_PROTOCOLS = 21
-NULL_OBJECTS = 30
+PROTOCOLS = 74
+LONE_PROTOCOLS = 3
+NULL_OBJECTS = 12
 
 
 @pytest.fixture(scope="module")
