@@ -32,7 +32,7 @@ class Timed(NamedTuple):
 class WhisperBackend(SpeechBackend):
     """A folder that `save_pretrained()` of a Whisper and of its processor have written.
 
-    Recordings are read in windows of 30 seconds; each begins where the last whole segment ended. Nothing
+    A recording is read in windows of 30 seconds. Each begins at the end of the last whole segment. Nothing
     is downloaded, and no code in the folder is run.
     """
 

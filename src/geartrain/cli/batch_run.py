@@ -121,7 +121,7 @@ async def _run(asked: Asked, source: Source, view: BatchView) -> int:
             RowSource(source, columns),
             runs,
             sink,
-            tally,
+            tally=tally,
             max_errors=asked.max_errors,
             most_rows=_TRIED if asked.dry_run else None,
             on_step=functools.partial(view.show, tally),

@@ -107,7 +107,7 @@ def serve(model: str | None, given: Mapping[str, Any]) -> NoReturn:
     sys.exit(serving.run(options_of(values, fields), observer, model, mode=mode, no_pickle=no_pickle))
 
 
-def tls_files(cert: Path | None, key: Path | None, ca: Path | None, options: TlsOptions) -> TlsFiles | None:
+def tls_files(cert: Path | None, key: Path | None, ca: Path | None, *, options: TlsOptions) -> TlsFiles | None:
     """Return the files for TLS; raises `typer.BadParameter` for a certificate without its key and the like."""
     if cert is not None and key is not None:
         return TlsFiles(cert=cert, key=key, client_ca=ca, options=options)
@@ -118,8 +118,8 @@ def tls_files(cert: Path | None, key: Path | None, ca: Path | None, options: Tls
 
 def _tls(values: Mapping[str, Any]) -> dict[str, TlsFiles | None]:
     """Return the files for TLS over HTTP, and those over gRPC, which are the same by default."""
-    tls = tls_files(values["tls_cert"], values["tls_key"], values["tls_client_ca"], TlsOptions())
-    own = tls_files(values["grpc_tls_cert"], values["grpc_tls_key"], values["grpc_tls_ca"], GRPC_TLS)
+    tls = tls_files(values["tls_cert"], values["tls_key"], values["tls_client_ca"], options=TlsOptions())
+    own = tls_files(values["grpc_tls_cert"], values["grpc_tls_key"], values["grpc_tls_ca"], options=GRPC_TLS)
     return {"tls": tls, "grpc.tls": own or tls}
 
 

@@ -55,7 +55,7 @@ class Columns:
         Raises `DatasetError` for names that are not there.
         """
         fields = {field.name: field for field in signature.inputs}
-        _check_names(fields, source.columns, mapped, kept)
+        _check_names(fields, source.columns, mapped=mapped, kept=kept)
         columns = {name: mapped.get(name, name) for name in fields}
         if isinstance(source, Files) and "file" not in columns.values():
             columns |= _input_for_files(signature, mapped)
@@ -105,7 +105,11 @@ def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def _check_names(
-    fields: Mapping[str, InputField], columns: Sequence[str] | None, mapped: Mapping[str, str], kept: Mapping[str, str]
+    fields: Mapping[str, InputField],
+    columns: Sequence[str] | None,
+    *,
+    mapped: Mapping[str, str],
+    kept: Mapping[str, str],
 ) -> None:
     for name in mapped:
         if name not in fields:

@@ -36,6 +36,56 @@ class RowSource(NamedTuple):
     columns: Columns
 
 
+class _OnTheirWay:
+    """Rows that are being run: their number, and the bytes of their inputs."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def add(self, row: Row) -> None:
+        """Count a row that begins."""
+        self._sizes[row.number] = len(row.input)
+        self.bytes += len(row.input)
+
+    def remove(self, number: int) -> None:
+        """Count a row that has its result; one that never began is ignored."""
+        self.bytes -= self._sizes.pop(number, 0)
+
+
+class _InOrder:
+    """Results in the order of their rows: one that comes early waits for those before it."""
+
+    def __init__(self, following: int) -> None:
+        """`following`: the number of the first row."""
+        self._early: dict[int, Result] = {}
+        self._following = following
+        self.ready: list[Result] = []
+        self.bytes = 0  # of all outputs
+
+    def add(self, result: Result) -> bool:
+        """Take a result; return True if there are more that are ready."""
+        self._early[result.number] = result
+        self.bytes += len(result.output or b"")
+        before = len(self.ready)
+        while (found := self._early.pop(self._following, None)) is not None:
+            self.ready.append(found)
+            self._following += 1
+        return len(self.ready) > before
+
+    def take(self) -> list[Result]:
+        """Return the results that are ready, which `written` has to follow."""
+        ready, self.ready = self.ready, []
+        return ready
+
+    def written(self, results: list[Result]) -> None:
+        """Let go of results."""
+        self.bytes -= sum(len(result.output or b"") for result in results)
+
+
 class Engine:
     """One run of a data set."""
 
@@ -44,8 +94,8 @@ class Engine:
         rows: RowSource,
         runs: Runs,
         sink: Sink,
-        tally: Tally,
         *,
+        tally: Tally,
         max_errors: int | None = None,
         most_rows: int | None = None,
         on_step: Callable[[], None] = lambda: None,
@@ -62,18 +112,12 @@ class Engine:
         self._most_rows = most_rows
         self._on_step = on_step
         self._is_stopping = False
-        self._sizes: dict[int, int] = {}  # of the inputs on their way
-        self._in_bytes = 0
-        self._results: dict[int, Result] = {}  # that wait for one before them
-        self._out_bytes = 0
-        self._ready: list[Result] = []  # to be written next
-        self._next = sink.done
-        self._began = sink.done  # rows that have begun, and those that a run before has done
-        self._written = sink.done
+        self._running = _OnTheirWay()
+        self._results = _InOrder(sink.done)
+        self._unwritten = 0  # rows that have begun
         self._has_room: asyncio.Future[None] | None = None
         self._has_ready = asyncio.Event()
         self._is_due = False
-        self._low = runs.window * 3 // 4
         self._is_read = False
         self._faults: list[Exception] = []
         runs.on_fault = self._on_fault
@@ -151,25 +195,24 @@ class Engine:
                 return
 
     async def _begin(self, row: Row) -> None:
-        self._began += 1
+        self._unwritten += 1
         if row.fault:
             self._on_result(Result(row.number, row.kept, error=row.fault))
             return
-        self._sizes[row.number] = len(row.input)
-        self._in_bytes += len(row.input)
+        self._running.add(row)
         await self._runs.begin(row, self._on_result)
 
     async def _wait_for_room(self) -> None:
-        window = self._runs.window
-        while not self._is_stopping and (
-            len(self._sizes) >= window
-            or self._began - self._written >= _WINDOWS * max(window, _WRITE)
-            or (self._in_bytes > _MOST_BYTES and self._sizes)
-            or (self._out_bytes > _MOST_BYTES and self._sizes)
-        ):
+        while not self._is_stopping and self._is_full():
             self._has_room = asyncio.get_running_loop().create_future()
             await self._has_room
             self._check_faults()
+
+    def _is_full(self) -> bool:
+        running, window = self._running, self._runs.window
+        if len(running) >= window or self._unwritten >= _WINDOWS * max(window, _WRITE):
+            return True
+        return len(running) > 0 and max(running.bytes, self._results.bytes) > _MOST_BYTES
 
     def _on_fault(self, fault: Exception) -> None:
         self._faults.append(fault)
@@ -186,19 +229,14 @@ class Engine:
     # out
 
     def _on_result(self, result: Result) -> None:
-        self._in_bytes -= self._sizes.pop(result.number, 0)
-        self._results[result.number] = result
-        self._out_bytes += len(result.output or b"")
-        if result.number == self._next:
-            while (following := self._results.pop(self._next, None)) is not None:
-                self._ready.append(following)
-                self._next += 1
-            if len(self._ready) >= _WRITE:
+        self._running.remove(result.number)
+        if self._results.add(result):
+            if len(self._results.ready) >= _WRITE:
                 self._has_ready.set()
             elif not self._is_due:
                 self._is_due = True
                 asyncio.get_running_loop().call_later(_PAUSE, self._has_ready.set)
-        if len(self._sizes) <= self._low:  # to go on for each row would take longer than the rows
+        if len(self._running) <= self._runs.window * 3 // 4:  # to go on for each row would take longer than the rows
             self._make_room()
 
     async def _write_all(self, threads: ThreadPoolExecutor) -> None:
@@ -207,12 +245,11 @@ class Engine:
             await self._has_ready.wait()
             self._has_ready.clear()
             self._is_due = False
-            while self._ready:
-                results, self._ready = self._ready, []
+            while results := self._results.take():
                 count = self._allowed(results)
                 await loop.run_in_executor(threads, self._write, results[:count])
-                self._written += count
-                self._out_bytes -= sum(len(result.output or b"") for result in results)
+                self._unwritten -= count
+                self._results.written(results)
                 self._tally.add(results[:count])
                 self._make_room()
                 self._on_step()

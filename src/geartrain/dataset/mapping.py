@@ -81,7 +81,7 @@ def map(  # noqa: A001 - as the builtin function, over a model
         asyncio.set_event_loop(loop)
         try:
             loop.run_until_complete(
-                _run(model, rows, handed, engines, mapped=columns or {}, replicas=replicas, window=window)
+                _run(model, rows, handed, engines=engines, mapped=columns or {}, replicas=replicas, window=window)
             )
         except BaseException as error:  # noqa: BLE001 - the program gets it
             fault.append(error)
@@ -136,8 +136,8 @@ async def _run(
     model: str | os.PathLike[str],
     rows: Iterable[Any],
     sink: Sink,
-    engines: list[Engine],
     *,
+    engines: list[Engine],
     mapped: Mapping[str, str],
     replicas: int | None,
     window: int,
@@ -147,7 +147,10 @@ async def _run(
         runs = LocalRuns(deployment, window=window)
         source = Objects(_records(rows, runs.signature, mapped))
         engine = Engine(
-            RowSource(source, Columns(runs.signature, source, mapped=mapped, kept={})), runs, sink, Tally(total=None)
+            RowSource(source, Columns(runs.signature, source, mapped=mapped, kept={})),
+            runs,
+            sink,
+            tally=Tally(total=None),
         )
         engines.append(engine)
         await engine.run()

@@ -101,7 +101,7 @@ class LocalRuns:
 
         def on_end() -> None:
             self._live.discard(prediction)
-            self._on_end(row, prediction, on_result, tries)
+            self._on_end(row, prediction, on_result, tries=tries)
             if not self._live and self._none_left is not None:
                 self._none_left.set_result(None)
                 self._none_left = None
@@ -129,7 +129,7 @@ class LocalRuns:
                 on_result(Result(row.number, row.kept, error="; ".join(sentences) or error.message))
                 return None
 
-    def _on_end(self, row: Row, prediction: Prediction, on_result: OnResult, tries: int) -> None:
+    def _on_end(self, row: Row, prediction: Prediction, on_result: OnResult, *, tries: int) -> None:
         error = prediction.error or ""
         if error.startswith(WORKER_CRASHED) and tries < MOST_TRIES:
             self._suspects.append((row, on_result, tries + 1))

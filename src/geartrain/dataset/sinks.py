@@ -72,20 +72,20 @@ def open_sink(place: Place, signature: Signature, origin: Origin, *, kept: Mappi
     Raises `DatasetError`.
     """
     if place.path == "-":
-        return Lines(_Printed(), None, signature.output, place)
+        return Lines(_Printed(), None, signature.output, place=place)
     path = Path(place.path).expanduser()
     is_lines = path.suffix.lower() in _LINES
     manifest_path = path.with_name(f"{path.name}.progress") if is_lines else path / "_progress.json"
-    manifest = _begin(place, path, manifest_path, origin)
+    manifest = _begin(place, path, manifest_path, origin=origin)
     try:
         if is_lines:
-            return Lines(_File(path, manifest), (manifest_path, manifest), signature.output, place)
-        return Parts(path, manifest_path, manifest, signature.output, place=place, kept=kept)
+            return Lines(_File(path, manifest), (manifest_path, manifest), signature.output, place=place)
+        return Parts(path, manifest_path, manifest, output=signature.output, place=place, kept=kept)
     except OSError as error:
         raise DatasetError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _begin(place: Place, path: Path, manifest_path: Path, origin: Origin) -> Manifest:
+def _begin(place: Place, path: Path, manifest_path: Path, *, origin: Origin) -> Manifest:
     """Return the manifest to go on with, or a new one. Raises `DatasetError`."""
     found = read_manifest(manifest_path)
     if place.resume or place.resume_changed:
@@ -181,7 +181,7 @@ class Lines(Sink):
     """A JSON object for each row: `row`, the kept columns, and `output` or `error`."""
 
     def __init__(
-        self, target: _File | _Printed, state: tuple[Path, Manifest] | None, output: OutputSpec, place: Place
+        self, target: _File | _Printed, state: tuple[Path, Manifest] | None, output: OutputSpec, *, place: Place
     ) -> None:
         """`state`: the manifest, where there is one."""
         self._target = target
@@ -243,8 +243,8 @@ class Parts(Sink):
         folder: Path,
         manifest_path: Path,
         manifest: Manifest,
-        output: OutputSpec,
         *,
+        output: OutputSpec,
         place: Place,
         kept: Mapping[str, pa.DataType | None],
     ) -> None:

@@ -105,7 +105,7 @@ class LargeBodies:
         self._max_elements = max_elements
         self._max_file_bytes = max_file_bytes
         self._processes = _Processes("geartrain-body")
-        self._shapes = _Processes("geartrain-shape")  # by themselves: a shape may take all of their time
+        self._shapes = _Processes("geartrain-shape")  # apart: the check of a shape may use up its whole time limit
 
     def close(self) -> None:
         """End the processes. Bodies that are being read are given up."""

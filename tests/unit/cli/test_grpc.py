@@ -52,12 +52,12 @@ def test_port_that_nobody_named_is_not_insisted_on() -> None:
 
 def test_tls_needs_a_certificate_and_its_key() -> None:
     options = TlsOptions(cert="--grpc-tls-cert", key="--grpc-tls-key", client_ca="--grpc-tls-ca")
-    assert tls_files(CERT, KEY, CA, GRPC_TLS) == TlsFiles(cert=CERT, key=KEY, client_ca=CA, options=options)
-    assert tls_files(CERT, KEY, None, GRPC_TLS) == TlsFiles(cert=CERT, key=KEY, options=options)
-    assert tls_files(None, None, None, GRPC_TLS) is None
+    assert tls_files(CERT, KEY, CA, options=GRPC_TLS) == TlsFiles(cert=CERT, key=KEY, client_ca=CA, options=options)
+    assert tls_files(CERT, KEY, None, options=GRPC_TLS) == TlsFiles(cert=CERT, key=KEY, options=options)
+    assert tls_files(None, None, None, options=GRPC_TLS) is None
 
 
 @pytest.mark.parametrize(("cert", "key", "ca"), [(CERT, None, None), (None, KEY, None), (None, None, CA)])
 def test_half_of_tls_is_refused(cert: Path | None, key: Path | None, ca: Path | None) -> None:
     with pytest.raises(typer.BadParameter, match="both --grpc-tls-cert and --grpc-tls-key"):
-        tls_files(cert, key, ca, GRPC_TLS)
+        tls_files(cert, key, ca, options=GRPC_TLS)

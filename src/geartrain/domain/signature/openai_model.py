@@ -34,7 +34,7 @@ def openai_model(signature: Signature, settings: OpenAISettings) -> OpenAIModel:
 
 
 def misfit(signature: Signature, settings: OpenAISettings) -> str:
-    """Return the setting that the signature does not fit, as a sentence for the operator; empty if all fit."""
+    """Return the first setting that does not fit the signature, as a sentence for the operator; empty if all fit."""
     names = [field.name for field in signature.inputs]
     for parameter, name in settings.fields.items():
         if name not in names:
