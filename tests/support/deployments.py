@@ -15,7 +15,7 @@ from geartrain.domain.signature.types import Signature
 from geartrain.service.durable.durability import Durability
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, VersionRecord
-from geartrain.service.models.repository import Wanted
+from geartrain.service.models.repository import ServedVersions
 from geartrain.service.ports import (
     AttachmentStorePort,
     FolderPort,
@@ -136,9 +136,9 @@ class FakeRepository:
     async def fetch(self, name: str, download: Download) -> None:
         """See `RepositoryPort`."""
 
-    def read(self, name: str) -> Wanted | None:
+    def read(self, name: str) -> ServedVersions | None:
         """See `RepositoryPort`."""
-        return Wanted(("1",)) if name in self.models else None
+        return ServedVersions(("1",)) if name in self.models else None
 
     def note(self, name: str) -> None:
         """See `RepositoryPort`."""

@@ -168,15 +168,15 @@ class ReplicaServer:
 
     def application(self) -> AsgiApplication:
         """Return the same models for requests that come by Ray's own proxy. Its host starts and ends nothing."""
-        inside = self._http.inside
+        embedded = self._http.embedded
 
         async def start() -> Handler:
-            return inside.handler
+            return embedded.handler
 
         async def stop() -> None:
             pass
 
-        return AsgiApplication(start, stop, inside.records)
+        return AsgiApplication(start, stop, embedded.records)
 
     # its end
 

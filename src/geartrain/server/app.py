@@ -87,9 +87,9 @@ class App:
         Raises `StoreOptionError` for a store that cannot be opened.
         """
         if self.options.store.url:
-            from geartrain.server.stored import Served, open_part  # late: most servers have no store
+            from geartrain.server.stored import RerunParts, open_part  # late: most servers have no store
 
-            self._stored = await open_part(self.options, Served(self.catalogue, self.trainings, self.outbound))
+            self._stored = await open_part(self.options, RerunParts(self.catalogue, self.trainings, self.outbound))
             self.outbound.durability = self._stored.durability
         self.catalogue.reconciler.begin()
         self.catalogue.residency.start()

@@ -124,7 +124,7 @@ def _guard(app: App, access: Access) -> AccessGuard:
     return access.guard(lambda: app.catalogue.default_model, app.relay.access)
 
 
-class Inside(NamedTuple):
+class Embedded(NamedTuple):
     """Parts of a server for requests that another one has read: their handler, without gRPC, and their records."""
 
     handler: Handler
@@ -176,7 +176,7 @@ class HttpServer:
         routers = (Router(public, COG, guard), Router(admin, COG, guard))
         scheme, tracer = "http" if options.tls is None else "https", app.outbound.tracer
         records = [records_of(counts, tracer, router, scheme=scheme) for router in routers]
-        self.inside = Inside(routers[0], records[0])
+        self.embedded = Embedded(routers[0], records[0])
         self._public = WireServer(
             mount(_with_grpc(routers[0], self._grpc)),
             options.wire,

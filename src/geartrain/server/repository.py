@@ -24,7 +24,7 @@ from geartrain.server.options import DebugOptions, Progress, ServeOptions
 from geartrain.server.workers import Placement, Placements, launch
 from geartrain.service.mirror import PrintMirror
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, OutboundPort, VersionRecord
-from geartrain.service.models.repository import LoadError, Wanted
+from geartrain.service.models.repository import LoadError, ServedVersions
 from geartrain.service.ports import WorkerPort
 from geartrain.service.workers.warmup import NO_EXAMPLES, Examples
 
@@ -68,7 +68,7 @@ class ServedModels:
         """Let go of what has been fetched."""
         self._elsewhere.close()
 
-    def read(self, name: str) -> Wanted | None:
+    def read(self, name: str) -> ServedVersions | None:
         """The versions of a model that shall be served, None if it is not there; raises `LoadError`. May block."""
         if name not in self.names():
             return None
@@ -78,7 +78,7 @@ class ServedModels:
             folder = self._read(name)
         except ProjectError as error:
             raise LoadError(error.message) from error
-        return Wanted(tuple(folder.versions), folder.default_version, digest)
+        return ServedVersions(tuple(folder.versions), folder.default_version, digest)
 
     def note(self, name: str) -> None:
         """Remember that how a model lies there now is no reason to load it. It matters where files are watched."""

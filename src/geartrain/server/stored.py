@@ -37,7 +37,7 @@ _START: Final = 19  # the place of the start of a process in /proc/PID/stat, beh
 _END_GRACE: Final = 5.0  # seconds for ends that could not be written yet
 
 
-class Served(NamedTuple):
+class RerunParts(NamedTuple):
     """Parts that stored predictions need to run again, and to report their ends."""
 
     catalogue: Catalogue
@@ -48,7 +48,7 @@ class Served(NamedTuple):
 class StorePart:
     """Lifecycle of the store: opened at the start of a server, left at its end."""
 
-    def __init__(self, durability: Durability, served: Served) -> None:
+    def __init__(self, durability: Durability, served: RerunParts) -> None:
         self.durability = durability
         self._takeover = Takeover(durability, _finder(served))
         self._outbox = OutboxDispatcher(durability, _senders(served))
@@ -80,7 +80,7 @@ class StorePart:
         await self.durability.store.close()
 
 
-async def open_part(serve_options: ServeOptions, served: Served) -> StorePart:
+async def open_part(serve_options: ServeOptions, served: RerunParts) -> StorePart:
     """Open the store that the options name; raise `StoreOptionError` for one that cannot be."""
     options = serve_options.store
     store = await open_store(options.url, key_file=options.key_file)
@@ -149,7 +149,7 @@ def _place() -> str:
 # predictions of a table of ids
 
 
-def _finder(served: Served) -> Callable[[str, str], Awaitable[Deployment]]:
+def _finder(served: RerunParts) -> Callable[[str, str], Awaitable[Deployment]]:
     async def find(table: str, version: str) -> Deployment:
         if not table.startswith(_TRAININGS):
             return await when_loaded(lambda: served.catalogue.entry(table).deployment(version))
@@ -161,7 +161,7 @@ def _finder(served: Served) -> Callable[[str, str], Awaitable[Deployment]]:
     return find
 
 
-def _senders(served: Served) -> Callable[[str], WebhookSenderPort]:
+def _senders(served: RerunParts) -> Callable[[str], WebhookSenderPort]:
     def sender_of(table: str) -> WebhookSenderPort:
         name = table.removeprefix(_TRAININGS)
         for known in served.catalogue.names():

@@ -81,16 +81,13 @@ class MediaView(msgspec.Struct, frozen=True):
         return tuple(name for name, is_there in has.items() if is_there)
 
 
-NO_MEDIA: Final = MediaView()
-
-
 def media_view(signature: Signature) -> MediaView:
     """Find what a signature can be asked for; raise `MisfitError` for a declared endpoint that it does not fit."""
     declared = signature.openai
     if declared is None:
         field = _recording(signature)
         output = _transcript(signature)
-        return NO_MEDIA if field is None or output is None else _of_audio(signature, field, output, names={})
+        return MediaView() if field is None or output is None else _of_audio(signature, field, output, names={})
     fields = {field.name: field for field in signature.inputs}
     names = dict(declared.names)
     for parameter, name in names.items():

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from geartrain.domain.signature.openai_media import NO_MEDIA, MediaEndpoint, MediaView, media_view
+from geartrain.domain.signature.openai_media import MediaEndpoint, MediaView, media_view
 from geartrain.domain.signature.types import InputField, Signature, TypeSpec
 
 TextEndpoint = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank"]
@@ -43,7 +43,7 @@ class OpenAIView(msgspec.Struct, frozen=True):
     is_single: bool = False
     reranks: bool = False
     counts: bool = False
-    media: MediaView = NO_MEDIA
+    media: MediaView = MediaView()
     off: frozenset[str] = frozenset()
 
     @property
@@ -68,7 +68,7 @@ class OpenAIView(msgspec.Struct, frozen=True):
 def openai_view(signature: Signature) -> OpenAIView:
     """Find what a signature can be asked for."""
     media = media_view(signature)
-    if media is not NO_MEDIA:
+    if media.endpoints:
         return OpenAIView(media=media)
     fields = {field.name: field for field in signature.inputs}
     if _is_rerank(fields, signature):

@@ -152,8 +152,8 @@ def read_options(config: pb.ModelConfig, backend: str) -> BackendOptions:
     """Return the options of our backend; raise ProjectError that names the parameter and what belongs there."""
     given = {key: value.string_value for key, value in config.parameters.items()}
     read = _READERS.get(backend)
-    values, heeded = ({}, set[str]()) if read is None else read(given)
-    remarks = [f"parameter {key!r} is passed over" for key in given if key not in heeded]
+    values, used = ({}, set[str]()) if read is None else read(given)
+    remarks = [f"parameter {key!r} is passed over" for key in given if key not in used]
     optimization = config.optimization
     for field, _ in optimization.ListFields():
         if field.name not in _OPTIMIZATIONS:
@@ -178,7 +178,7 @@ def read_options(config: pb.ModelConfig, backend: str) -> BackendOptions:
 def _onnx(given: Texts) -> tuple[dict[str, Any], set[str]]:
     values: dict[str, Any] = {}
     session: dict[str, Any] = {}
-    heeded = {"intra_op_thread_count", "inter_op_thread_count", "execution_mode", *_ONNX_FLAGS}
+    used = {"intra_op_thread_count", "inter_op_thread_count", "execution_mode", *_ONNX_FLAGS}
     is_parallel = given.get("execution_mode", "0") == _PARALLEL
     if given.get("execution_mode", "0") not in {"0", _PARALLEL}:
         raise ProjectError(f"parameter 'execution_mode' is {given['execution_mode']!r}; write 0 or 1")
@@ -192,17 +192,17 @@ def _onnx(given: Texts) -> tuple[dict[str, Any], set[str]]:
     for key, text in given.items():
         if key.startswith("session."):
             session[key] = text
-            heeded.add(key)
-    return {**values, **({"session_options": session} if session else {})}, heeded
+            used.add(key)
+    return {**values, **({"session_options": session} if session else {})}, used
 
 
 def _torch(given: Texts) -> tuple[dict[str, Any], set[str]]:
     values: dict[str, Any] = {}
     values |= _count(given, "INTRA_OP_THREAD_COUNT", "threads")
-    heeded = {"INTRA_OP_THREAD_COUNT"}
+    used = {"INTRA_OP_THREAD_COUNT"}
     if given.get("INFERENCE_MODE", "").lower() == "true":  # always so here
-        heeded.add("INFERENCE_MODE")
-    return values, heeded
+        used.add("INFERENCE_MODE")
+    return values, used
 
 
 def _tensorflow(given: Texts) -> tuple[dict[str, Any], set[str]]:

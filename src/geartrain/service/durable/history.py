@@ -199,7 +199,7 @@ class HistoryWriter:
         self._ownership = ownership
         self._prediction = prediction
         self._note = note
-        self._heed: tuple[Callable[[Hold], None], ...] = ()  # receivers of the store's answers to checkpoints
+        self._receivers: tuple[Callable[[Hold], None], ...] = ()  # of the store's answers to checkpoints
         self._events: list[Event] = []  # of no part yet
         self._printed = 0  # characters in them
         self._part = b""  # that is being written, or could not be
@@ -210,13 +210,13 @@ class HistoryWriter:
 
     # while it runs
 
-    def begin_checkpoints(self, heed: Callable[[Hold], None]) -> None:
+    def begin_checkpoints(self, receive: Callable[[Hold], None]) -> None:
         """Write checkpoints during the run. The callback receives the store's answers about the row."""
-        self._heed = (heed,)
+        self._receivers = (receive,)
 
     def stop_checkpoints(self) -> None:
         """Begin no further one."""
-        self._heed = ()
+        self._receivers = ()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -228,7 +228,7 @@ class HistoryWriter:
             self._printed += len(event.data)
             if self._printed > MAX_UNWRITTEN:
                 self._drop_printed(self._printed - MAX_UNWRITTEN // 2)
-        if self._heed and self._timer is None and self._writing is None:
+        if self._receivers and self._timer is None and self._writing is None:
             self._wait()
 
     def _drop_printed(self, excess: int) -> None:
@@ -257,10 +257,10 @@ class HistoryWriter:
         except GeartrainError as error:
             self._note(error)
         else:
-            for heed in self._heed:
-                heed(hold)
+            for receive in self._receivers:
+                receive(hold)
         self._writing = None
-        if self._heed and (self._events or self._part):
+        if self._receivers and (self._events or self._part):
             self._wait()
 
     async def _write_part(self) -> Hold:

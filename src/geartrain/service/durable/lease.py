@@ -115,9 +115,9 @@ class Lease:
             if run.state is not RunState.HELD:
                 continue  # it has ended meanwhile
             if ownership not in owned:
-                run.heed(Hold.FENCED)
+                run.on_hold(Hold.FENCED)
             elif owned[ownership].is_cancel_requested:
-                run.heed(Hold.CANCELING)
+                run.on_hold(Hold.CANCELING)
 
     async def _tidy(self) -> None:
         now = asyncio.get_running_loop().time()

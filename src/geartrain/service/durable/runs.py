@@ -248,9 +248,9 @@ class DurableRun:
         self.ownership = ownership
         self._history = HistoryWriter(self._durability.store, ownership, self.prediction, note=self._durability.note)
         if self.is_accepted:
-            self._history.begin_checkpoints(self.heed)
+            self._history.begin_checkpoints(self.on_hold)
 
-    def heed(self, hold: Hold) -> None:
+    def on_hold(self, hold: Hold) -> None:
         """Do what the store says of the row: stop, if somebody has asked for that, or if it has another owner."""
         if hold is not Hold.HELD:
             self.execution.cancel()

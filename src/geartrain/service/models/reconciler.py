@@ -14,7 +14,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import DORMANT, VersionState
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelEntry, Version
-from geartrain.service.models.repository import NOTHING, LoadError, RepositoryPort, Step, Wanted
+from geartrain.service.models.repository import NOTHING, LoadError, RepositoryPort, ServedVersions, Step
 from geartrain.service.workers.pool import ModelSetupError
 
 logger = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ class Reconciler:
                 entry.loading.download.end()
             await self._reconcile(entry, attempts)
 
-    async def _read(self, entry: ModelEntry) -> Wanted | None:
+    async def _read(self, entry: ModelEntry) -> ServedVersions | None:
         """Fetch the remote files of a model, and read which of its versions shall be served; raises `LoadError`.
 
         It is None if the model is not in the repository.
@@ -206,7 +206,7 @@ class Reconciler:
             await self._repository.fetch(entry.name, entry.loading.download)
         return await asyncio.to_thread(self._repository.read, entry.name)
 
-    def _want_first(self, entry: ModelEntry) -> Wanted | None:
+    def _want_first(self, entry: ModelEntry) -> ServedVersions | None:
         """Note at the start which versions of a model shall be served; None if that cannot be read."""
         try:
             return _want(entry, self._repository.read(entry.name))
@@ -316,7 +316,7 @@ class Reconciler:
             self._alive.discard(deployment)
 
 
-def _want(entry: ModelEntry, found: Wanted | None) -> Wanted:
+def _want(entry: ModelEntry, found: ServedVersions | None) -> ServedVersions:
     """Note which versions of a model shall be served; raise `NOT_FOUND` if it is not in the repository."""
     if found is None:
         msg = f"failed to load '{entry.name}', failed to poll from model repository"
@@ -325,7 +325,7 @@ def _want(entry: ModelEntry, found: Wanted | None) -> Wanted:
     return found
 
 
-def _is_served(entry: ModelEntry, found: Wanted | None) -> bool:
+def _is_served(entry: ModelEntry, found: ServedVersions | None) -> bool:
     """True if just what has been found serves, with all of its workers: to load it again would change nothing."""
     if found is None or not found.digest or found != entry.loading.done or entry.fault or not entry.is_wanted:
         return False

@@ -17,7 +17,7 @@ class LoadError(Exception):
     """A model cannot be loaded; the message says why."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ServedVersions(msgspec.Struct, frozen=True):
     """The versions of a model that shall be served. `default` None is the latest of them.
 
     `digest` is another one when a file of the model has changed; "" says nothing about that.
@@ -28,7 +28,7 @@ class Wanted(msgspec.Struct, frozen=True):
     digest: str = ""
 
 
-NOTHING: Final = Wanted(())
+NOTHING: Final = ServedVersions(())
 
 
 class RepositoryPort(Protocol):
@@ -43,7 +43,7 @@ class RepositoryPort(Protocol):
     async def fetch(self, name: str, download: Download) -> None:
         """Bring what lies elsewhere of a model; raises `LoadError`. `download` is told how far it has come."""
 
-    def read(self, name: str) -> Wanted | None:
+    def read(self, name: str) -> ServedVersions | None:
         """The versions of a model that shall be served, None if it is not there; raises `LoadError`. May block."""
 
     def note(self, name: str) -> None:

@@ -70,10 +70,10 @@ class SharedControl:
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(GeartrainError):  # a store that is away is told of by the lease
-                self.heed(await self._durability.store.replicas.wanted())
+                self.apply(await self._durability.store.replicas.wanted())
             await asyncio.sleep(_INTERVAL)
 
-    def heed(self, models: tuple[WantedModel, ...]) -> None:
+    def apply(self, models: tuple[WantedModel, ...]) -> None:
         """Begin to follow what is new. For each model one thing after the other."""
         for wanted in models:
             name = wanted.model

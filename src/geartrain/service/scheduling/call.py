@@ -12,7 +12,7 @@ from geartrain.domain.predictions.events import Metric
 from geartrain.domain.predictions.lifecycle import TO_CALL_STATE, CallState, ExecutionState
 from geartrain.service.scheduling.execution import CANCELED, Execution
 from geartrain.service.scheduling.permits import Permit
-from geartrain.service.scheduling.tracing import Seat
+from geartrain.service.scheduling.tracing import Assignment
 
 if TYPE_CHECKING:
     from geartrain.service.scheduling.scheduler import Scheduler
@@ -190,7 +190,7 @@ class Call:
         traces = [member.trace for member in members if member.trace is not None]
         for trace in traces:
             others = tuple(each.run for each in traces if each is not trace)
-            trace.seat(Seat(permit.slot, pid, self.size, self.rows, others))
+            trace.assign(Assignment(permit.slot, pid, self.size, self.rows, others))
 
     def on_unstarted(self) -> None:
         """Give the members back to the queue."""

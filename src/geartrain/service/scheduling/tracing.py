@@ -37,8 +37,8 @@ RUN: Final = "run"
 DELIVER: Final = "deliver outputs"
 
 
-class Seat(msgspec.Struct, frozen=True):
-    """Slot and call of a running prediction.
+class Assignment(msgspec.Struct, frozen=True):
+    """Slot and call that a prediction runs in.
 
     Attributes:
         slot: of its worker.
@@ -94,7 +94,7 @@ class PredictionTrace:
         self._delivery = NO_CONTEXT
         self._delivery_began = 0.0
         self._is_undelivered = False
-        self._seat = Seat(0, 0, 1, 1)
+        self._assignment = Assignment(0, 0, 1, 1)
         self.run = traces.tracer.child(request)
 
     def request_of_run(self, request: RequestContext) -> RequestContext:
@@ -118,9 +118,9 @@ class PredictionTrace:
         """Note that the outputs could not be delivered, which is why the prediction fails."""
         self._is_undelivered = True
 
-    def seat(self, seat: Seat) -> None:
+    def assign(self, assignment: Assignment) -> None:
         """Note the slot and the call of a run that is about to begin."""
-        self._seat = seat
+        self._assignment = assignment
 
     def follow(self, prediction: Prediction) -> None:
         """Record the spans when the prediction is over, and its readers have been told."""
@@ -167,7 +167,7 @@ class PredictionTrace:
         if ready:
             record(QUEUE, tracer.child(self._request), start=ready, end=began or end)
         if began:
-            attributes, links = self._of_run(prediction), self._seat.others
+            attributes, links = self._of_run(prediction), self._assignment.others
             record(RUN, self.run, start=began, end=moments.run_ended or end, attributes=attributes, links=links)
         if self._delivery is not NO_CONTEXT:
             record(DELIVER, self._delivery, start=self._delivery_began, end=end)
@@ -181,14 +181,14 @@ class PredictionTrace:
         return DELIVER if self._is_undelivered else RUN
 
     def _of_run(self, prediction: Prediction) -> dict[str, Value]:
-        seat = self._seat
+        assignment = self._assignment
         return {
             **self._traces.attributes,
             "geartrain.prediction.id": prediction.id,
-            "geartrain.batch.size": seat.size,
-            "geartrain.batch.rows": seat.rows,
-            "geartrain.slot": seat.slot,
-            "geartrain.worker.pid": seat.pid,
+            "geartrain.batch.size": assignment.size,
+            "geartrain.batch.rows": assignment.rows,
+            "geartrain.slot": assignment.slot,
+            "geartrain.worker.pid": assignment.pid,
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -28,7 +28,6 @@ from geartrain.service.models.predictions import Predictions, unusable_id
 from geartrain.service.models.waking import ModelAsleepError, when_loaded
 from geartrain.service.readers import completion
 from geartrain.transport.cog.api import json_answer
-from geartrain.transport.cog.elsewhere import NOT_RUNNING_HERE, Reach, pass_on
 from geartrain.transport.cog.forms import Form
 from geartrain.transport.cog.predictions import (
     PredictionEndpoints,
@@ -39,6 +38,7 @@ from geartrain.transport.cog.predictions import (
     repeated_aside,
     shown_aside,
 )
+from geartrain.transport.cog.relaying import NOT_RUNNING_HERE, ClusterLookup, pass_on
 from geartrain.transport.relay.relay import RelayedAnswer, RelayedRequest
 from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import Answer, Body, Head, Responder
@@ -57,9 +57,9 @@ _NOT_RUNNING: Final = "It is not running now: it was accepted, and a server take
 class StoredPredictions:
     """Predictions, or trainings, that a store knows: where they run, and how they stand."""
 
-    def __init__(self, reach: Reach, noun: str) -> None:
-        self.reach = reach
-        self.durability: Durability = reach.durability
+    def __init__(self, cluster: ClusterLookup, noun: str) -> None:
+        self.cluster = cluster
+        self.durability: Durability = cluster.durability
         self.noun = noun
 
     def key(self, model: ModelRef, prediction_id: str) -> Key:
@@ -95,12 +95,12 @@ class StoredPredictions:
         row = await self.durability.find_row(key, head.notes.principal)
         if row is None:
             return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
-        found = await self.reach.follow(row, RelayedRequest.of(head))
+        found = await self.cluster.follow(row, RelayedRequest.of(head))
         if isinstance(found, RelayedAnswer):
             return await found.whole()
         return await shown_aside(await self.durability.restore(found, history=DEFAULT_CAPACITY))
 
-    async def cancel(self, head: Head, key: Key, predictions: Predictions) -> Answer:
+    async def cancel(self, head: Head, key: Key, tables: Sequence[Predictions]) -> Answer:
         """Ask for the end of a prediction that has not ended: 200, 404 if there is none.
 
         Of a relayed request, stop the run of this server: the server that asks has written to the store.
@@ -111,12 +111,12 @@ class StoredPredictions:
                 return NOT_RUNNING_HERE
             run.execution.cancel()
             return json_answer(b"{}")
-        found = await self._cancel(head, key, run, predictions=predictions)
+        found = await self._cancel(head, key, run, tables=tables)
         return json_answer(b"{}", _OK if found else HTTPStatus.NOT_FOUND)
 
-    async def _cancel(self, head: Head, key: Key, run: DurableRun | None, *, predictions: Predictions) -> bool:
+    async def _cancel(self, head: Head, key: Key, run: DurableRun | None, *, tables: Sequence[Predictions]) -> bool:
         principal = head.notes.principal
-        if run is None and predictions.cancel(key.id, principal):
+        if run is None and any(predictions.cancel(key.id, principal) for predictions in tables):
             return True  # it is known to this server alone
         try:
             row = await self.durability.cancel(key, principal)
@@ -124,7 +124,7 @@ class StoredPredictions:
             if run is not None:
                 run.execution.cancel()
         if run is None and row is not None:  # it counts from now on; its server need not wait to be told
-            await self.reach.tell(row, RelayedRequest.of(head))
+            await self.cluster.tell(row, RelayedRequest.of(head))
         return row is not None or run is not None
 
     async def list(self, head: Head, model: ModelRef) -> Answer:
@@ -294,7 +294,7 @@ class _DurableSteps(PredictionExchange):
         if not self._wish.url_id:
             raise GeartrainError(Code.CONFLICT, _taken(row, self._stored.noun))
         request = RelayedRequest.of(self._wish.head, self.record.context.headers())
-        found = await self._stored.reach.follow(row, request)
+        found = await self._stored.cluster.follow(row, request)
         if isinstance(found, RelayedAnswer):
             if self._has_left:
                 found.close()

@@ -131,9 +131,9 @@ class PredictionEndpoints:
         """Ask for the end of a live prediction, wherever it runs: 200, 404 if there is none."""
         head.notes.prediction_id = params["id"]
         tables = self._tables(params)
-        if self.stored is not None and tables:
+        if self.stored is not None and (tables or head.notes.is_relayed):
             key = self.stored.key(self.find(params), params["id"])
-            return self._aside(partial(self.stored.cancel, head, key, tables[0]), head, params)
+            return self._aside(partial(self.stored.cancel, head, key, tables), head, params)
         found = any(predictions.cancel(params["id"], head.notes.principal) for predictions in tables)
         return json_answer(b"{}", HTTPStatus.OK if found else HTTPStatus.NOT_FOUND)
 
@@ -148,7 +148,7 @@ class PredictionEndpoints:
             if cog.takes_long(found.prediction):
                 return self._aside(partial(shown_aside, *found), head, params)
             return shown(*found)
-        if self.stored is not None and self._tables(params):
+        if self.stored is not None and (head.notes.is_relayed or self._tables(params)):
             key = self.stored.key(self.find(params), params["id"])
             return self._aside(partial(self.stored.show, head, key), head, params)
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)

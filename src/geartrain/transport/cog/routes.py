@@ -13,9 +13,9 @@ from geartrain.service.durable.durability import Durability
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.cog.api import COG, CogOptions
-from geartrain.transport.cog.elsewhere import Reach
 from geartrain.transport.cog.overview import Overview, ReferenceEndpoint
 from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints, TrainingEndpoints
+from geartrain.transport.cog.relaying import ClusterLookup
 from geartrain.transport.cog.system import (
     REFERENCE,
     FindSystem,
@@ -120,7 +120,7 @@ class _Runs:
             return None
         from geartrain.transport.cog.durable import StoredPredictions  # late: most servers have no store
 
-        return StoredPredictions(Reach(self.durability, self._relay), noun)
+        return StoredPredictions(ClusterLookup(self.durability, self._relay), noun)
 
     def _routes(self, path: str, endpoints: PredictionEndpoints) -> list[Route]:
         routes, stored = _runs(path, endpoints), endpoints.stored

@@ -44,7 +44,7 @@ class CallHead(msgspec.Struct, frozen=True, gc=False):
     authorization: tuple[str, ...] = ()
 
 
-PLAIN: Final = CallHead()
+USUAL_CALL: Final = CallHead()
 
 
 def is_grpc(head: Head) -> bool:
@@ -79,7 +79,7 @@ def read_head(head: Head) -> CallHead:
         elif name[-4:] == b"-bin":
             decode_binary(name, value)
     if timeout == NO_TIMEOUT and encoding is None and not authorization:
-        return PLAIN
+        return USUAL_CALL
     mirrors = encoding == "gzip" and b"gzip" in [each.strip() for each in accepted.split(b",")]
     return CallHead(timeout, encoding, mirrors, authorization)
 

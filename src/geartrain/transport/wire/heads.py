@@ -32,7 +32,7 @@ MAX_HEADS_WITHOUT_PATH: Final = 128
 _PLAIN_PATH: Final = re.compile(rb"/[A-Za-z0-9._~%/-]*")  # that means what it says: no query, nothing to refuse
 
 
-class Terms(msgspec.Struct, frozen=True, gc=False):
+class AnswerForm(msgspec.Struct, frozen=True, gc=False):
     """Form of the answer that a request's head allows.
 
     Attributes:
@@ -46,13 +46,13 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
     is_head: bool = False
 
 
-PLAIN: Final = Terms()
+USUAL_FORM: Final = AnswerForm()
 """Those of most requests."""
 
 
-def terms_of(*, keeps_alive: bool, is_modern: bool, is_head: bool) -> Terms:
-    """Return the terms; those of most requests are `PLAIN` itself."""
-    return PLAIN if keeps_alive and is_modern and not is_head else Terms(keeps_alive, is_modern, is_head)
+def form_of(*, keeps_alive: bool, is_modern: bool, is_head: bool) -> AnswerForm:
+    """Return the form; those of most requests are `USUAL_FORM` itself."""
+    return USUAL_FORM if keeps_alive and is_modern and not is_head else AnswerForm(keeps_alive, is_modern, is_head)
 
 
 class RequestHead(msgspec.Struct, frozen=True, gc=False):
@@ -286,13 +286,13 @@ class KnownHead(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         accepted: the decision of its handler.
         length: bytes of the body.
-        terms: the required form of answers.
+        form: the required form of answers.
         new_record: makes the records of its requests.
     """
 
     accepted: Accepted
     length: int
-    terms: Terms
+    form: AnswerForm
     new_record: NewRecord
 
 

@@ -37,7 +37,7 @@ from geartrain.transport.wire.exchange import (
     Record,
     abandon,
 )
-from geartrain.transport.wire.heads import END, PLAIN, HeadReader, KnownHead, RequestHead, Terms, terms_of
+from geartrain.transport.wire.heads import END, USUAL_FORM, AnswerForm, HeadReader, KnownHead, RequestHead, form_of
 from geartrain.transport.wire.limits import WireError
 from geartrain.transport.wire.outgoing import BUG, CONTINUE, UNREADABLE, BodyStream, Outgoing, peer_of, refusal
 
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, context: WireContext, owner: Connections) -> None:
         self.state = _IDLE
         self.since = context.now  # when this state began, or the body last brought enough
-        self.terms: Terms = PLAIN  # of the request at hand, as is the record
+        self.form: AnswerForm = USUAL_FORM  # of the request at hand, as is the record
         self.record: Record = NO_RECORD
         self.peer = ""
         self.reader: RequestReader  # until it is closed: they refer to each other
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
             end = data.find(END) + _END_SIZE
             known = self._context.heads.find(data[:end])
             if known is not None and len(data) - end == known.length:
-                self.terms = known.terms
+                self.form = known.form
                 self.record = record = known.new_record(self.peer)
                 record.received = known.length
                 self.reader.is_first = False
@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
         """
         is_last = then is ConnectionState.LINGER
         record, self.record = self.record, NO_RECORD
-        self.outgoing.answer(answer, self.terms, record, is_last=is_last)
+        self.outgoing.answer(answer, self.form, record, is_last=is_last)
         if answer.error:
             record.error = answer.error
         record.end(answer.status)
@@ -229,7 +229,7 @@ class Connection(asyncio.Protocol):
         """Send a whole answer. See `Responder`."""
         if self.state is _RUNNING:
             record, self.record = self.record, NO_RECORD
-            self.outgoing.answer(answer, self.terms, record)
+            self.outgoing.answer(answer, self.form, record)
             if answer.error:
                 record.error = answer.error
             record.end(answer.status)
@@ -239,11 +239,11 @@ class Connection(asyncio.Protocol):
 
     def open_stream(self, status: HTTPStatus, headers: tuple[tuple[bytes, bytes], ...]) -> BodyStream:
         """Send the head of an answer whose body follows in pieces. See `Responder`."""
-        if not self.terms.is_modern or self.state is _PARTS:
-            self.terms = msgspec.structs.replace(self.terms, keeps_alive=False)
+        if not self.form.is_modern or self.state is _PARTS:
+            self.form = msgspec.structs.replace(self.form, keeps_alive=False)
         self._is_streaming = True
         on_end = functools.partial(self._finish, status)
-        return self.outgoing.stream(status, headers, self.terms, record=self.record, on_end=on_end)
+        return self.outgoing.stream(status, headers, self.form, record=self.record, on_end=on_end)
 
     # its end
 
@@ -288,7 +288,7 @@ class Connection(asyncio.Protocol):
         """Go on to the next request: this one has its answer."""
         self._exchange = None
         context = self._context
-        if self.terms.keeps_alive and not context.is_draining:
+        if self.form.keeps_alive and not context.is_draining:
             self.state = _to_idle(self.state)
             self.since = context.now
             if self.reader.has_read:
@@ -446,12 +446,12 @@ class RequestReader:
             known = context.heads.find(data[:end])
             if known is not None:
                 self.held = data[end:]
-                connection.terms = known.terms
+                connection.form = known.form
                 connection.record = known.new_record(connection.peer)
                 self._accept(known.accepted, known.length)
                 return
             connection.step(_HEAD)
-            connection.terms = PLAIN  # a malformed request has a plain answer
+            connection.form = USUAL_FORM  # a malformed request has a plain answer
             recalled = context.parsed.recall(data[:end])
             if recalled is not None:
                 self.held = data[end:]
@@ -469,7 +469,7 @@ class RequestReader:
     def _decide(self, request: RequestHead, raw: bytes) -> None:
         """Ask the handler what becomes of a request. `raw`: its head as it came, empty if it came in pieces."""
         head, connection, context = request.head, self._connection, self._context
-        connection.terms = terms = terms_of(
+        connection.form = form = form_of(
             keeps_alive=request.keeps_alive, is_modern=request.is_modern, is_head=head.method == "HEAD"
         )
         try:
@@ -488,8 +488,8 @@ class RequestReader:
         if request.expects_continue:
             if head.length != NO_BODY and not self.held:
                 connection.outgoing.write_now(CONTINUE)
-        elif isinstance(decision, Accepted) and decision.is_reusable and _is_plain(terms, head):
-            context.heads.learn(raw, KnownHead(decision, head.length, terms, new_record))
+        elif isinstance(decision, Accepted) and decision.is_reusable and _is_plain(form, head):
+            context.heads.learn(raw, KnownHead(decision, head.length, form, new_record))
         self._accept(decision, head.length)
 
     def _accept(self, decision: Accepted | AcceptedInParts, length: int) -> None:
@@ -517,7 +517,7 @@ class RequestReader:
         if head.length == NO_BODY:
             connection.step(_RUNNING)
             connection.respond(answer)
-        elif 0 < head.length <= _DISCARDED and connection.terms.keeps_alive and not expects:
+        elif 0 < head.length <= _DISCARDED and connection.form.keeps_alive and not expects:
             self._begin_body(head.length)
             connection.answer(answer, ConnectionState.DISCARD)
         else:
@@ -653,6 +653,6 @@ class BodyReceiver(asyncio.BufferedProtocol):
             self._connection.data_received(bytes(self._scratch[:nbytes]))
 
 
-def _is_plain(terms: Terms, head: Head) -> bool:
+def _is_plain(form: AnswerForm, head: Head) -> bool:
     """True if a request is one whose head may be remembered."""
-    return terms.keeps_alive and terms.is_modern and head.length >= NO_BODY and not head.is_unique
+    return form.keeps_alive and form.is_modern and head.length >= NO_BODY and not head.is_unique

@@ -17,7 +17,7 @@ import msgspec
 
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.wire.exchange import JSON, Answer, ClientGoneError, Fields, Head, Record
-from geartrain.transport.wire.heads import PLAIN, Terms
+from geartrain.transport.wire.heads import USUAL_FORM, AnswerForm
 from geartrain.transport.wire.limits import WireError
 
 if TYPE_CHECKING:
@@ -182,11 +182,18 @@ class Outgoing:
         self.is_closed = False  # nothing more is sent
         self.mark = Progress(0, context.now)  # at the last look
 
-    def answer(self, answer: Answer, terms: Terms, record: Record, *, is_last: bool = False) -> None:
+    def answer(self, answer: Answer, form: AnswerForm, record: Record, *, is_last: bool = False) -> None:
         """Write a whole answer; `is_last`: the connection ends after it, whatever its request wants."""
         context, status, parts = self._context, answer.status, answer.parts
         is_json = answer.headers is JSON
-        if terms is PLAIN and status is _OK and is_json and len(parts) == 1 and not is_last and not context.is_draining:
+        if (
+            form is USUAL_FORM
+            and status is _OK
+            and is_json
+            and len(parts) == 1
+            and not is_last
+            and not context.is_draining
+        ):
             body = parts[0]  # nearly all of them
             size = len(body)
             if size <= GATHERED and not self._gathered and not self.is_closed:
@@ -194,14 +201,14 @@ class Outgoing:
                 record.sent = size
                 return
         head = context.answers.of_json(status) if is_json else context.answers.of(status, answer.headers)
-        closing = CLOSE if is_last else self._connection_field(terms)
+        closing = CLOSE if is_last else self._connection_field(form)
         if not has_body(status):
             self.write_now(b"%b%b%b\r\n" % (head, record.lines(), closing))
             return
         first, *more = parts
         size = len(first) + sum(map(len, more)) if more else len(first)
-        record.sent = 0 if terms.is_head else size
-        if terms.is_head:
+        record.sent = 0 if form.is_head else size
+        if form.is_head:
             first, more = b"", []
         elif size > GATHERED:
             first, more = b"", list(parts)
@@ -210,19 +217,19 @@ class Outgoing:
         self.write_now(_WHOLE % (head, record.lines(), size, closing, first), more)
 
     def stream(
-        self, status: HTTPStatus, headers: Fields, terms: Terms, *, record: Record, on_end: Callable[[], None]
+        self, status: HTTPStatus, headers: Fields, form: AnswerForm, *, record: Record, on_end: Callable[[], None]
     ) -> BodyStream:
         """Write the head of an answer, and return its body, which is in chunks if the client knows them."""
-        closing = self._connection_field(terms)
-        framing = CHUNKED if terms.is_modern else b""
+        closing = self._connection_field(form)
+        framing = CHUNKED if form.is_modern else b""
         self.write(b"%b%b%b%b\r\n" % (self._context.answers.of(status, headers), record.lines(), framing, closing))
-        return BodyStream(self, record, on_end, is_chunked=terms.is_modern, is_silent=terms.is_head)
+        return BodyStream(self, record, on_end, is_chunked=form.is_modern, is_silent=form.is_head)
 
-    def _connection_field(self, terms: Terms) -> bytes:
+    def _connection_field(self, form: AnswerForm) -> bytes:
         """Return the `connection` field for the answer."""
-        if not terms.keeps_alive or self._context.is_draining:
+        if not form.keeps_alive or self._context.is_draining:
             return CLOSE
-        return b"" if terms.is_modern else KEEP
+        return b"" if form.is_modern else KEEP
 
     def write(self, data: Buffer) -> None:
         """Write at the end of this turn of the loop, or at once if there is much."""

@@ -22,7 +22,7 @@ from geartrain.transport.wire.outgoing import has_sent_all, progress, reset
 if TYPE_CHECKING:
     from geartrain.transport.wire.http2_connection import Http2Connection
 
-Served: TypeAlias = "Connection | Http2Connection"
+AnyConnection: TypeAlias = "Connection | Http2Connection"
 
 _REFUSED: Final = 256  # connections beyond the limit that are told so; further ones are closed without a word
 logger = logging.getLogger(__name__)
@@ -56,12 +56,12 @@ class Connections:
     def __init__(self, context: WireContext) -> None:
         self._context = context
         self._expected: dict[Connection, str] = {}  # connections whose transports are being made
-        self._addresses: dict[Served, str] = {}
+        self._addresses: dict[AnyConnection, str] = {}
         self._clients: Counter[str] = Counter()
         self._empty = asyncio.Event()  # neither are there connections, nor are any expected
         self._empty.set()
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[AnyConnection]:
         return iter(tuple(self._addresses))
 
     def expect(self, address: str) -> Connection:
@@ -114,7 +114,7 @@ class Connections:
         else:
             successor.data_received(data)
 
-    def remove(self, connection: Served) -> None:
+    def remove(self, connection: AnyConnection) -> None:
         """Note that a connection is gone."""
         self._leave(self._addresses.pop(connection))
 
@@ -247,7 +247,7 @@ class Sweep:
     """
 
     def __init__(
-        self, context: WireContext, connections: Iterable[Served], on_tick: Callable[[], None] = lambda: None
+        self, context: WireContext, connections: Iterable[AnyConnection], on_tick: Callable[[], None] = lambda: None
     ) -> None:
         """`on_tick` is called with each look, at least once a second."""
         self._context = context
@@ -376,7 +376,7 @@ class WireServer:
         # The first turn of the loop ends with reading what has come, so that the second knows who is idle.
         context.loop.call_soon(context.loop.call_soon, self._drain, present)
 
-    def _drain(self, connections: Iterable[Served]) -> None:
+    def _drain(self, connections: Iterable[AnyConnection]) -> None:
         for connection in connections:
             connection.drain()
 

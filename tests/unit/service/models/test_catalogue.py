@@ -21,7 +21,7 @@ from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits, VersionRecord
 from geartrain.service.models.entry import ModelEntry, ModelRef
-from geartrain.service.models.repository import IndexEntry, LoadError, Step, Wanted
+from geartrain.service.models.repository import IndexEntry, LoadError, ServedVersions, Step
 from geartrain.service.readers import completion
 from tests.support.deployments import deploy
 from tests.support.fakes import FakeWorker
@@ -79,13 +79,13 @@ class Disk:
     async def fetch(self, name: str, download: Download) -> None:
         await self.remote[name](download)
 
-    def read(self, name: str) -> Wanted | None:
+    def read(self, name: str) -> ServedVersions | None:
         found = self.models.get(name)
         if found is None:
             return None
         if isinstance(found, str):
             raise LoadError(found)
-        return Wanted(tuple(sorted(found, key=int)), self.default.get(name), self.digests.get(name, ""))
+        return ServedVersions(tuple(sorted(found, key=int)), self.default.get(name), self.digests.get(name, ""))
 
     def note(self, name: str) -> None:
         self.noted.append(name)

@@ -99,17 +99,17 @@ async def test_one_thing_after_the_other_and_only_what_is_new(caplog: pytest.Log
     server = Server(MemoryStore(), "one")
     models, control = server.models, server.control
     models.go.clear()
-    control.heed((WantedModel("m", is_wanted=True, revision=1),))
-    control.heed((WantedModel("m", is_wanted=False, revision=2),))  # while the load goes on: at a later look
+    control.apply((WantedModel("m", is_wanted=True, revision=1),))
+    control.apply((WantedModel("m", is_wanted=False, revision=2),))  # while the load goes on: at a later look
     models.go.set()
     await models.until("load m")
     await followed(control)
-    control.heed((WantedModel("m", is_wanted=False, revision=2), WantedModel("n", is_wanted=True, revision=3)))
+    control.apply((WantedModel("m", is_wanted=False, revision=2), WantedModel("n", is_wanted=True, revision=3)))
     await models.until("load m", "unload m", "load n")
     await followed(control)
     models.broken.add("n")
     with caplog.at_level(logging.WARNING):
-        control.heed((WantedModel("m", is_wanted=False, revision=2), WantedModel("n", is_wanted=True, revision=4)))
+        control.apply((WantedModel("m", is_wanted=False, revision=2), WantedModel("n", is_wanted=True, revision=4)))
         await followed(control)
     assert models.done == ["load m", "unload m", "load n"]
     assert "could not be loaded" in caplog.text

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc.heads import (
     NO_TIMEOUT,
-    PLAIN,
+    USUAL_CALL,
     CallHead,
     decode_binary,
     is_grpc,
@@ -119,9 +119,9 @@ async def test_binary_metadata_that_is_none(zoo: Zoo, value: bytes) -> None:
 
 
 def test_plain_heads_are_one_object() -> None:
-    assert read_head(head_of("/s/m", (b"user-agent", b"x"), (ACCEPTED, b"identity, deflate, gzip"))) is PLAIN
-    assert CallHead() == PLAIN
-    assert PLAIN.timeout == NO_TIMEOUT
+    assert read_head(head_of("/s/m", (b"user-agent", b"x"), (ACCEPTED, b"identity, deflate, gzip"))) is USUAL_CALL
+    assert CallHead() == USUAL_CALL
+    assert USUAL_CALL.timeout == NO_TIMEOUT
 
 
 @pytest.mark.parametrize(

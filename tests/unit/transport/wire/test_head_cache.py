@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from geartrain.transport.wire.exchange import Accepted, Answer, keep_nothing
-from geartrain.transport.wire.heads import HeadCache, KnownHead, ParsedHeads, Terms, read_head
+from geartrain.transport.wire.heads import AnswerForm, HeadCache, KnownHead, ParsedHeads, read_head
 from geartrain.transport.wire.limits import WireError
 from geartrain.transport.wire.outgoing import UNREADABLE
 from tests.unit.transport.wire.parts import NotedExchange
 
-KNOWN = KnownHead(Accepted(NotedExchange, 10, lambda _: Answer(HTTPStatus.OK)), 2, Terms(), keep_nothing(UNREADABLE))
+KNOWN = KnownHead(
+    Accepted(NotedExchange, 10, lambda _: Answer(HTTPStatus.OK)), 2, AnswerForm(), keep_nothing(UNREADABLE)
+)
 HEAD = b"POST /%d HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
 
 

@@ -11,14 +11,14 @@ import pytest
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.transport.wire.context import WireContext
 from geartrain.transport.wire.exchange import NO_RECORD, Answer, ClientGoneError
-from geartrain.transport.wire.heads import Terms
+from geartrain.transport.wire.heads import AnswerForm
 from geartrain.transport.wire.limits import WireLimits
 from geartrain.transport.wire.outgoing import GATHERED, BodyStream, Outgoing
 from tests.unit.transport.wire.parts import FakeLoop, FakeTransport, NotingHandler, read_answers
 
-LAST = Terms(keeps_alive=False)
-TO_HEAD = Terms(is_head=True)
-OLD = Terms(keeps_alive=False, is_modern=False)
+LAST = AnswerForm(keeps_alive=False)
+TO_HEAD = AnswerForm(is_head=True)
+OLD = AnswerForm(keeps_alive=False, is_modern=False)
 
 
 class Wire:
@@ -34,8 +34,8 @@ class Wire:
     def end(self) -> None:
         self.ended += 1
 
-    def stream(self, terms: Terms) -> BodyStream:
-        return self.outgoing.stream(HTTPStatus.OK, ((b"x", b"y"),), terms, record=NO_RECORD, on_end=self.end)
+    def stream(self, form: AnswerForm) -> BodyStream:
+        return self.outgoing.stream(HTTPStatus.OK, ((b"x", b"y"),), form, record=NO_RECORD, on_end=self.end)
 
     def take(self) -> bytes:
         self.loop.run()
@@ -56,7 +56,7 @@ def test_a_whole_answer(size: int, count: int) -> None:
     wire = Wire()
     all_parts: tuple[Buffer, ...] = (b"a" * size, memoryview(b"b" * size), bytearray(b"c" * size))
     parts = all_parts[:count]
-    wire.outgoing.answer(answer(*parts), Terms(), NO_RECORD)
+    wire.outgoing.answer(answer(*parts), AnswerForm(), NO_RECORD)
     (received,) = read_answers(wire.transport.sent)
     assert received.body == b"".join(parts)
     assert received.headers["content-length"] == str(size * count)
@@ -64,19 +64,19 @@ def test_a_whole_answer(size: int, count: int) -> None:
     assert (wire.transport.writes == 1) == (size * count <= GATHERED), "small ones leave at once, and in one piece"
 
 
-@pytest.mark.parametrize(("terms", "is_last"), [(LAST, False), (OLD, False), (Terms(), True)])
-def test_the_last_answer_says_so(terms: Terms, *, is_last: bool) -> None:
+@pytest.mark.parametrize(("form", "is_last"), [(LAST, False), (OLD, False), (AnswerForm(), True)])
+def test_the_last_answer_says_so(form: AnswerForm, *, is_last: bool) -> None:
     wire = Wire()
-    wire.outgoing.answer(answer(b"a"), terms, NO_RECORD, is_last=is_last)
+    wire.outgoing.answer(answer(b"a"), form, NO_RECORD, is_last=is_last)
     assert read_answers(wire.transport.sent)[0].headers["connection"] == "close"
 
 
 def test_while_the_server_ends_every_answer_is_the_last() -> None:
     wire = Wire()
     wire.context.is_draining = True
-    wire.outgoing.answer(answer(b"a"), Terms(), NO_RECORD)
+    wire.outgoing.answer(answer(b"a"), AnswerForm(), NO_RECORD)
     assert read_answers(wire.take())[0].headers["connection"] == "close"
-    wire.stream(Terms())
+    wire.stream(AnswerForm())
     assert b"connection: close" in wire.take()
 
 
@@ -86,14 +86,14 @@ def test_answers_without_a_body() -> None:
     (received,) = read_answers(wire.take(), to_head=True)
     assert received.headers["content-length"] == "5"
     for status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-        wire.outgoing.answer(answer(b"", status=status), Terms(), NO_RECORD)
+        wire.outgoing.answer(answer(b"", status=status), AnswerForm(), NO_RECORD)
         (received,) = read_answers(wire.take())
         assert (received.status, "content-length" in received.headers) == (status, False)
 
 
 async def test_a_stream_in_chunks_leaves_in_few_pieces() -> None:
     wire = Wire()
-    stream = wire.stream(Terms())
+    stream = wire.stream(AnswerForm())
     await stream.write(b"one")
     await stream.write(b"")
     await stream.write(b"x" * 17)
@@ -111,7 +111,7 @@ async def test_a_stream_in_chunks_leaves_in_few_pieces() -> None:
 @pytest.mark.parametrize("size", [GATHERED, GATHERED + 1, 4 * GATHERED])
 async def test_large_pieces_do_not_wait_for_the_turn(size: int) -> None:
     wire = Wire()
-    stream = wire.stream(Terms())
+    stream = wire.stream(AnswerForm())
     await stream.write(b"x" * size)
     assert wire.transport.sent.endswith(b"%x\r\n" % size + b"x" * size + (b"\r\n" if size <= GATHERED else b""))
     assert wire.take_body() == b"%x\r\n" % size + b"x" * size + b"\r\n"
@@ -140,7 +140,7 @@ async def test_a_stream_in_answer_to_head_is_silent() -> None:
 
 async def test_a_stream_waits_while_its_client_does_not_read() -> None:
     wire = Wire()
-    stream = wire.stream(Terms())
+    stream = wire.stream(AnswerForm())
     wire.outgoing.pause()
     writing = [asyncio.ensure_future(stream.write(b"x")) for _ in range(2)]
     await asyncio.sleep(0)
@@ -151,7 +151,7 @@ async def test_a_stream_waits_while_its_client_does_not_read() -> None:
 
 async def test_a_writer_that_was_cancelled_is_no_trouble() -> None:
     wire = Wire()
-    stream = wire.stream(Terms())
+    stream = wire.stream(AnswerForm())
     wire.outgoing.pause()
     writing = asyncio.ensure_future(stream.write(b"x"))
     await asyncio.sleep(0)
@@ -163,7 +163,7 @@ async def test_a_writer_that_was_cancelled_is_no_trouble() -> None:
 
 async def test_a_stream_learns_that_its_client_has_left() -> None:
     wire = Wire()
-    stream = wire.stream(Terms())
+    stream = wire.stream(AnswerForm())
     wire.outgoing.pause()
     writing = asyncio.ensure_future(stream.write(b"x"))
     await asyncio.sleep(0)
@@ -190,9 +190,9 @@ LARGE = 20 * 1024**2
 def test_s13_a_large_answer_leaves_in_pieces() -> None:
     wire = Wire()
     body = bytes(range(256)) * (LARGE // 256)
-    wire.outgoing.answer(answer(body), Terms(), NO_RECORD)
+    wire.outgoing.answer(answer(body), AnswerForm(), NO_RECORD)
     assert len(wire.transport.sent) < LARGE // 2
-    wire.outgoing.answer(answer(b"second"), Terms(), NO_RECORD)
+    wire.outgoing.answer(answer(b"second"), AnswerForm(), NO_RECORD)
     first, second = read_answers(wire.take())
     assert (first.body, second.body) == (body, b"second")
 
@@ -201,7 +201,7 @@ def test_s13_a_large_answer_waits_for_the_client() -> None:
     wire = Wire()
     body = b"a" * LARGE
     wire.outgoing.pause()
-    wire.outgoing.answer(answer(body), Terms(), NO_RECORD)
+    wire.outgoing.answer(answer(body), AnswerForm(), NO_RECORD)
     assert not wire.take()
     assert wire.outgoing.is_behind
     wire.outgoing.resume()
@@ -240,5 +240,5 @@ def test_nothing_is_written_after_the_end() -> None:
     wire.outgoing.finish(wire.transport.close)
     wire.outgoing.write(b"two")
     wire.outgoing.write_now(b"three")
-    wire.outgoing.answer(answer(b"four"), Terms(), NO_RECORD)
+    wire.outgoing.answer(answer(b"four"), AnswerForm(), NO_RECORD)
     assert wire.take() == b"one"

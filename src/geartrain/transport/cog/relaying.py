@@ -25,7 +25,7 @@ _LOOKS: Final = 3  # in the store, for a prediction that changes hands meanwhile
 _REFUSED: Final = "The server that had this prediction has refused it after all. Send the request again."
 
 
-class Reach:
+class ClusterLookup:
     """Sources beyond this server's own predictions: the store, and the servers that share it."""
 
     def __init__(self, durability: Durability, relay: RelayPort) -> None:
