@@ -317,7 +317,7 @@ class Deployment:
         self.predictions.remove(execution)
         executions = self.executions
         executions.live.discard(execution)
-        if not executions.live:
+        if executions.is_awaited and not executions.live:
             executions.tell_drained()
 
     def webhooks(self) -> Webhooks:

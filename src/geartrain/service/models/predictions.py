@@ -279,7 +279,8 @@ class Executions:
     def __init__(self) -> None:
         self.is_closed = False  # true if no further one is admitted
         self.live: set[Execution] = set()
-        self._waiting: list[asyncio.Future[None]] = []  # for the end of the last of them
+        self.is_awaited = False  # true if the end of the last of them is waited for
+        self._waiting: list[asyncio.Future[None]] = []
 
     def tell_drained(self) -> None:
         """Note that the last of them is about to reach its terminal state."""
@@ -287,6 +288,7 @@ class Executions:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiting.clear()
+        self.is_awaited = False
 
     def cancel_all(self) -> None:
         """Ask for the end of each of them."""
@@ -298,6 +300,7 @@ class Executions:
         if self.live:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
+            self.is_awaited = True
             await asyncio.wait((waiter,), timeout=time_limit)
         return not self.live
 

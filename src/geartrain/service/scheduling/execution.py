@@ -153,7 +153,7 @@ class Execution:
     def prepare(self, values: dict[str, Any], attachments: Attachments | None) -> None:
         """Fetch the files of the decoded input, and submit the execution when they are there."""
         context = self._scheduler.context
-        folder = context.new_folder() if attachments is None else attachments.folder
+        folder = attachments.folder if attachments is not None and attachments.files else context.new_folder()
         preparation = self._preparation = Preparation(
             context.input_files(),
             folder,

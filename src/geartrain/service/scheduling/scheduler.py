@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
@@ -14,8 +14,8 @@ from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.service.scheduling.call import Call
 from geartrain.service.scheduling.context import SHORTEST_TIMEOUT, RunContext
 from geartrain.service.scheduling.execution import NO_TICKET, Execution, Ticket
-from geartrain.service.scheduling.pending import Capacity, ModelPort, Pending
-from geartrain.service.scheduling.permits import Permit
+from geartrain.service.scheduling.pending import DEFAULT_QUEUE, Pace, Pending
+from geartrain.service.scheduling.permits import Permit, PermitPool, SharedPermits
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,21 @@ _SHORT: Final = 0.02
 _ENOUGH: Final = 3  # calls that ended while no other waited or ran, before a single client is assumed
 _DOUBT: Final = 64  # calls for which several clients are assumed, once they have been seen
 _CHECK_EVERY: Final = 8  # calls
+
+
+class ModelPort(Protocol):
+    """The scheduler's model."""
+
+    health: Health
+
+    @property
+    def replicas(self) -> Sequence[object]:
+        """The equal workers, whether they live or not."""
+
+    permits: PermitPool | SharedPermits  # the slots of the workers that live
+
+    def not_ready(self) -> GeartrainError:
+        """Say why no prediction can be made."""
 
 
 class Demand:
@@ -79,9 +94,10 @@ class Scheduler:
         self.waiting = 0  # predictions that are admitted and have not begun
         self.is_batching = False
         self.pending = Pending(self.serve, priorities)
+        self.pace = Pace()
         self._model = model
-        self._capacity = Capacity(model, queue=queue, priorities=priorities)
-        self.pace = self._capacity.pace
+        self._priorities = priorities
+        self._wanted_size = self._size = queue  # of the queue, where the protocol of a client does not say it
         self._demand = Demand()
         self._running: dict[Permit, Call] = {}
         self._prefetched: dict[Permit, Call] = {}
@@ -90,7 +106,7 @@ class Scheduler:
     def configure(self, info: WorkerInfo) -> None:
         """Learn how the model takes its predictions, which may change when another worker follows."""
         self.is_batching = info.batching is not None
-        self._capacity.configure(is_batching=self.is_batching)
+        self._size = self._wanted_size or (DEFAULT_QUEUE if self.is_batching else 0)
         # An async run would begin at once; and with levels, somebody who comes later might have to overtake.
         self._can_prefetch = not info.is_async and not self.pending.has_levels
         self.pending.configure(info, learns=len(self._model.replicas) == 1 and info.slots == 1)
@@ -100,7 +116,7 @@ class Scheduler:
     @property
     def has_capacity(self) -> bool:
         """True if one more prediction would be admitted without waiting, or, with batches, to wait for the next one."""
-        return self._capacity.fits(self.waiting, None if self.is_batching else 0)
+        return self.waiting < (self._size if self.is_batching else 0) + self._model.permits.idle
 
     def admit(self, key: Hashable, schedule: SchedulePolicy, *, size: int | None) -> Ticket:
         """Return a place in the queue.
@@ -109,23 +125,35 @@ class Scheduler:
         `QUEUE_FULL` if there is no free slot and no place in the queue, `INVALID_INPUT` for a priority that the model
         does not have, `TIMED_OUT` if there is no time left.
         """
-        capacity, has_levels = self._capacity, self.pending.has_levels
-        fits = capacity.fits(self.waiting, size)
+        has_levels = self.pending.has_levels
+        limit = self._size if size is None else size
+        # Idle slots are counted only where the queue has no place.
+        fits = self.waiting < limit or self.waiting < limit + self._model.permits.idle
         if fits and schedule is NO_SCHEDULE and not has_levels and not self.is_batching:
             return NO_TICKET
         if schedule.timeout is not None and schedule.timeout < SHORTEST_TIMEOUT:
             self.context.counts.add_refusal("REJECTED")
             raise GeartrainError(Code.TIMED_OUT, f"timed out after {schedule.timeout:g} s")
-        level = capacity.priorities.level_of(schedule.priority) if has_levels else 0
-        if fits and (not has_levels or capacity.fits_level(level, self.pending.queue.size_of(level))):
+        level = self._priorities.level_of(schedule.priority) if has_levels else 0
+        if fits and (not has_levels or self._fits_level(level)):
             return Ticket(key, schedule, level)
         self.context.counts.add_refusal("REJECTED")
         self._demand.end_call(alone=False)  # several clients ask at the same time
-        raise capacity.refusal(size, ahead=self.pending.queue.ahead_of(level) if has_levels else self.waiting)
+        ahead = self.pending.queue.ahead_of(level) if has_levels else self.waiting
+        if size is None:
+            code, message = Code.AT_CAPACITY, "At capacity - all prediction slots busy (--queue lets requests wait)"
+        else:
+            code, message = Code.QUEUE_FULL, "Exceeds maximum queue size"
+        raise GeartrainError(code, message, retry_after=self.pace.retry_after(ahead, self._model.permits.size))
+
+    def _fits_level(self, level: int) -> bool:
+        """True if one more may wait in a level."""
+        largest = self._priorities.levels[level].max_queue
+        return largest is None or self.pending.queue.size_of(level) < largest or self._model.permits.idle > 0
 
     def retry_after(self) -> int:
         """Return in how many seconds there is likely to be a slot for one more."""
-        return self._capacity.retry_after(self.waiting)
+        return self.pace.retry_after(self.waiting, self._model.permits.size)
 
     # the queue
 
