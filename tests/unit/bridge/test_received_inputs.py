@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gc
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from geartrain.bridge.channels import CallSocket
 from geartrain.bridge.payloads import WorkerFolder
-from geartrain.bridge.slots import NoListener, SlotChannel
-from geartrain.domain.predictions.calls import CallInput, Canceled, ItemEnd, ItemInput, Succeeded
+from geartrain.bridge.slots import SlotChannel
+from geartrain.domain.predictions.calls import CallInput, Canceled, ItemEnd, ItemEvent, ItemInput, Succeeded
 from geartrain.domain.tensors.tensor import Tensor, unpack
 from geartrain.ipc import messages as m
 from geartrain.ipc.body_memory import BodyMemory
@@ -21,6 +21,18 @@ from geartrain.ipc.shared_memory import MemoryRegion
 
 SIZE = 100_000
 JSON = 100  # bytes in front of it
+
+
+class Listener:
+    """Has no use for the reports of a call."""
+
+    def on_begin(self) -> None: ...
+
+    on_unstarted = on_idle = on_begin
+
+    def on_event(self, report: ItemEvent) -> None: ...
+
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None: ...
 
 
 class Worker:
@@ -34,7 +46,7 @@ class Worker:
 
     def run(self, *items: ItemInput, prefetch: bool = False) -> m.InputPayload:
         """Run a call, and return where its input is."""
-        self.slot.run(CallInput("call", items, prefetch), NoListener(), alone=False)
+        self.slot.run(CallInput("call", items, prefetch), Listener(), alone=False)
         self._theirs.settimeout(40)
         reader = FrameReader()
         frames: list[bytes] = []
