@@ -109,7 +109,7 @@ class SlotChannel:
         self.wakeup: WakeupPolicy = Blocking()
         self.is_last = False  # the worker is to end after this call
         self.next_call: SlotCall | None = (
-            None  # that was prefetched: the worker may have begun it before this end knows
+            None  # that was prefetched: the worker may have begun it
         )
         self._last_serial = 0
         self.memory = SharedSlotMemory(is_possible=shares_memory)
