@@ -12,22 +12,21 @@ from typing import Final
 import msgspec
 
 from geartrain.bridge.channels import CallSocket
-from geartrain.bridge.payloads import LONG_TEXT, SharedSlotMemory, SlotFiles, WorkerFolder, new_probe, wants_memory
+from geartrain.bridge.payloads import LONG_TEXT, SlotFiles, SlotMemory, WorkerFolder, new_probe, wants_memory
 from geartrain.bridge.wakeup import Blocking, WakeupMode, WakeupPolicy, effective_mode, new_policy
 from geartrain.domain.predictions import calls
 from geartrain.domain.state_machine import steps_to
 from geartrain.ipc.framing import frame
 from geartrain.ipc.messages import (
     Inline,
-    InputPayload,
     Payload,
-    Received,
     Reports,
     SlotCancelled,
     SlotFailed,
     Withdraw,
     encode,
 )
+from geartrain.ipc.payload import discard
 
 
 class SlotState(StrEnum):
@@ -108,11 +107,9 @@ class SlotChannel:
         self.call: SlotCall | None = None  # that runs
         self.wakeup: WakeupPolicy = Blocking()
         self.is_last = False  # the worker is to end after this call
-        self.next_call: SlotCall | None = (
-            None  # that was prefetched: the worker may have begun it
-        )
+        self.next_call: SlotCall | None = None  # that was prefetched: the worker may have begun it
         self._last_serial = 0
-        self.memory = SharedSlotMemory(is_possible=shares_memory)
+        self.memory = SlotMemory(is_possible=shares_memory)
         self._has_others = has_others
         self._number = number
         self._socket = socket
@@ -128,15 +125,16 @@ class SlotChannel:
         too large for a message.
         """
         self._last_serial = serial = self._last_serial + 1
-        payload: InputPayload | None
+        payload: Payload | None
         first = call.items[0]
         if first.tensors is None and len(call.items) == 1 and len(first.input) <= LONG_TEXT:  # nearly all
             slot_call, payload = SlotCall(serial, call.id, listener), Inline(first.input)
         else:
-            slot_call = SlotCall(serial, call.id, listener, wants_memory(call))
-            payload = self._files.place(call, may_share=slot_call.packed and not call.prefetch)
-            if type(payload) is Received:
-                slot_call = msgspec.structs.replace(slot_call, source=call)
+            packed = wants_memory(call)
+            payload = self._files.received(call)
+            slot_call = SlotCall(serial, call.id, listener, packed, None if payload is None else call)
+            if payload is None:
+                payload = self._files.place(call, may_share=packed and not call.prefetch)
         if call.prefetch:
             payload = payload or self._files.to_file(call)
             message = self._files.message(call, serial, payload, packed=slot_call.packed)
@@ -163,9 +161,9 @@ class SlotChannel:
         if self.state is SlotState.LOADING:
             self._begin(call, slot_call, payload, alone=False)
         else:
-            self._files.reader.discard(payload)
+            discard(payload)
 
-    def _begin(self, call: calls.CallInput, slot_call: SlotCall, payload: InputPayload, *, alone: bool) -> None:
+    def _begin(self, call: calls.CallInput, slot_call: SlotCall, payload: Payload, *, alone: bool) -> None:
         self.wakeup.before_send(alone=alone)
         message = self._files.message(call, slot_call.serial, payload, packed=slot_call.packed)
         self.state = _to_running(self.state)  # not before: a call that cannot be encoded leaves the slot free
@@ -260,6 +258,8 @@ class SlotChannel:
 
     def _free(self) -> None:
         """Begin the prefetched call, or become free."""
+        if self.memory.is_to_trim:
+            self.memory.trim()
         self.state = _to_free(self.state)
         self.call = following = self.next_call
         if following is not None:

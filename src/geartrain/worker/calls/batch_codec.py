@@ -17,7 +17,7 @@ from geartrain.domain.predictions.events import Log, Output
 from geartrain.domain.signature.types import OutputSpec, Signature
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.shared_memory import WORTHWHILE
+from geartrain.ipc.memory import WORTHWHILE
 from geartrain.worker.calls.codec import NobodyLeftError, Recovery, RefusedError, failure_of_all
 from geartrain.worker.calls.reports import (
     NO_FAILURES,
