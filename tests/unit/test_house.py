@@ -7,9 +7,9 @@ import pytest
 from tools import house
 
 WORDS = 0
-PROTOCOLS = 107
-LONE_PROTOCOLS = 22
-NULL_OBJECTS = 33
+PROTOCOLS = 101
+LONE_PROTOCOLS = 19
+NULL_OBJECTS = 28
 
 
 @pytest.fixture(scope="module")

@@ -286,7 +286,7 @@ class SlotFiles:
         )
 
     def read(self, message: Reports) -> list[calls.Report]:
-        """Return the reports of a frame with their outputs, of which some lie in shared memory.
+        """Return the reports of a frame, with the outputs that lie in shared memory.
 
         A chunk of a stream is copied. Raises `FrameError` if an output is not where it is said to be.
         """

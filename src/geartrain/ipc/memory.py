@@ -130,9 +130,9 @@ class Region:
             self.allocated = kept
 
     def lend(self, memory: mmap.mmap, over: Callable[[], None], *, contents_at: int = HEADER) -> memoryview:
-        """Return all of `memory`, which is that of this region; `over` is called by any thread with its last view.
+        """Return all of `memory`, that of this region, and call `over`, in any thread, when the last view is gone.
 
-        `contents_at`: where the contents begin, in front of which a head may be written.
+        The contents begin at `contents_at`; a head may be written in front of them.
         """
         array = _array_type(len(memory)).from_buffer(memory)
         array.lease = Lease(self, contents_at)
