@@ -109,8 +109,7 @@ def predict_of(
 ) -> Predict:
     """Return the message that starts a call whose input is `payload`; `place` is its slot and its serial number."""
     items = call.items
-    # To map costs a call of one more than all that is done for it here.
-    described = (_item(items[0]),) if len(items) == 1 else tuple(map(_item, items))
+    described = tuple(map(_item, items))
     slot, serial = place
     return Predict(call.id, slot, serial, described, payload, output_dir, regions, call.prefetch)
 
