@@ -13,7 +13,7 @@ import pytest
 
 from geartrain.bridge.payloads import WorkerFolder
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.shared_memory import LARGEST
+from geartrain.ipc.memory import LARGEST
 from geartrain.outbound import upload_client
 from geartrain.outbound.retries import Retries
 from geartrain.service.models.deployment import Deployment

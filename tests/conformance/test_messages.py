@@ -159,13 +159,13 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
                     "pred_1", packed=True, request_id="r-1", traceparent=f"00-{7:032x}-{7:016x}-01", tracestate="v=1"
                 ),
             ),
-            m.InMemory(600_000),
-            memory=m.SlotMemory("/proc/1/fd/5", ("/proc/1/fd/6", "/proc/1/fd/7")),
+            m.Handle("/proc/1/fd/5", 0, 600_000),
+            regions=("/proc/1/fd/6", "/proc/1/fd/7"),
         ),
         "calls",
     ),
     "call/Predict in a body": (
-        m.Predict("pred_1", 3, 23, (m.CallItem("pred_1", packed=True),), m.Received("/proc/1/fd/7", 600_000, 1088)),
+        m.Predict("pred_1", 3, 23, (m.CallItem("pred_1", packed=True),), m.Handle("/proc/1/fd/7", 1088, 600_000)),
         "calls",
     ),
     "call/Predict of several": (
@@ -186,7 +186,7 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
     "call/Log of all": (m.Reports(0, 17, (ItemEvent(ALL, Log("stderr", "careful\n")),)), "reports"),
     "call/Output": (m.Reports(0, 17, (ItemEvent(2, Output(b'"chunk"', 5)),)), "reports"),
     "call/Output in memory": (
-        m.Reports(0, 17, (ItemEvent(0, Output(b"", 0)),), shared=((0, m.InMemory(600_000, region=1)),)),
+        m.Reports(0, 17, (ItemEvent(0, Output(b"", 0)),), shared=((0, m.Handle("/proc/1/fd/7", 0, 600_000)),)),
         "reports",
     ),
     "call/Output with files": (
@@ -245,7 +245,7 @@ EXAMPLES: dict[str, tuple[m.Message, Any]] = {
                 ItemEnd(1, Failed("ValueError: no")),
                 ItemEnd(2, Canceled()),
             ),
-            shared=((0, m.InMemory(6)), (1, m.InMemory(8, 6))),
+            shared=((0, m.Handle("/proc/1/fd/6", 0, 6)), (1, m.Handle("/proc/1/fd/6", 6, 8))),
         ),
         "reports",
     ),
@@ -287,7 +287,7 @@ def test_every_message_has_an_example_and_every_golden_line_a_message() -> None:
 
 
 def test_version_of_the_protocol() -> None:
-    assert m.PROTOCOL_VERSION == 13
+    assert m.PROTOCOL_VERSION == 14
 
 
 def test_the_first_message_carries_the_protocol_version() -> None:

@@ -23,7 +23,7 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.principal import ANYONE
 from geartrain.domain.tensors.tensor import Tensor, join_bytes
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.shared_memory import LARGEST, MAX_KEPT, WORTHWHILE
+from geartrain.ipc.memory import LARGEST, MAX_KEPT, WORTHWHILE
 from geartrain.service.models import inference
 from geartrain.service.models.admission import NewPrediction
 from tests.contract.conftest import LIMIT, ROOT, Bench, OpenBench, _bench

@@ -15,9 +15,8 @@ import pytest
 from geartrain.bridge import payloads
 from geartrain.bridge.payloads import received_in_place
 from geartrain.domain.predictions.calls import CallInput
-from geartrain.ipc import body_memory
-from geartrain.ipc.body_memory import BodyMemory
-from geartrain.ipc.messages import Received
+from geartrain.ipc.memory import BodyMemory
+from geartrain.ipc.messages import Handle
 from geartrain.server import http
 from tests.support.servers import LiveServer, Serve, eventually
 from tests.support.wire import Answer, connection
@@ -62,7 +61,7 @@ class Seen:
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     seen = Seen()
 
-    def look(call: CallInput) -> Received | None:
+    def look(call: CallInput) -> Handle | None:
         found = received_in_place(call)
         if found is None:
             seen.copied += 1
@@ -190,7 +189,7 @@ async def test_a_body_that_takes_too_long_is_refused(serve: Serve, seen: Seen) -
 
 
 async def test_many_large_bodies_at_once_are_bounded(serve: Serve, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_memory, "LIMIT", 2 * 1024**2)  # there is room for two or three
+    monkeypatch.setattr("geartrain.ipc.memory.LIMIT", 2 * 1024**2)  # there is room for two or three
     async with serve(MODEL) as server:
 
         async def ask(number: int) -> None:

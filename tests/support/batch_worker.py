@@ -24,13 +24,13 @@ from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Tensor, pack, split_bytes, stack, unpack
 from geartrain.ipc import messages as m
 from geartrain.ipc.framing import FrameReader, frame
+from geartrain.ipc.memory import Region
 from geartrain.ipc.payload import PayloadReader
-from geartrain.ipc.shared_memory import MemoryRegion
 from geartrain.worker.arrays import NAMES, numpy_type
 from geartrain.worker.calls.call import tools_of_model
 from geartrain.worker.channels.cancellation import CancelRegion
 from geartrain.worker.channels.channel import Channel
-from geartrain.worker.channels.slot import OpenedBodies, Slot
+from geartrain.worker.channels.slot import OpenedMemory, Slot
 from geartrain.worker.loading.batched_signature import read_batched
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.runtime.async_engine import AsyncEngine
@@ -99,7 +99,7 @@ class Answers:
     of an item whether it came in a "message", in "memory" or in a "file"; `texts` are the outputs as they came.
     """
 
-    def __init__(self, frames: Sequence[m.Reports], number: int, shared: MemoryRegion | None = None) -> None:
+    def __init__(self, frames: Sequence[m.Reports], number: int, shared: Region | None = None) -> None:
         self.frames = list(frames)
         self.ends: dict[int, End] = {}
         self.outputs: dict[int, Any] = {}
@@ -112,7 +112,7 @@ class Answers:
         self.lasts = [
             each.idle for each in frames if each.idle or any(isinstance(one, ItemEnd) for one in each.reports)
         ]
-        self._reader = PayloadReader(lambda: [] if shared is None else [shared])
+        self._reader = PayloadReader(Region.open if shared is None else lambda _: shared)
         self._shared = shared
         for each in frames:
             self._take(each)
@@ -154,7 +154,7 @@ class Answers:
         if self._shared is not None:
             self._shared.free()
 
-    def _keep(self, report: Report, output: bytes, place: m.InMemory | None, keep: Callable[[Any], None]) -> None:
+    def _keep(self, report: Report, output: bytes, place: m.Handle | None, keep: Callable[[Any], None]) -> None:
         """Keep an output; one in memory that the test has not given stays there."""
         item = report.item
         self.files[item] += [file for file in report.files if not file.is_output]
@@ -221,7 +221,7 @@ class Worker:
         self,
         batches: Sequence[Sequence[Item]],
         *,
-        shared: MemoryRegion | None = None,
+        shared: Region | None = None,
         inputs: Sequence[m.Payload] | None = None,
         **message: Any,
     ) -> list[Answers]:
@@ -290,7 +290,8 @@ class Worker:
         parameters, signature, batching = self.read
         encoder = OutputEncoder(signature.output)
         tools = tools_of_model(parameters, signature, batching, encoder=encoder, router=self._router, control=control)
-        slots = [Slot(channel, self._files(), OpenedBodies()) for _ in range(self._slots)]
+        memory = OpenedMemory()
+        slots = [Slot(channel, self._files(), memory) for _ in range(self._slots)]
         try:
             if inspect.iscoroutinefunction(self._run) or inspect.isasyncgenfunction(self._run):
                 loop = asyncio.new_event_loop()
@@ -303,8 +304,7 @@ class Worker:
                 self.engine = SyncEngine(self._run, slots[0], region, streams=streams)
                 self.engine.serve(tools, lambda: None)
         finally:
-            for slot in slots:
-                slot.memory.close()  # as a worker does by ending
+            memory.close()  # as a worker does by ending
             for sock in (calls, theirs):
                 sock.shutdown(socket.SHUT_WR)
 

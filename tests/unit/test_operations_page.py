@@ -14,7 +14,7 @@ from geartrain.domain.predictions import own_metrics
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, MAX_PRINTED
 from geartrain.domain.printed import screen
 from geartrain.domain.printed.text import MAX_TEXT
-from geartrain.ipc import body_memory, shared_memory
+from geartrain.ipc import memory
 from geartrain.service import shared_memory as regions
 from geartrain.service.durable.history import MAX_UNWRITTEN
 from geartrain.service.models.predictions import MAX_BYTES, MAX_RECENT
@@ -57,8 +57,8 @@ BOUNDS: dict[str, list[int | str]] = {
     "lines of the access log": [access_log.MAX_WAITING],
     "records of the log": [background_logs.MAX_WAITING, f"{background_logs.MAX_CHARACTERS // MIB} Mi"],
     "bodies of requests": [],
-    "memory in which bodies are received": [f"{body_memory.LIMIT // MIB} MiB"],
-    "memory that a worker and the server share": [f"{shared_memory.MAX_KEPT // MIB} MiB"],
+    "memory in which bodies are received": [f"{memory.LIMIT // MIB} MiB"],
+    "memory that a worker and the server share": [f"{memory.MAX_KEPT // MIB} MiB"],
     "regions of shared memory": [regions.MAX_REGIONS],
     "unread answers of an HTTP/1.1": [],
     "unread answers of an HTTP/2": [f"{MAX_HELD // MIB} MiB"],

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from geartrain.backends.cpus import usable_cpus
 from geartrain.backends.interface import BackendError
 from geartrain.backends.libraries import note, require
-from geartrain.backends.options import whole_number
+from geartrain.backends.options import usable_cpus, whole_number
 from geartrain.backends.sampling import Token
 from geartrain.backends.text import Piece, PromptError, Sampling, TextBackend
 

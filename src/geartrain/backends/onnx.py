@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from geartrain.authoring.devices import own_device
 from geartrain.backends.arrays import Dimension, are_rows, decoded, numpy_type
-from geartrain.backends.cpus import usable_cpus
 from geartrain.backends.foreign import what_is
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
 from geartrain.backends.libraries import note, require
-from geartrain.backends.options import Options, flag, mapping, text, whole_number, wrong
+from geartrain.backends.options import Options, flag, mapping, text, usable_cpus, whole_number, wrong
 from geartrain.domain.tensors.tensor import VARIABLE
 
 if TYPE_CHECKING:

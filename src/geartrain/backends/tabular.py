@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from geartrain.backends import declared, options
+from geartrain.backends import options
 from geartrain.backends.arrays import datatype_of, numpy_type
 from geartrain.backends.foreign import what_is
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
@@ -70,7 +70,7 @@ class TabularBackend(Backend):
         if self.path.is_dir():
             raise BackendError("it is a folder, and a file is expected")
         methods = self.open(options.whole_number(self.given, "threads"))
-        self.inputs = declared.tensors(self.given, "inputs") or self.features()
+        self.inputs = options.declared_tensors(self.given, "inputs") or self.features()
         for spec in self.inputs:
             if spec.shape[:1] != (VARIABLE,) or (len(self.inputs) > 1 and len(spec.shape) != 1):
                 wanted = "[-1]: a column" if len(self.inputs) > 1 else "[-1, …]: its first dimension are the rows"

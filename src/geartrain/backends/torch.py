@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from geartrain.backends.interface import Backend, TensorSpec
 from geartrain.backends.libraries import note, require
-from geartrain.backends.torch_archive import kind_of
-from geartrain.backends.torch_device import choose_device, set_threads, to_numpy, to_torch
+from geartrain.backends.torch_device import choose_device, kind_of, set_threads, to_numpy, to_torch
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from geartrain.backends import declared
 from geartrain.backends.arrays import are_rows
 from geartrain.backends.interface import BackendError, TensorSpec
-from geartrain.backends.options import Options
-from geartrain.backends.torch_archive import was_traced
-from geartrain.backends.torch_device import datatype_of
+from geartrain.backends.options import Options, declared_tensors, undeclared
+from geartrain.backends.torch_device import datatype_of, was_traced
 from geartrain.domain.signature.types import NOTHING_DECLARED, Declared, DeclaredTensor
 from geartrain.domain.tensors.tensor import VARIABLE
 
@@ -39,8 +37,8 @@ class ScriptProgram:
         self._path = path
         self._module = self._load(device)
         arguments = self._arguments()
-        inputs = declared.tensors(options, "inputs") or _in_file(told.inputs)
-        outputs = declared.tensors(options, "outputs") or _in_file(told.outputs)
+        inputs = declared_tensors(options, "inputs") or _in_file(told.inputs)
+        outputs = declared_tensors(options, "outputs") or _in_file(told.outputs)
         if inputs is None or outputs is None:
             raise self._undeclared(arguments)
         for spec in (*inputs, *outputs):
@@ -124,13 +122,13 @@ class ScriptProgram:
         subject = f"TorchScript does not say the datatypes and shapes of tensors; forward() is {self._signature()}"
         traced = self._traced()
         if traced is not None:
-            return declared.missing(subject, *traced)
+            return undeclared(subject, *traced)
         inputs = [TensorSpec(each.name, "FP32", (VARIABLE, VARIABLE)) for each in arguments if each.required]
         kind = str(self._module.forward.schema.returns[0].type)
         count = kind.count("Tensor")
         several = kind.startswith("Tuple[") and count > 1
         names = [f"output_{index}" for index in range(count)] if several else ["output"]
-        return declared.missing(subject, inputs, [TensorSpec(name, "FP32", (VARIABLE, VARIABLE)) for name in names])
+        return undeclared(subject, inputs, [TensorSpec(name, "FP32", (VARIABLE, VARIABLE)) for name in names])
 
     def _signature(self) -> str:
         schema = self._module.forward.schema

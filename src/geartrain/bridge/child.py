@@ -134,7 +134,7 @@ CHILD_STEPS: Final[dict[ChildState, frozenset[ChildState]]] = {
 
 
 _cleaning: Final[set[asyncio.Task[None]]] = set()  # a loop by itself would forget its tasks
-_DEAD = ChildState.DEAD  # to read it from its class takes several times as long
+_DEAD = ChildState.DEAD  # Python 3.11 calls a function to read it from its class
 
 
 class _Setup:

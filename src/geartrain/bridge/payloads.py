@@ -6,30 +6,18 @@ import itertools
 import logging
 import shutil
 import tempfile
-import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from geartrain.domain.predictions import calls, events
 from geartrain.domain.predictions.calls import CallInput, FileRef, ItemInput
 from geartrain.domain.tensors.tensor import Buffer, pack, stack
-from geartrain.ipc.body_memory import is_received, received
 from geartrain.ipc.framing import FrameError, frame
-from geartrain.ipc.messages import (
-    CallItem,
-    InMemory,
-    InputPayload,
-    Payload,
-    Predict,
-    Received,
-    Reports,
-    SlotMemory,
-    encode,
-)
-from geartrain.ipc.payload import PayloadReader, PayloadWriter, RegionSource, region_of
-from geartrain.ipc.shared_memory import HEADER, MemoryRegion, kept_by_each, watchable
+from geartrain.ipc.memory import HEADER, Region, kept_by_each, lease_of, place_head
+from geartrain.ipc.messages import CallItem, Handle, Payload, Predict, Reports, encode
+from geartrain.ipc.payload import PayloadWriter, RegionOpener
 
 
 class WorkerFolder:
@@ -104,28 +92,26 @@ def parts_of(call: CallInput) -> Sequence[Buffer]:
     return stack(json, [item.tensors for item in call.items if item.tensors is not None])
 
 
-def received_in_place(call: CallInput) -> Received | None:
+def received_in_place(call: CallInput) -> Handle | None:
     """Return the input of a call as it travels where its body was received, None if it does not lie there.
 
     It lies there as long as the contents of its tensor are held.
     """
-    item = call.items[0]
-    tensors = item.tensors
-    if len(call.items) != 1 or tensors is None or len(tensors) != 1 or not is_received(tensors[0].data):
+    tensors = call.items[0].tensors
+    if len(call.items) != 1 or tensors is None or len(tensors) != 1 or lease_of(tensors[0].data) is None:
         return None
-    head, contents = pack(item.input, tensors)
-    return received(contents, bytes(head))
+    head, contents = pack(call.items[0].input, tensors)
+    return place_head(contents, bytes(head))
 
 
 def predict_of(
-    call: CallInput, place: tuple[int, int], payload: InputPayload, *, output_dir: str, memory: SlotMemory | None
+    call: CallInput, place: tuple[int, int], payload: Payload, *, output_dir: str, regions: tuple[str, ...] = ()
 ) -> Predict:
     """Return the message that starts a call whose input is `payload`; `place` is its slot and its serial number."""
     items = call.items
-    # To map costs a call of one more than all that is done for it here.
-    described = (_item(items[0]),) if len(items) == 1 else tuple(map(_item, items))
+    described = tuple(map(_item, items))
     slot, serial = place
-    return Predict(call.id, slot, serial, described, payload, output_dir, memory, call.prefetch)
+    return Predict(call.id, slot, serial, described, payload, output_dir, regions, call.prefetch)
 
 
 def _item(item: ItemInput) -> CallItem:
@@ -147,56 +133,63 @@ logger = logging.getLogger(__name__)
 _FOR_OUTPUTS: Final = 2  # regions: one output may be on its way to a client while the next one is written
 
 
-class SharedSlotMemory:
-    """Regions for inputs and for outputs: made for the first call with tensors, and held as long as the slot."""
+class SlotMemory:
+    """The regions of one slot, for inputs and for outputs: made for the first call with tensors, and held as long."""
 
     def __init__(self, *, is_possible: bool) -> None:
         self.is_possible = is_possible  # true if the worker can open what is made here
-        self._kept = kept_by_each(_FOR_OUTPUTS)
-        self._inputs: list[MemoryRegion] = []
-        self._outputs: list[MemoryRegion] = []
-        self._message: SlotMemory | None = None
+        self.paths: tuple[str, ...] = ()  # of the regions for outputs
+        self.is_to_trim = False  # the input of the call that runs takes more than is kept
+        self.kept = kept_by_each(1)  # bytes of inputs that stay between two calls
+        self._kept_outputs = kept_by_each(_FOR_OUTPUTS)
+        self._inputs: list[Region] = []
+        self._outputs: list[Region] = []
 
     def share(self, slots: int) -> None:
         """Note how many slots the worker has: what stays of their memory when it has been read is bounded."""
-        self._kept = kept_by_each(_FOR_OUTPUTS * slots)
+        self.kept, self._kept_outputs = kept_by_each(slots), kept_by_each(_FOR_OUTPUTS * slots)
 
-    def inputs(self) -> list[MemoryRegion]:
+    def inputs(self) -> list[Region]:
         """Return the region for inputs; none if parent and worker cannot share any."""
         if not self._inputs and self.is_possible:
             try:
-                self._inputs.append(MemoryRegion.create())
+                self._inputs.append(Region.create())
                 for _ in range(_FOR_OUTPUTS):
-                    region = MemoryRegion.create()
+                    region = Region.create()
                     self._outputs.append(region)
-                    region.kept = self._kept
-                self._message = SlotMemory(self._inputs[0].path, tuple(region.path for region in self._outputs))
+                    region.kept = self._kept_outputs
+                self.paths = tuple(region.path for region in self._outputs)
             except OSError as error:
                 logger.info("tensors travel without shared memory: %s", error)
                 self.close()
         return self._inputs
 
-    def outputs(self) -> list[MemoryRegion]:
-        """Return the regions for outputs; none before there was a call with tensors."""
-        return self._outputs
+    def output(self, path: str) -> Region:
+        """Return the region for outputs of a path. Raises `OSError` if there is none."""
+        for region in self._outputs:
+            if region.path == path:
+                return region
+        msg = "an output is said to lie in shared memory, and there is none"
+        raise OSError(msg)
 
-    def message(self) -> SlotMemory | None:
-        """Return the message about the memory for the worker; None if parent and worker cannot share any."""
-        self.inputs()
-        return self._message
+    def trim(self) -> None:
+        """Give the system the memory of an input beyond what is kept: its call is over."""
+        self.is_to_trim = False
+        for region in self._inputs:
+            region.trim(self.kept)
 
     def close(self) -> None:
         """Close the memory, and make no more."""
         self.is_possible = False
         for region in (*self._inputs, *self._outputs):
             region.close()
-        self._inputs, self._outputs, self._message = [], [], None
+        self._inputs, self._outputs, self.paths = [], [], ()
 
 
-def new_probe() -> MemoryRegion | None:
+def new_probe() -> Region | None:
     """Return memory for a worker to try whether it can open the parent's; None where there is no such memory."""
     try:
-        return MemoryRegion.create()
+        return Region.create()
     except OSError as error:
         logger.info("tensors travel without shared memory: %s", error)
         return None
@@ -214,17 +207,16 @@ class LentOutputs:
     a client that is slow to read.
     """
 
-    def __init__(self, regions: RegionSource) -> None:
-        self._regions = regions
+    def __init__(self, open_region: RegionOpener) -> None:
+        self._open = open_region
         self._is_lent = False  # a region is
-        self._watch: weakref.ref[Any]  # of that
         self._frame = _NOTHING  # source of the lent outputs of the current frame
-        self._copied: list[MemoryRegion] = []  # the region of the frame, if it is not lent
+        self._copied: list[Region] = []  # the region of the frame, if it is not lent
 
-    def read(self, place: InMemory, *, may_lend: bool) -> Buffer:
+    def read(self, place: Handle, *, may_lend: bool) -> Buffer:
         """Return an output. Raises `OSError` if it is not where it is said to be."""
         begin, end = place.offset, place.offset + place.size
-        region = region_of(self._regions, place.region)
+        region = self._open(place.path)
         if may_lend and not self._is_lent and not self._copied and place.size >= _WORTHWHILE:
             self._frame = self._lend(region, end)
         contents = region.view(end)
@@ -241,14 +233,12 @@ class LentOutputs:
         for region in copied:
             region.free()
 
-    def _lend(self, region: MemoryRegion, size: int) -> memoryview:
+    def _lend(self, region: Region, size: int) -> memoryview:
         """Return all that lies in a region, which is `size` bytes or more."""
-        array = watchable(region.memory(size))
         self._is_lent = True
-        self._watch = weakref.ref(array, lambda _: self._take_back(region))
-        return memoryview(array).cast("B")[HEADER:]
+        return region.lend(region.memory(size), lambda: self._take_back(region))[HEADER:]
 
-    def _take_back(self, region: MemoryRegion) -> None:
+    def _take_back(self, region: Region) -> None:
         """Let the worker write there again. Called by any thread."""
         with suppress(OSError, ValueError):  # it may have been closed
             region.free()
@@ -258,40 +248,44 @@ class LentOutputs:
 class SlotFiles:
     """The inputs and outputs of one slot: where they travel, and the files among them."""
 
-    def __init__(self, slot: int, folder: WorkerFolder, memory: SharedSlotMemory) -> None:
+    def __init__(self, slot: int, folder: WorkerFolder, memory: SlotMemory) -> None:
         self._slot = slot  # its number
         self._memory = memory
-        self.reader = PayloadReader(memory.outputs)
-        self.lent = LentOutputs(memory.outputs)
+        self.lent = LentOutputs(memory.output)
         self._writer = PayloadWriter(memory.inputs, folder.new_input)
         self._folder = folder
         self.temporary_files: list[str] = []  # the author's own, as `FileRef` has them
 
-    def place(self, call: calls.CallInput, *, may_share: bool) -> InputPayload | None:
-        """Put the input of a call where it travels best, or leave it there; None if it has to go into a file.
+    def received(self, call: calls.CallInput) -> Handle | None:
+        """Return the input of a call where its body was received, None if it does not lie there for the worker."""
+        return received_in_place(call) if self._memory.is_possible else None
+
+    def place(self, call: calls.CallInput, *, may_share: bool) -> Payload | None:
+        """Put the input of a call where it travels best; None if it has to go into a file.
 
         `may_share`: it may go into shared memory. Then no call is on the slot, so the one before has read its input, or
         never will.
         """
-        if self._memory.is_possible:
-            received = received_in_place(call)
-            if received is not None:
-                return received
-        return self._writer.place(parts_of(call), may_share=may_share, is_stale=True)
+        payload = self._writer.place(parts_of(call), may_share=may_share, is_stale=True)
+        if type(payload) is Handle and payload.size > self._memory.kept:
+            self._memory.is_to_trim = True  # when the call is over
+        return payload
 
     def to_file(self, call: calls.CallInput) -> Payload:
         """Write the input of a call into a file. Raises `OSError`."""
         return self._writer.to_file(parts_of(call))
 
-    def message(self, call: calls.CallInput, serial: int, payload: InputPayload, *, packed: bool) -> bytes:
+    def message(self, call: calls.CallInput, serial: int, payload: Payload, *, packed: bool) -> bytes:
         """Return the frame that tells the worker of a call, whose input is `payload`; `packed`: it has tensors."""
-        memory = self._memory.message() if packed else None
+        if packed:
+            self._memory.inputs()  # makes the regions, those for outputs too
+        regions = self._memory.paths if packed else ()
         return frame(
-            encode(predict_of(call, (self._slot, serial), payload, output_dir=self._folder.outputs, memory=memory))
+            encode(predict_of(call, (self._slot, serial), payload, output_dir=self._folder.outputs, regions=regions))
         )
 
     def read(self, message: Reports) -> list[calls.Report]:
-        """Return the reports of a frame with their outputs. Some lie in shared memory.
+        """Return the reports of a frame, with the outputs that lie in shared memory.
 
         A chunk of a stream is copied. Raises `FrameError` if an output is not where it is said to be.
         """
@@ -320,8 +314,9 @@ class SlotFiles:
         """Release the files and the memory of outputs without a reader."""
         for report in message.reports:
             self._folder.discard(report.files)
-        for _, place in message.shared[:1]:  # all are in the same region
-            self.reader.discard(place)
+        with suppress(OSError):
+            for _, place in message.shared[:1]:  # all are in the same region
+                self._memory.output(place.path).free()
 
     def delete_temporary_files(self) -> None:
         """Delete what a worker that has died can no longer delete."""

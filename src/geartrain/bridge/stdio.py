@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Final
 
-from geartrain.bridge.slots import NO_CALL, SlotChannel, SlotState
+from geartrain.bridge.slots import SlotChannel, SlotState
 from geartrain.domain.predictions.calls import ALL, ItemEvent
 from geartrain.domain.predictions.events import Log, LogSource
 from geartrain.domain.printed.text import PrintedLines, is_plain
@@ -247,7 +247,8 @@ class RawOutput:
             return
         self._quiet_from = self.calls + _AFTER
         running = [slot for slot in self._slots.values() if slot.state is SlotState.RUNNING]
-        if len(running) == 1 and running[0].next_call is NO_CALL:
-            running[0].call.listener.on_event(ItemEvent(ALL, Log(source, data)))
+        call = running[0].call if len(running) == 1 and running[0].next_call is None else None
+        if call is not None:
+            call.listener.on_event(ItemEvent(ALL, Log(source, data)))
         else:
             self.log.add(data, source=source)

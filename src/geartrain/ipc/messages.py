@@ -20,7 +20,7 @@ from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.types import NOTHING_DECLARED, Declared, Signature
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -220,42 +220,22 @@ class InFile(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     path: str
 
 
-class InMemory(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
-    """The bytes are in the memory that parent and worker share for the slot (`ipc.shared_memory`).
+class Handle(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
+    """The bytes are in memory that parent and worker share (`ipc.memory`): a stretch of the region that `path` opens.
 
-    `region`: which of the regions for inputs, or for outputs. All payloads of a frame are in the same one.
-    """
-
-    size: int
-    offset: int = 0
-    region: int = 0
-
-
-Payload = Inline | InFile | InMemory
-
-
-class Received(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
-    """The bytes are in a body where the server has received it (`ipc.body_memory`); `path` opens that memory.
-
-    They stay as they are until the call is over.
+    An input stays as it is until its call is over. The outputs of a frame are in the same region, which belongs to the
+    parent until it has freed it.
     """
 
     path: str
-    size: int
     offset: int
+    size: int
 
 
-InputPayload = Payload | Received
+Payload = Inline | InFile | Handle
 
 
 # Call channel, parent to worker
-
-
-class SlotMemory(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Paths that open the slot's shared memory: a region for inputs, and several for outputs."""
-
-    input: str
-    outputs: tuple[str, ...]
 
 
 class CallItem(msgspec.Struct, frozen=True, array_like=True):
@@ -282,17 +262,18 @@ class Predict(_Message, frozen=True, tag="Predict", gc=True):
     `serial` numbers the calls of a slot, so that a cancel or a report names exactly one. The input of a call of one
     item is the item's JSON object, packed if the item is. That of several is always packed: its JSON is an array with
     an object for each item, and its tensors are those of the packed items, stacked along the first dimension. An input
-    above the inline limit is in a file, as the container runtime document has it. One that is `prefetched` was sent
-    while another call ran on the slot, and begins when that is over, unless a `Withdraw` has come by then.
+    above the inline limit is in a file, as the container runtime document has it. `regions` are the paths of the slot's
+    regions for outputs. One that is `prefetched` was sent while another call ran on the slot, and begins when that is
+    over, unless a `Withdraw` has come by then.
     """
 
     id: str
     slot: int
     serial: int
     items: tuple[CallItem, ...]
-    input: InputPayload
+    input: Payload
     output_dir: str | None = None
-    memory: SlotMemory | None = None
+    regions: tuple[str, ...] = ()
     prefetched: bool = False
 
 
@@ -316,7 +297,7 @@ class Reports(_Message, frozen=True, tag="Reports", gc=True):
     serial: int
     reports: tuple[Report, ...]
     idle: bool = False
-    shared: tuple[tuple[int, InMemory], ...] = ()
+    shared: tuple[tuple[int, Handle], ...] = ()
 
 
 ControlToWorker = Init | Cancel | Healthcheck | Shutdown | TerminalLent | TerminalRefused

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from geartrain.domain.predictions.tracing import TracerPort
-from geartrain.ipc.body_memory import BodyMemory
+from geartrain.ipc.memory import BodyMemory
 from geartrain.server.app import App
 from geartrain.server.grpc import GrpcCalls, ProtocolSwitch
 from geartrain.server.machine import Machine, brief_use

@@ -23,7 +23,7 @@ from geartrain.testing.models import LoadedModel, loaded
 from geartrain.testing.steps import Drive, Steps, make_steps
 from geartrain.worker.calls.call import CallTools, tools_of_model
 from geartrain.worker.channels.cancellation import CANCEL_SIGNAL, CancelRegion
-from geartrain.worker.channels.slot import OpenedBodies, Slot
+from geartrain.worker.channels.slot import OpenedMemory, Slot
 from geartrain.worker.loading.finding import Mode
 from geartrain.worker.loading.setup import arguments_of_setup
 from geartrain.worker.values.call_files import CallFiles
@@ -135,7 +135,7 @@ class Run:
         channel = LocalChannel(prints, self._region.shield)
         call = LocalCall(
             self._message(items),
-            Slot(channel, CallFiles(), OpenedBodies()),
+            Slot(channel, CallFiles(), OpenedMemory()),
             self._tools(prints, channel),
             channel=channel,
         )
@@ -149,7 +149,7 @@ class Run:
         ]
         call = CallInput(f"test-{self._serial}", tuple(own))
         payload = Inline(b"".join(parts_of(call)))
-        return predict_of(call, (0, self._serial), payload, output_dir=str(self._new_folder()), memory=None)
+        return predict_of(call, (0, self._serial), payload, output_dir=str(self._new_folder()))
 
     def _tools(self, prints: Prints, channel: LocalChannel) -> CallTools:
         runner = self._runner

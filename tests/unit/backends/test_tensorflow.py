@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from geartrain.backends.cpus import usable_cpus
 from geartrain.backends.interface import BackendError, TensorSpec
+from geartrain.backends.options import usable_cpus
 from geartrain.backends.tensorflow import TensorFlowBackend
 
 tensorflow: Any = pytest.importorskip("tensorflow")

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from geartrain.bridge.payloads import LentOutputs
-from geartrain.ipc.messages import InMemory
+from geartrain.ipc.memory import Region
+from geartrain.ipc.messages import Handle
 from geartrain.ipc.payload import PayloadWriter
-from geartrain.ipc.shared_memory import MemoryRegion
 
 LARGE = 100_000  # bytes
 SMALL = 20_000
@@ -21,11 +21,11 @@ SMALL = 20_000
 class Worker:
     """The side that writes."""
 
-    def __init__(self, regions: list[MemoryRegion]) -> None:
-        self.regions = [MemoryRegion.open(region.path) for region in regions]
+    def __init__(self, regions: list[Region]) -> None:
+        self.regions = [Region.open(region.path) for region in regions]
         self._writer = PayloadWriter(lambda: self.regions, lambda: pytest.fail("it fits into memory"))
 
-    def write(self, *pieces: bytes) -> list[InMemory]:
+    def write(self, *pieces: bytes) -> list[Handle]:
         """Leave the pieces of a frame."""
         placed = self._writer.share([[piece] for piece in pieces])
         return [place for place in placed if place is not None]
@@ -37,15 +37,15 @@ class Worker:
 
 
 @pytest.fixture
-def regions() -> Iterator[list[MemoryRegion]]:
-    regions = [MemoryRegion.create(), MemoryRegion.create()]
+def regions() -> Iterator[list[Region]]:
+    regions = [Region.create(), Region.create()]
     yield regions
     for region in regions:
         region.close()
 
 
 @pytest.fixture
-def worker(regions: list[MemoryRegion]) -> Iterator[Worker]:
+def worker(regions: list[Region]) -> Iterator[Worker]:
     worker = Worker(regions)
     yield worker
     for region in worker.regions:
@@ -53,8 +53,14 @@ def worker(regions: list[MemoryRegion]) -> Iterator[Worker]:
 
 
 @pytest.fixture
-def outputs(regions: list[MemoryRegion]) -> LentOutputs:
-    return LentOutputs(lambda: regions)
+def outputs(regions: list[Region]) -> LentOutputs:
+    def find(path: str) -> Region:
+        for region in regions:
+            if region.path == path:
+                return region
+        raise OSError("there is none")
+
+    return LentOutputs(find)
 
 
 def test_a_large_output_is_read_where_it_lies_until_nobody_needs_it(worker: Worker, outputs: LentOutputs) -> None:
@@ -122,9 +128,7 @@ def test_what_is_small_or_kept_is_copied(worker: Worker, outputs: LentOutputs, s
     assert worker.free == [True, True]
 
 
-def test_what_is_lent_stays_when_the_slot_is_gone(
-    worker: Worker, outputs: LentOutputs, regions: list[MemoryRegion]
-) -> None:
+def test_what_is_lent_stays_when_the_slot_is_gone(worker: Worker, outputs: LentOutputs, regions: list[Region]) -> None:
     data = os.urandom(LARGE)
     (place,) = worker.write(data)
     output = outputs.read(place, may_lend=True)
@@ -148,7 +152,7 @@ def test_another_thread_may_be_the_last_to_read(worker: Worker, outputs: LentOut
 
 
 def test_memory_beyond_what_is_kept_is_given_back_when_it_has_been_read(
-    worker: Worker, outputs: LentOutputs, regions: list[MemoryRegion]
+    worker: Worker, outputs: LentOutputs, regions: list[Region]
 ) -> None:
     kept = regions[0].kept = 25 * mmap.PAGESIZE
     (place,) = worker.write(b"x" * 20 * LARGE)
@@ -161,4 +165,4 @@ def test_memory_beyond_what_is_kept_is_given_back_when_it_has_been_read(
 
 def test_a_region_that_is_not_there_is_an_error(outputs: LentOutputs) -> None:
     with pytest.raises(OSError, match="there is none"):
-        outputs.read(InMemory(LARGE, region=2), may_lend=True)
+        outputs.read(Handle("/proc/1/fd/99", 0, LARGE), may_lend=True)

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import gc
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from geartrain.bridge.channels import CallSocket
 from geartrain.bridge.payloads import WorkerFolder
-from geartrain.bridge.slots import NoListener, SlotChannel
-from geartrain.domain.predictions.calls import CallInput, Canceled, ItemEnd, ItemInput, Succeeded
+from geartrain.bridge.slots import SlotChannel
+from geartrain.domain.predictions.calls import CallInput, Canceled, ItemEnd, ItemEvent, ItemInput, Succeeded
 from geartrain.domain.tensors.tensor import Tensor, unpack
 from geartrain.ipc import messages as m
-from geartrain.ipc.body_memory import BodyMemory
 from geartrain.ipc.framing import FrameReader, frame
-from geartrain.ipc.shared_memory import MemoryRegion
+from geartrain.ipc.memory import BodyMemory, Region
 
 SIZE = 100_000
 JSON = 100  # bytes in front of it
+
+
+class Listener:
+    """Has no use for the reports of a call."""
+
+    def on_begin(self) -> None: ...
+
+    on_unstarted = on_idle = on_begin
+
+    def on_event(self, report: ItemEvent) -> None: ...
+
+    def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None: ...
 
 
 class Worker:
@@ -32,9 +43,9 @@ class Worker:
         self.calls = CallSocket(ours, drain=lambda: None, on_garbage=self._fail)
         self.slot = SlotChannel(0, self.calls, self.folder, has_others=False, shares_memory=shares_memory)
 
-    def run(self, *items: ItemInput, prefetch: bool = False) -> m.InputPayload:
+    def run(self, *items: ItemInput, prefetch: bool = False) -> m.Payload:
         """Run a call, and return where its input is."""
-        self.slot.run(CallInput("call", items, prefetch), NoListener(), alone=False)
+        self.slot.run(CallInput("call", items, prefetch), Listener(), alone=False)
         self._theirs.settimeout(40)
         reader = FrameReader()
         frames: list[bytes] = []
@@ -99,9 +110,9 @@ def is_lent(memory: BodyMemory) -> bool:
     return bool(memory._lent)
 
 
-def contents(payload: m.InputPayload) -> bytes:
-    assert isinstance(payload, m.Received)
-    region = MemoryRegion.open(payload.path)
+def contents(payload: m.Payload) -> bytes:
+    assert isinstance(payload, m.Handle)
+    region = Region.open(payload.path)
     try:
         _, (tensor,) = unpack(region.view(payload.offset + payload.size)[payload.offset :])
         return bytes(tensor.data)
@@ -162,8 +173,13 @@ async def test_a_worker_that_cannot_open_it_gets_a_copy(memory: BodyMemory) -> N
 
 async def test_several_tensors_and_several_items_are_copied(worker: Worker, memory: BodyMemory) -> None:
     one, other = item(memory), item(memory, b"y")
-    assert isinstance(worker.run(one, other), m.InMemory)
+    assert place_of(worker.run(one, other)) == worker.slot.memory.inputs()[0].path
     worker.end(1)
     tensors = one.tensors or ()
     payload = worker.run(ItemInput("pred_2", b"{}", tensors=(*tensors, Tensor("z", "UINT8", (1,), b"z"))))
-    assert isinstance(payload, m.InMemory)
+    assert place_of(payload) == worker.slot.memory.inputs()[0].path
+
+
+def place_of(payload: m.Payload) -> str:
+    assert isinstance(payload, m.Handle)
+    return payload.path

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from geartrain.domain.tensors.tensor import Buffer, Tensor, pack, unpack
-from geartrain.ipc import body_memory
-from geartrain.ipc.body_memory import LIMIT, BodyMemory, received
-from geartrain.ipc.messages import Received
-from geartrain.ipc.shared_memory import LARGEST
-from geartrain.worker.channels.slot import OpenedBodies
+from geartrain.ipc.memory import _MOST, LARGEST, LIMIT, BodyMemory, lease_of, place_head
+from geartrain.ipc.messages import Handle
+from geartrain.ipc.payload import PayloadReader
+from geartrain.worker.channels.slot import OpenedMemory
 
 SIZE = 100_000
 JSON = 77  # bytes in front of the contents
@@ -36,10 +35,14 @@ def head_of(contents: Buffer) -> bytes:
     return bytes(pack(b"{}", [Tensor("x", "UINT8", (len(contents),), contents)])[0])
 
 
-def placed(contents: Buffer) -> Received:
-    payload = received(contents, head_of(contents))
+def placed(contents: Buffer) -> Handle:
+    payload = place_head(contents, head_of(contents))
     assert payload is not None
     return payload
+
+
+def read(opened: OpenedMemory, contents: Buffer) -> Buffer:
+    return PayloadReader(opened.open).read(placed(contents))
 
 
 @pytest.mark.parametrize("contents_at", [0, 1, JSON, 64, 5000, SIZE])
@@ -49,12 +52,12 @@ def test_contents_are_aligned_where_they_begin(memory: BodyMemory, contents_at: 
     assert (ctypes.addressof(ctypes.c_char.from_buffer(view)) + contents_at) % 64 == 0
 
 
-def test_a_worker_reads_contents_where_they_were_received(memory: BodyMemory) -> None:
-    opened = OpenedBodies()
+def test_a_worker_reads_contents_where_they_were_place_head(memory: BodyMemory) -> None:
+    opened = OpenedMemory()
     for number in range(3):
         view = take(memory)
         view[JSON:] = bytes([number]) * (SIZE - JSON)
-        json, (tensor,) = unpack(opened.view(placed(view[JSON:])))
+        json, (tensor,) = unpack(read(opened, view[JSON:]))
         assert json == b"{}"
         assert bytes(tensor.data) == bytes([number]) * (SIZE - JSON)
         assert ctypes.addressof(ctypes.c_char.from_buffer(tensor.data)) % 64 == 0
@@ -78,17 +81,19 @@ def test_what_lies_elsewhere_is_left_there(memory: BodyMemory) -> None:
     view[JSON - 1] = 7
     head = bytes(64)
     for contents in (b"abc", memoryview(b"abc"), memoryview(bytearray(100)), view[JSON + 64 :], view[: JSON - 1]):
-        assert received(contents, head) is None
-    assert received(view[JSON:], bytes(10_000)) is None  # there is no room for it
+        assert place_head(contents, head) is None
+    assert place_head(view[JSON:], bytes(10_000)) is None  # there is no room for it
+    assert lease_of(view[JSON:]) is not None
+    assert lease_of(memoryview(b"abc")) is None
     assert view[JSON - 1] == 7
 
 
 def test_it_grows_and_gives_back_what_is_not_used(memory: BodyMemory) -> None:
-    opened = OpenedBodies()
+    opened = OpenedMemory()
     for size in (SIZE, 10 * SIZE, SIZE):
         view = take(memory, size)
         view[JSON:] = b"x" * (size - JSON)
-        assert bytes(unpack(opened.view(placed(view[JSON:])))[1][0].data) == b"x" * (size - JSON)
+        assert bytes(unpack(read(opened, view[JSON:]))[1][0].data) == b"x" * (size - JSON)
         del view
     memory.tidy()
     assert sum(region.size for region in memory._free) > 10 * SIZE
@@ -96,7 +101,7 @@ def test_it_grows_and_gives_back_what_is_not_used(memory: BodyMemory) -> None:
     assert sum(region.size for region in memory._free) == 0
     view = take(memory)
     view[JSON:] = b"y" * (SIZE - JSON)
-    assert bytes(unpack(opened.view(placed(view[JSON:])))[1][0].data) == b"y" * (SIZE - JSON)
+    assert bytes(unpack(read(opened, view[JSON:]))[1][0].data) == b"y" * (SIZE - JSON)
 
 
 def test_there_is_room_for_so_many_bytes(memory: BodyMemory) -> None:
@@ -113,7 +118,7 @@ def test_there_is_room_for_so_many_bytes(memory: BodyMemory) -> None:
 
 
 def test_there_is_room_for_so_many_bodies(memory: BodyMemory) -> None:
-    held = [take(memory) for _ in range(body_memory._MOST)]
+    held = [take(memory) for _ in range(_MOST)]
     assert memory.take(SIZE, JSON) is None
     held.pop(5)
     assert memory.take(SIZE, JSON) is not None
@@ -129,7 +134,7 @@ def test_without_memory_there_is_no_place(memory: BodyMemory, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", fail)
-    for _ in range(2 * body_memory._MOST):
+    for _ in range(2 * _MOST):
         assert memory.take(SIZE, JSON) is None
     monkeypatch.undo()
     take(memory)

@@ -17,7 +17,7 @@ from geartrain.domain.predictions.events import Log, Output
 from geartrain.domain.signature.types import OutputSpec, Signature
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.shared_memory import WORTHWHILE
+from geartrain.ipc.memory import WORTHWHILE
 from geartrain.worker.calls.codec import NobodyLeftError, Recovery, RefusedError, failure_of_all
 from geartrain.worker.calls.reports import (
     NO_FAILURES,
@@ -33,8 +33,7 @@ from geartrain.worker.channels.channel import MAY_WAIT, Channel
 from geartrain.worker.errors import describe_error, format_error
 from geartrain.worker.loading.signature import Parameter
 from geartrain.worker.stdio.router import LineWriter, Router
-from geartrain.worker.values.batch_arguments import BatchBinder
-from geartrain.worker.values.batch_outputs import Sizes, Splitter
+from geartrain.worker.values.batches import BatchBinder, Sizes, Splitter
 from geartrain.worker.values.faults import OutputError
 from geartrain.worker.values.outputs import OutputEncoder
 from geartrain.worker.values.tensor_outputs import tensor_types

@@ -15,6 +15,7 @@ from geartrain.domain.predictions.tracing import TraceContext, read_context
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.ipc.messages import CallItem, Inline, Predict, WorkerLog
+from geartrain.ipc.payload import discard
 from geartrain.worker.calls.codec import (
     CallCodec,
     Invocation,
@@ -120,7 +121,8 @@ class Call:
         message, slot, tools, reports = self._message, self._slot, self._tools, self._reports
         begin = tools.of_one if len(message.items) == 1 else tools.of_several
         files = slot.files
-        slot.memory.paths = message.memory
+        if message.regions:
+            slot.regions = message.regions
         files.folder = message.output_dir
         if files.has_runs:
             files.begin()
@@ -232,7 +234,7 @@ class Call:
     def _release(self) -> None:
         self.waiting = ()
         self._input = None
-        self._slot.reader.discard(self._message.input)
+        discard(self._message.input)
 
     def _drop(self, failures: Mapping[int, BaseException]) -> None:
         """Fail some items in the midst of an invocation. Raises `NobodyLeftError` if there is none left."""

@@ -15,7 +15,7 @@ from geartrain.domain.predictions.calls import ALL, ItemEvent, Report
 from geartrain.domain.predictions.events import Log, Output
 from geartrain.domain.tensors.tensor import Buffer, unpack
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.shared_memory import WORTHWHILE
+from geartrain.ipc.memory import WORTHWHILE
 from geartrain.worker.calls.reports import (
     NO_FAILURES,
     LargeOutputs,

@@ -14,7 +14,7 @@ from geartrain.domain.predictions.calls import Failed, FileRef, ItemEnd, ItemEve
 from geartrain.domain.predictions.events import Log, LogSource, Metric, MetricMode, Output
 from geartrain.domain.tensors.tensor import Buffer, pack
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.messages import DroppedLogs, InMemory, Predict, Reports
+from geartrain.ipc.messages import DroppedLogs, Handle, Predict, Reports
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.channels.slot import Slot
 from geartrain.worker.errors import code_of, describe_error, format_error
@@ -26,7 +26,7 @@ _SMALL: Final = 64  # bytes that a report takes in a frame, beside its texts and
 _JSON: Final = "application/json"
 
 
-_Shared = tuple[tuple[int, InMemory], ...]
+_Shared = tuple[tuple[int, Handle], ...]
 """As of `Reports`."""
 
 
@@ -130,7 +130,7 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
         shared = self._share(outputs)
         groups: list[_Group] = []
         together: list[Report] = []  # the memory is read, and freed, with one frame
-        places: list[tuple[int, InMemory]] = []
+        places: list[tuple[int, Handle]] = []
         failures: dict[int, Exception] = {}
         for item, output in outputs.items():
             files = output.files
@@ -154,7 +154,7 @@ class ReportSender(msgspec.Struct, gc=False, eq=False):
                 failures[item] = error
         return [_Group(tuple(together), 0, tuple(places)), *groups] if together else groups, failures
 
-    def _share(self, outputs: Mapping[int, OutputBytes]) -> dict[int, InMemory]:
+    def _share(self, outputs: Mapping[int, OutputBytes]) -> dict[int, Handle]:
         """Leave packed outputs in shared memory; return the items whose output is there."""
         chosen = {item: out for item, out in outputs.items() if out.packed and (not out.files or len(outputs) == 1)}
         if not chosen:

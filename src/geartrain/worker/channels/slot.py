@@ -2,72 +2,52 @@
 
 from __future__ import annotations
 
-from geartrain.ipc.messages import Received, SlotMemory
+from geartrain.ipc.memory import Region
 from geartrain.ipc.payload import PayloadReader, PayloadWriter
-from geartrain.ipc.shared_memory import MemoryRegion, kept_by_each
 from geartrain.worker.channels.channel import Channel
 from geartrain.worker.values.call_files import CallFiles
 
 
-class SharedMemory:
-    """The memory that a slot shares with the parent: opened when it is first needed, and then kept."""
-
-    __slots__ = ("_inputs", "_kept", "_outputs", "paths")
-
-    def __init__(self, kept: int) -> None:
-        """`kept`: bytes of an input's memory that stay when it has been read."""
-        self._kept = kept
-        self.paths: SlotMemory | None = None  # from the last call
-        self._inputs: tuple[MemoryRegion, ...] = ()
-        self._outputs: tuple[MemoryRegion, ...] = ()
-
-    def inputs(self) -> tuple[MemoryRegion, ...]:
-        """The region that inputs lie in; none without shared memory. Raises `OSError` if it cannot be opened."""
-        if self.paths is not None and not self._inputs:
-            region = MemoryRegion.open(self.paths.input)
-            region.kept = self._kept
-            self._inputs = (region,)
-        return self._inputs
-
-    def outputs(self) -> tuple[MemoryRegion, ...]:
-        """The regions for outputs; none without shared memory. Raises `OSError` if they cannot be opened."""
-        if self.paths is not None and not self._outputs:
-            self._outputs = tuple(map(MemoryRegion.open, self.paths.outputs))
-        return self._outputs
-
-    def close(self) -> None:
-        """Close the memory. A worker does so by ending."""
-        for region in (*self._inputs, *self._outputs):
-            region.close()
-        self._inputs = self._outputs = ()
-
-
-class OpenedBodies:
-    """The memory in which the parent receives bodies: opened when it is first needed, then kept, as it is not much."""
+class OpenedMemory:
+    """Regions of the parent's: opened when they are first needed, and kept until the worker ends; they are few."""
 
     def __init__(self) -> None:
-        self._regions: dict[str, MemoryRegion] = {}
+        self._regions: dict[str, Region] = {}
 
-    def view(self, payload: Received) -> memoryview:
-        """Return the contents of a body. Raises `OSError` if the memory cannot be opened."""
-        region = self._regions.get(payload.path)
+    def open(self, path: str) -> Region:
+        """Return the region of a path. Raises `OSError` if it cannot be opened."""
+        region = self._regions.get(path)
         if region is None:
-            region = self._regions[payload.path] = MemoryRegion.open(payload.path)
-        return region.view(payload.offset + payload.size)[payload.offset :]
+            region = self._regions[path] = Region.open(path)
+        return region
+
+    def close(self) -> None:
+        """Close the regions. A worker does so by ending."""
+        while self._regions:
+            self._regions.popitem()[1].close()
 
 
 class Slot:
     """Memory and channel of one slot, used by one call after the other."""
 
-    __slots__ = ("channel", "files", "memory", "reader", "writer")
+    __slots__ = ("_memory", "_opened", "_paths", "channel", "files", "reader", "regions", "writer")
 
-    def __init__(self, channel: Channel, files: CallFiles, bodies: OpenedBodies, *, slots: int = 1) -> None:
-        """`bodies` are those of all slots; `slots`: how many the worker has."""
+    def __init__(self, channel: Channel, files: CallFiles, memory: OpenedMemory) -> None:
+        """`memory` is that of all slots."""
         self.channel = channel
         self.files = files
-        self.memory = SharedMemory(kept_by_each(slots))
-        self.reader = PayloadReader(self.memory.inputs, bodies.view)
-        self.writer = PayloadWriter(self.memory.outputs, files.new_file)
+        self.regions: tuple[str, ...] = ()  # for outputs, by their paths: those of the last call
+        self._memory = memory
+        self._paths: tuple[str, ...] = ()
+        self._opened: list[Region] = []  # those of `_paths`
+        self.reader = PayloadReader(memory.open)
+        self.writer = PayloadWriter(self._outputs, files.new_file)
+
+    def _outputs(self) -> list[Region]:
+        if self._paths != self.regions:
+            self._opened = [self._memory.open(path) for path in self.regions]
+            self._paths = self.regions
+        return self._opened
 
 
 def can_share(probe: str | None) -> bool:
@@ -75,7 +55,7 @@ def can_share(probe: str | None) -> bool:
     if probe is None:
         return False
     try:
-        MemoryRegion.open(probe).close()
+        Region.open(probe).close()
     except OSError:
         return False
     return True

@@ -32,7 +32,7 @@ from geartrain.telemetry import author_spans
 from geartrain.worker.channels import forks
 from geartrain.worker.channels.cancellation import CancelRegion
 from geartrain.worker.channels.channel import Channel, wakeup_of
-from geartrain.worker.channels.slot import OpenedBodies, Slot, can_share
+from geartrain.worker.channels.slot import OpenedMemory, Slot, can_share
 from geartrain.worker.debugging.aids import Aids
 from geartrain.worker.errors import describe_error, format_error
 from geartrain.worker.loading import cog_alias
@@ -271,12 +271,12 @@ class _Session:
             runner.parameters, signature, runner.batching, encoder=encoder, router=self._router, control=self._control
         )
         channel = Channel(self._calls, shield=self._region.shield, wakeup=wakeup_of(self._init.wakeup, self._calls))
-        bodies = OpenedBodies()
+        memory = OpenedMemory()
         if may_hold_files(signature.output.type):
             temporary = TemporaryFiles(self._init.root)
-            slots = [Slot(channel, CleanedCallFiles(temporary), bodies, slots=number) for _ in range(number)]
+            slots = [Slot(channel, CleanedCallFiles(temporary), memory) for _ in range(number)]
         else:
-            slots = [Slot(channel, CallFiles(), bodies, slots=number) for _ in range(number)]
+            slots = [Slot(channel, CallFiles(), memory) for _ in range(number)]
         self._router.set_ambient(lambda _source, data: self._control.send(WorkerLog("model", "info", data)))
         flush_c()
         new_call, end_spans = self._trace()

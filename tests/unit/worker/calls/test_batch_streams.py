@@ -20,7 +20,7 @@ import pytest
 from geartrain import ConcatenateIterator, ItemError, Path, batch_item, batched, current_scope
 from geartrain.domain.predictions.calls import Succeeded
 from geartrain.ipc import messages as m
-from geartrain.ipc.shared_memory import MemoryRegion
+from geartrain.ipc.memory import Region
 from tests.support.batch_worker import Answers, Item, Worker, nested, rows, texts
 
 Nd = np.ndarray
@@ -93,9 +93,8 @@ def test_large_tensors_in_a_stream() -> None:
     def run(x: jt.Float32[Nd, "batch 1"]) -> Iterator[jt.Float32[Nd, "batch 20000"]]:
         yield np.repeat(x, 20000, axis=1)
 
-    up = MemoryRegion.create()
-    memory = m.SlotMemory(up.path, (up.path,))
-    answers = Worker(batched(run)).ask_all([rows(X, Y)], shared=up, memory=memory)[0]
+    up = Region.create()
+    answers = Worker(batched(run)).ask_all([rows(X, Y)], shared=up, regions=(up.path,))[0]
     assert dict(answers.ways) == {0: ["memory"], 1: ["memory"]}
     assert [len(each.reports) for each in answers.frames] == [2, 2], "both chunks in one frame, and both ends"
     assert answers.chunks[0][0]["output"].shape == (2, 20000)

@@ -26,7 +26,7 @@ from geartrain.domain.signature.types import OutputSpec, TypeSpec
 from geartrain.domain.tensors.tensor import Tensor, join_bytes, unpack
 from geartrain.ipc import messages as m
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.shared_memory import LARGEST, MemoryRegion
+from geartrain.ipc.memory import LARGEST, Region
 from geartrain.worker.calls.call import Call
 from geartrain.worker.values.tensor_packing import TensorPacker
 from tests.support.batch_worker import Answers, Item, Worker, input_of, nested, rows, tensor, texts
@@ -394,8 +394,8 @@ def test_an_input_in_a_file(tmp_path: PlainPath) -> None:
 
 
 @pytest.fixture
-def regions() -> Iterator[tuple[MemoryRegion, MemoryRegion]]:
-    down, up = MemoryRegion.create(), MemoryRegion.create()
+def regions() -> Iterator[tuple[Region, Region]]:
+    down, up = Region.create(), Region.create()
     yield down, up
     down.close()
     up.close()
@@ -405,25 +405,24 @@ def large(x: jt.Float32[Nd, "batch"]) -> jt.Float32[Nd, "batch 40000"]:
     return np.repeat(x[:, None], 40000, axis=1)
 
 
-def test_large_tensors_of_a_batch_are_one_piece_of_shared_memory(regions: tuple[MemoryRegion, MemoryRegion]) -> None:
+def test_large_tensors_of_a_batch_are_one_piece_of_shared_memory(regions: tuple[Region, Region]) -> None:
     down, up = regions
     items = rows(np.array([1.5], np.float32), np.array([2.5, 3.5], np.float32))
     raw = input_of(items)
     down.write([raw])
-    memory = m.SlotMemory(down.path, (up.path,))
-    answers = Worker(Spy(large).run).ask_all([items], shared=up, input=m.InMemory(len(raw)), memory=memory)[0]
+    answers = Worker(Spy(large).run).ask_all(
+        [items], shared=up, input=m.Handle(down.path, 0, len(raw)), regions=(up.path,)
+    )[0]
     assert len(answers.frames) == 1
     assert [answers.ways[index] for index in range(2)] == [["memory"], ["memory"]]
     assert_same(answers.outputs[1]["output"], np.repeat(np.array([[2.5], [3.5]], np.float32), 40000, axis=1))
     assert up.is_free()
-    assert down.is_free(), "the worker has let go of the input"
 
 
-def test_shared_memory_and_json_in_one_batch(regions: tuple[MemoryRegion, MemoryRegion]) -> None:
+def test_shared_memory_and_json_in_one_batch(regions: tuple[Region, Region]) -> None:
     _, up = regions
     items = [*rows(np.array([1], np.float32)), *nested(np.array([2], np.float32))]
-    memory = m.SlotMemory(up.path, (up.path,))
-    answers = Worker(Spy(large).run).ask_all([items], shared=up, memory=memory)[0]
+    answers = Worker(Spy(large).run).ask_all([items], shared=up, regions=(up.path,))[0]
     assert [answers.ways[index] for index in range(2)] == [["memory"], ["message"]]
     assert answers.lasts == [True]
     assert answers.outputs[0]["output"].shape == (1, 40000)
@@ -445,15 +444,14 @@ def test_outputs_above_the_limit_travel_in_several_frames_and_in_files(tmp_path:
     assert len(answers.lasts) == 3, "as many to a frame as fit"
 
 
-def test_tensors_beyond_shared_memory(tmp_path: PlainPath, regions: tuple[MemoryRegion, MemoryRegion]) -> None:
+def test_tensors_beyond_shared_memory(tmp_path: PlainPath, regions: tuple[Region, Region]) -> None:
     def run(x: jt.UInt8[Nd, "batch"]) -> jt.UInt8[Nd, "batch n"]:
         return np.zeros((len(x), LARGEST // 2 + 1), np.uint8)
 
     _, up = regions
     items = rows(np.zeros(1, np.uint8), np.zeros(1, np.uint8))
-    memory = m.SlotMemory(up.path, (up.path,))
     worker = Worker(Spy(run).run)
-    answers = worker.ask_all([items], shared=up, memory=memory, output_dir=str(tmp_path))[0]
+    answers = worker.ask_all([items], shared=up, regions=(up.path,), output_dir=str(tmp_path))[0]
     assert [answers.ways[index] for index in range(2)] == [["memory"], ["file"]]
     assert answers.lasts == [True]
 

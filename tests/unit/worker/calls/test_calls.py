@@ -20,7 +20,7 @@ from geartrain.domain.predictions.calls import ItemEnd, ItemEvent, Report, Succe
 from geartrain.domain.predictions.events import Log, Metric
 from geartrain.ipc import messages as m
 from geartrain.ipc.framing import INLINE_LIMIT
-from geartrain.ipc.shared_memory import MemoryRegion
+from geartrain.ipc.memory import Region
 from geartrain.worker.calls import reports
 from geartrain.worker.loading.batched_signature import read_batched
 from geartrain.worker.loading.signature import read_parameters, read_signature
@@ -182,8 +182,8 @@ def test_an_input_in_a_file_is_read_and_deleted(tmp_path: PlainPath) -> None:
 def test_an_input_that_is_not_there_fails_the_call() -> None:
     answers = worker_of(shout).ask([Item({"text": "a"})], input=m.InFile("/nowhere/at/all"))
     assert answers.errors[0].startswith("FileNotFoundError")
-    answers = worker_of(shout).ask([Item({"text": "a"})], input=m.InMemory(10))
-    assert answers.errors[0].startswith("OSError: a payload is said to lie in shared memory")
+    answers = worker_of(shout).ask([Item({"text": "a"})], input=m.Handle("/nowhere/at/all", 0, 10))
+    assert answers.errors[0].startswith("FileNotFoundError")
 
 
 def test_the_input_of_a_call_that_is_canceled_before_it_begins_is_let_go_of(tmp_path: PlainPath) -> None:
@@ -216,36 +216,33 @@ def test_tensors_of_a_single_call_travel_as_its_item_says() -> None:
 
 
 @pytest.fixture
-def regions() -> Iterator[tuple[MemoryRegion, MemoryRegion]]:
-    down, up = MemoryRegion.create(), MemoryRegion.create()
+def regions() -> Iterator[tuple[Region, Region]]:
+    down, up = Region.create(), Region.create()
     yield down, up
     down.close()
     up.close()
 
 
-def test_large_tensors_of_a_single_call_lie_in_memory_both_ways(regions: tuple[MemoryRegion, MemoryRegion]) -> None:
+def test_large_tensors_of_a_single_call_lie_in_memory_both_ways(regions: tuple[Region, Region]) -> None:
     down, up = regions
     items = [Item(tensors=(tensor("x", np.ones(50_000, np.float32)),))]
     raw = input_of(items)
     down.write([raw])
-    memory = m.SlotMemory(down.path, (up.path,))
     worker = worker_of(double)
-    answers = worker.ask_all([items], shared=up, input=m.InMemory(len(raw)), memory=memory)[0]
+    answers = worker.ask_all([items], shared=up, input=m.Handle(down.path, 0, len(raw)), regions=(up.path,))[0]
     assert answers.ways[0] == ["memory"]
     assert answers.outputs[0]["output"].sum() == 100_000
-    assert down.is_free(), "the parent may write the next input"
 
 
-def test_memory_that_the_parent_has_not_read_yet_is_left_alone(regions: tuple[MemoryRegion, MemoryRegion]) -> None:
-    down, up = regions
+def test_memory_that_the_parent_has_not_read_yet_is_left_alone(regions: tuple[Region, Region]) -> None:
+    _, up = regions
 
     def run(x: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float32]]:
         yield x
         yield x * 2
 
     items = [Item(tensors=(tensor("x", np.ones(50_000, np.float32)),))]
-    memory = m.SlotMemory(down.path, (up.path,))
-    answers = worker_of(run).ask_all([items], memory=memory)[0]  # who reads only afterwards
+    answers = worker_of(run).ask_all([items], regions=(up.path,))[0]  # who reads only afterwards
     assert [len(frame.shared) for frame in answers.frames] == [1, 0, 0]
     assert bytes(up.view(100)[50:100])  # the first one is still there
     assert not up.is_free()
@@ -501,7 +498,6 @@ def test_async_stream_and_its_cancel() -> None:
 
 def test_async_call_whose_cleanup_takes_long_is_ended_on_the_control_channel() -> None:
     worker: Worker
-    released: list[bool] = []
 
     async def run(x: npt.NDArray[np.float32]) -> str:
         told_early = asyncio.Event()
@@ -517,17 +513,14 @@ def test_async_call_whose_cleanup_takes_long_is_ended_on_the_control_channel() -
             await asyncio.Event().wait()
         finally:
             await told_early.wait()
-            released.append(down.is_free())
         return "late"
 
-    down = MemoryRegion.create()
+    down = Region.create()
     items = [Item(tensors=(tensor("x", np.ones(50_000, np.float32)),))]
     raw = input_of(items)
     down.write([raw])
     worker = worker_of(run)
-    answers = worker.ask(items, input=m.InMemory(len(raw)), memory=m.SlotMemory(down.path, (down.path,)))
+    answers = worker.ask(items, input=m.Handle(down.path, 0, len(raw)))
     assert answers.frames == []
     assert worker.control == [m.SlotCancelled(0, "batch-1"), m.Idle(0)]
-    assert released == [False]
-    assert down.is_free(), "its input is let go of before the slot is idle"
     down.close()

@@ -9,57 +9,61 @@ from pathlib import Path
 
 import pytest
 
-from geartrain.ipc.messages import Inline, InMemory, SlotMemory
-from geartrain.ipc.shared_memory import MemoryRegion
+from geartrain.ipc.memory import Region
+from geartrain.ipc.messages import Handle, Inline
 from geartrain.worker.channels.channel import Channel
-from geartrain.worker.channels.slot import OpenedBodies, Slot, can_share
+from geartrain.worker.channels.slot import OpenedMemory, Slot, can_share
 from geartrain.worker.values.call_files import CallFiles
 
 
 @pytest.fixture
-def slot() -> Iterator[Slot]:
+def opened() -> Iterator[OpenedMemory]:
+    opened = OpenedMemory()
+    yield opened
+    opened.close()
+    opened.close()
+
+
+@pytest.fixture
+def slot(opened: OpenedMemory) -> Iterator[Slot]:
     ours, theirs = socket.socketpair()
-    slot = Slot(Channel(ours), CallFiles(), OpenedBodies())
-    yield slot
-    slot.memory.close()
-    slot.memory.close()
+    yield Slot(Channel(ours), CallFiles(), opened)
     ours.close()
     theirs.close()
 
 
 @pytest.fixture
-def parents() -> Iterator[tuple[MemoryRegion, MemoryRegion]]:
-    down, up = MemoryRegion.create(), MemoryRegion.create()
+def parents() -> Iterator[tuple[Region, Region]]:
+    down, up = Region.create(), Region.create()
     yield down, up
     down.close()
     up.close()
 
 
-def test_memory_is_opened_once_and_kept(slot: Slot, parents: tuple[MemoryRegion, MemoryRegion]) -> None:
+def test_memory_is_opened_once_and_kept(slot: Slot, opened: OpenedMemory, parents: tuple[Region, Region]) -> None:
     down, up = parents
-    slot.memory.paths = SlotMemory(down.path, (up.path,))
-    assert slot.memory.inputs() is slot.memory.inputs()
-    assert slot.memory.outputs() is slot.memory.outputs()
+    slot.regions = (up.path,)
+    assert opened.open(down.path) is opened.open(down.path)
     down.write([b"x" * 100_000])
-    assert bytes(slot.reader.read(InMemory(100_000))) == b"x" * 100_000
-    slot.reader.discard(InMemory(100_000))
-    assert down.is_free()
-    assert slot.writer.place([b"y" * 100_000], may_share=True) == InMemory(100_000)
+    assert bytes(slot.reader.read(Handle(down.path, 0, 100_000))) == b"x" * 100_000
+    assert slot.writer.place([b"y" * 100_000], may_share=True) == Handle(up.path, 0, 100_000)
     assert up.view(100_000) == b"y" * 100_000
+    up.free()
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208 - names
+    assert slot.writer.place([b"z" * 100_000], may_share=True) == Handle(up.path, 0, 100_000)
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208 - names
 
 
 def test_without_memory_outputs_travel_in_messages(slot: Slot) -> None:
-    assert not slot.memory.inputs()
     assert slot.writer.place([b"y" * 100_000], may_share=True) == Inline(b"y" * 100_000)
 
 
 def test_memory_that_cannot_be_opened_is_no_error(slot: Slot) -> None:
-    slot.memory.paths = SlotMemory("/proc/self/fd/99999", ("/proc/self/fd/99999",))
+    slot.regions = ("/proc/self/fd/99999",)
     assert slot.writer.place([b"y" * 100_000], may_share=True) == Inline(b"y" * 100_000)
-    slot.reader.discard(InMemory(5))
 
 
-def test_probe(parents: tuple[MemoryRegion, MemoryRegion]) -> None:
+def test_probe(parents: tuple[Region, Region]) -> None:
     before = os.listdir("/proc/self/fd")  # noqa: PTH208 - names
     assert can_share(parents[0].path)
     assert not can_share("/proc/self/fd/99999")
