@@ -16,8 +16,9 @@ from geartrain.cli import logs, options
 from geartrain.cli.access_lines import new_writer
 from geartrain.cli.logs import printable
 from geartrain.transport.access_log import AccessLogOptions
-from geartrain.transport.records import NOBODY, RequestRecord, RequestRecords
+from geartrain.transport.records import RequestRecord, RequestRecords
 from geartrain.transport.wire.exchange import Head
+from tests.support.responders import NOBODY
 
 
 class _Heard:

@@ -177,7 +177,7 @@ class PredictionExchange(RunExchange):
     MAY_TAKE_LONG = True
 
     def __init__(self, endpoints: PredictionEndpoints, wish: PredictionWish, responder: Responder) -> None:
-        RunExchange.__init__(self, responder)  # cheaper than `super()`
+        super().__init__(responder)
         self._endpoints = endpoints
         self._wish = wish
         self._is_joined = False  # to a prediction that another request has made

@@ -31,8 +31,7 @@ from geartrain.transport.grpc.framing import (
     whole,
     whole_compressed,
 )
-from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
-from geartrain.transport.grpc.status import refusal
+from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead, refusal
 from geartrain.transport.grpc.translate import BoundInput, Call, Message, parse, read_call, within, write_outputs
 from geartrain.transport.grpc.wire import survey
 from geartrain.transport.large_bodies import read_aside
