@@ -7,9 +7,9 @@ import pytest
 from tools import house
 
 WORDS = 0
-PROTOCOLS = 107
-LONE_PROTOCOLS = 22
-NULL_OBJECTS = 33
+PROTOCOLS = 97
+LONE_PROTOCOLS = 17
+NULL_OBJECTS = 25
 
 
 @pytest.fixture(scope="module")
