@@ -246,26 +246,22 @@ class GatheredBody:
 
     def take(self, pieces: Sequence[Buffer]) -> None:
         """Append to it. Raises `WireError` for a body that could never be held."""
-        before = self.size
+        memory, before = self._memory, self.size
         for piece in pieces:
-            self._append(piece, is_alone=len(pieces) == 1)
+            if memory is not None:
+                memory[self.size : self.size + len(piece)] = piece
+            elif not self.size and len(pieces) == 1:
+                self._first = bytes(piece)
+            else:
+                if not self._grown:
+                    self._grown += self._first
+                    self._first = b""
+                self._grown += piece
+            self.size += len(piece)
         self._count(self.size - before)
         if self._announced == UNKNOWN_LENGTH and self.size < _START:
             self._announced = self.accepted.announced(self._grown or self._first)
         self._budget.check(max(self.size, self._announced))
-
-    def _append(self, piece: Buffer, *, is_alone: bool) -> None:
-        end = self.size + len(piece)
-        if self._memory is not None:
-            self._memory[self.size : end] = piece
-        elif is_alone and not self.size:
-            self._first = bytes(piece)
-        else:
-            if not self._grown:
-                self._grown += self._first
-                self._first = b""
-            self._grown += piece
-        self.size = end
 
     @property
     def room(self) -> memoryview:
