@@ -33,7 +33,7 @@ def test_paths_are_there() -> None:
 
 
 def test_path_that_is_not_there_is_found() -> None:
-    assert missing("`transport/wire/heads.py`, `states.py`, `gone.py` and `domain/gone/`") == [
+    assert missing("`transport/wire/heads.py`, `bodies.py`, `gone.py` and `domain/gone/`") == [
         "gone.py",
         "domain/gone/",
     ]
