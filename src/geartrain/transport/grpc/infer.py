@@ -111,7 +111,6 @@ class InferExchange(RunExchange):
     """One call."""
 
     __slots__ = ("_call", "_context", "_deployment", "_grant", "_head", "_mirrors")
-    MAY_TAKE_LONG = True
 
     _call: Call
     _deployment: Deployment
