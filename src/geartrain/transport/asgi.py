@@ -299,13 +299,14 @@ async def _exchange(accepted: Accepted, responder: _Responder, *, receive: Recei
 
 async def _exchange_in_parts(accepted: AcceptedInParts, responder: _Responder, *, receive: Receive, send: Send) -> None:
     room = asyncio.Event()
-    body = PartsBody(accepted.max_body, room.set)
+    body = PartsBody(accepted.max_body, room.set, most=1)  # a piece
     exchange = accepted.new_exchange(responder)
     exchange.receive(body)
     try:
         await _run(exchange, responder, listen=lambda: _fill(body, room, receive, responder.record), send=send)
     finally:
-        body.break_off()
+        if not body.is_whole:
+            body.break_off()
 
 
 async def _read_body(receive: Receive, accepted: Accepted) -> Body | None:
@@ -322,20 +323,18 @@ async def _read_body(receive: Receive, accepted: Accepted) -> Body | None:
 
 async def _fill(body: PartsBody, room: asyncio.Event, receive: Receive, record: Record) -> bool:
     """Take pieces from the host as they are read; return whether the client has left. `room` is set when one is."""
-    is_whole = False
     while True:
         message = await receive()
         if message["type"] == _DISCONNECT:
             return True
-        if is_whole:
+        if body.is_whole:
             return False
         piece: bytes = message.get("body", b"")
         record.received += len(piece)
         body.take((piece,))
-        is_whole = not message.get("more_body", False)
-        if is_whole:
+        if not message.get("more_body", False):
             body.complete()
-        while body.is_full and not is_whole:
+        while body.is_full and not body.is_whole:
             room.clear()
             await room.wait()
 

@@ -317,21 +317,22 @@ def _do_nothing() -> None:
 class PartsBody:
     """A body that a handler reads in pieces. See `BodyReader`."""
 
-    def __init__(self, limit: int, resume: Callable[[], None]) -> None:
-        """`limit` in bytes. `resume` is called when the connection may go on reading."""
+    def __init__(self, limit: int, resume: Callable[[], None], most: int = _WANTED) -> None:
+        """`limit` in bytes. `resume` is called when the connection may go on reading; `most`: bytes that may wait."""
         self._limit = limit
+        self._most = most
         self._resume = resume
         self._pieces: deque[Buffer] = deque()
         self._waiting = 0  # bytes in `_pieces`
         self._size = 0
-        self._is_whole = False
+        self.is_whole = False  # all of it has come
         self._is_broken = False
         self._arrival = asyncio.Event()
 
     @property
     def is_full(self) -> bool:
         """True if the reader has to take something before more is received."""
-        return self._waiting >= _WANTED
+        return self._waiting >= self._most
 
     @property
     def _is_too_large(self) -> bool:
@@ -343,7 +344,7 @@ class PartsBody:
 
     async def read_piece(self) -> Buffer:
         """Read a piece in the form in which it has come."""
-        while not (self._pieces or self._is_whole or self._is_broken or self._is_too_large):
+        while not (self._pieces or self.is_whole or self._is_broken or self._is_too_large):
             self._arrival.clear()
             await self._arrival.wait()
         if self._is_broken:
@@ -370,7 +371,7 @@ class PartsBody:
 
     def complete(self) -> None:
         """Note that all of it has come."""
-        self._is_whole = True
+        self.is_whole = True
         self._arrival.set()
 
     def break_off(self) -> None:
