@@ -13,7 +13,6 @@ from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDur
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.cog.api import COG, CogOptions
-from geartrain.transport.cog.elsewhere import Reach
 from geartrain.transport.cog.overview import Overview, ReferenceEndpoint
 from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints, TrainingEndpoints
 from geartrain.transport.cog.system import (
@@ -100,7 +99,8 @@ class _Runs:
         path, durability = prefix + "/predictions", self.durability
         if isinstance(durability, NotDurable):
             return _runs(path, PredictionEndpoints(find, self._options, self._bodies))
-        from geartrain.transport.cog.durable import DurablePredictionEndpoints  # late: most servers have no store
+        # Late: most servers have no store.
+        from geartrain.transport.cog.durable import DurablePredictionEndpoints, Reach
 
         reach = Reach(durability, self._relay)
         endpoints = DurablePredictionEndpoints(find, self._options, self._bodies, reach=reach)
@@ -118,7 +118,8 @@ class _Runs:
         path, durability = "/trainings", self.durability
         if isinstance(durability, NotDurable):
             return _runs(path, TrainingEndpoints(trainings, self._options, self._bodies))
-        from geartrain.transport.cog.durable import DurableTrainingEndpoints  # late: most servers have no store
+        # Late: most servers have no store.
+        from geartrain.transport.cog.durable import DurableTrainingEndpoints, Reach
 
         reach = Reach(durability, self._relay)
         endpoints = DurableTrainingEndpoints(trainings, self._options, self._bodies, reach=reach)
