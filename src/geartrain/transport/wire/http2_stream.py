@@ -329,7 +329,7 @@ class WholeStream(Http2Stream):
             self.run_now(body)
 
     def run_now(self, body: Body) -> None:
-        """See `Waiting`."""
+        """Hand the request to its exchange now. See `run`."""
         self._is_counted = True
         self._owner.room.enter()
         try:
