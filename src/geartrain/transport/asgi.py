@@ -303,7 +303,9 @@ async def _exchange_in_parts(accepted: AcceptedInParts, responder: _Responder, *
     exchange = accepted.new_exchange(responder)
     exchange.receive(body)
     try:
-        await _run(exchange, responder, listen=lambda: _fill(body, room, receive, responder.record), send=send)
+        await _run(
+            exchange, responder, listen=lambda: _fill(body, room, receive=receive, record=responder.record), send=send
+        )
     finally:
         if not body.is_whole:
             body.break_off()
@@ -321,7 +323,7 @@ async def _read_body(receive: Receive, accepted: Accepted) -> Body | None:
             return body.whole()
 
 
-async def _fill(body: PartsBody, room: asyncio.Event, receive: Receive, record: Record) -> bool:
+async def _fill(body: PartsBody, room: asyncio.Event, *, receive: Receive, record: Record) -> bool:
     """Take pieces from the host as they are read; return whether the client has left. `room` is set when one is."""
     while True:
         message = await receive()
