@@ -27,7 +27,7 @@ TIMEOUT = 60.0  # seconds without a byte
 LAST_CHUNK = b"0\r\n\r\n"
 MESSAGES = [{"role": "user", "content": "token"}]
 TEXT_STOPS = ["###", "\n\nUser:"]  # that never come
-NEAR_STOPS = ["to###", "en\n\nUser:"]  # nor do these, but each token has their first characters
+NEAR_STOPS = ["to###", "ke\n\nUser:"]  # nor do these, but each token has their first characters
 
 
 class Form(NamedTuple):
