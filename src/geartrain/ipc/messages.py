@@ -20,7 +20,7 @@ from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
 from geartrain.domain.signature.types import Signature
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -76,6 +76,7 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
     wakeup: Literal["adaptive", "blocking"] = "adaptive"  # waiting of a slot for its next call
     debugging: Debugging = Debugging()
     environment: dict[str, str] = {}  # variables that it sets before it loads the model
+    prompt: str = ""  # the input that gets the prompt of a chat; empty for the one that the signature tells
 
 
 class Cancel(_Message, frozen=True, tag="Cancel"):

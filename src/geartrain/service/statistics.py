@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -11,7 +11,9 @@ from geartrain.domain.predictions.histograms import Buckets, Histograms, Run, co
 from geartrain.domain.predictions.own_metrics import OwnMetrics
 from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
 from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
-from geartrain.domain.predictions.texts import TextCounts
+
+if TYPE_CHECKING:
+    from geartrain.domain.predictions.texts import TextCounts
 
 Fault = Literal["CANCELED", "REJECTED", "BACKEND", "OTHER"]
 
@@ -66,6 +68,8 @@ class Counts:
     def text_counts(self) -> TextCounts:
         """Return the counts of texts."""
         if self.texts is None:
+            from geartrain.domain.predictions.texts import TextCounts  # late: most servers give no texts
+
             self.texts = TextCounts(self.histograms.buckets)
         return self.texts
 

@@ -19,7 +19,6 @@ from geartrain.domain.predictions.lifecycle import ExecutionState, Health
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
 from geartrain.domain.predictions.record import PredictionRecord
-from geartrain.domain.predictions.texts import TextCounts
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
@@ -51,6 +50,7 @@ from geartrain.service.statistics import Counts
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
 if TYPE_CHECKING:
+    from geartrain.domain.predictions.texts import TextCounts
     from geartrain.domain.signature.openai_model import OpenAIModel
 
 Noun = Literal["prediction", "training"]
