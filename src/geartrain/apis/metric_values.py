@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,7 +11,9 @@ from geartrain.domain.predictions.histograms import Histogram, Histograms
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.predictions.statistics import ModelStatistics
-from geartrain.domain.predictions.texts import TextCounts
+
+if TYPE_CHECKING:
+    from geartrain.domain.predictions.texts import TextCounts
 
 
 class ProcessUse(msgspec.Struct, frozen=True):
