@@ -25,11 +25,10 @@ from geartrain.apis.metric_values import (
     RelayMetrics,
     ServerMetrics,
 )
-from geartrain.domain.predictions.histograms import Exemplar, Histogram, Histograms
+from geartrain.domain.predictions.histograms import Exemplar, Histogram, Histograms, TextCounts
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnMetric, Series
 from geartrain.domain.predictions.statistics import Duration, ModelStatistics
-from geartrain.domain.predictions.texts import TextCounts
 
 _Kind = Literal["counter", "gauge"]
 _Number = Callable[[ModelMetrics], float]

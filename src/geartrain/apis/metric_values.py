@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import Histogram, Histograms
+from geartrain.domain.predictions.histograms import Histogram, Histograms, TextCounts
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.predictions.statistics import ModelStatistics
-
-if TYPE_CHECKING:
-    from geartrain.domain.predictions.texts import TextCounts
 
 
 class ProcessUse(msgspec.Struct, frozen=True):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import Buckets, Histograms, Run, columns
+from geartrain.domain.predictions.histograms import Buckets, Histograms, Run, TextCounts, columns
 from geartrain.domain.predictions.own_metrics import OwnMetrics
 from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
 from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
-
-if TYPE_CHECKING:
-    from geartrain.domain.predictions.texts import TextCounts
 
 Fault = Literal["CANCELED", "REJECTED", "BACKEND", "OTHER"]
 
@@ -68,8 +65,6 @@ class Counts:
     def text_counts(self) -> TextCounts:
         """Return the counts of texts."""
         if self.texts is None:
-            from geartrain.domain.predictions.texts import TextCounts  # late: most servers give no texts
-
             self.texts = TextCounts(self.histograms.buckets)
         return self.texts
 

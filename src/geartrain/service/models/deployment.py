@@ -13,7 +13,7 @@ import msgspec
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import INLINE, ItemInput, WorkerInfo
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY, LogSource
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
+from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets, TextCounts
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.lifecycle import ExecutionState, Health
 from geartrain.domain.predictions.prediction import Prediction
@@ -50,7 +50,6 @@ from geartrain.service.statistics import Counts
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 
 if TYPE_CHECKING:
-    from geartrain.domain.predictions.texts import TextCounts
     from geartrain.domain.signature.openai_model import OpenAIModel
 
 Noun = Literal["prediction", "training"]
