@@ -192,15 +192,17 @@ def make_whisper(folder: Path, steps: int = 150) -> Path:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    settings = model.generation_config
-    settings.update(
-        is_multilingual=True,
-        lang_to_id={"<|en|>": ids["en"], "<|de|>": ids["de"]},
-        task_to_id={name: ids[name] for name in ("transcribe", "translate")},
-        no_timestamps_token_id=ids["notimestamps"],
-        prev_sot_token_id=ids["startofprev"],
-        max_initial_timestamp_index=50,
-    )
+    settings: dict[str, Any] = {
+        "is_multilingual": True,
+        "lang_to_id": {"<|en|>": ids["en"], "<|de|>": ids["de"]},
+        "task_to_id": {name: ids[name] for name in ("transcribe", "translate")},
+        "no_timestamps_token_id": ids["notimestamps"],
+        "prev_sot_token_id": ids["startofprev"],
+        "max_initial_timestamp_index": 50,
+        "max_length": config.max_target_positions,
+    }
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
     model.save_pretrained(folder)
     WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
     return folder

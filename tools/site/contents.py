@@ -56,6 +56,7 @@ SECTIONS: Final = (
                     "playground",
                     "client",
                     "openai",
+                    "openai-clients",
                     "anthropic",
                     "mcp",
                     "webhooks",
