@@ -130,8 +130,13 @@ class WhisperBackend(SpeechBackend):
                 said = self._processor.tokenizer.decode(piece.tokens, skip_special_tokens=True).strip()
                 if said:
                     begin = place / self._rate
-                    times = {"start": round(begin + piece.start, 2), "end": round(begin + piece.end, 2)}
-                    yield {"text": said, "tokens": piece.tokens, "temperature": temperature, **times}  # type: ignore[typeddict-item] - two of its keys
+                    yield {
+                        "start": round(begin + piece.start, 2),
+                        "end": round(begin + piece.end, 2),
+                        "text": said,
+                        "tokens": piece.tokens,
+                        "temperature": temperature,
+                    }
             if is_last:
                 return
             size = min(int(heard * self._rate), len(samples)) or len(samples)
