@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(
 
 
 def library_of(block: str) -> str:
-    return next(iter(re.findall(r"^(?:from|import) (\w+)", block, re.MULTILINE)))
+    return str(re.findall(r"^(?:from|import) (\w+)", block, re.MULTILINE)[0])
 
 
 @pytest.mark.parametrize(("block", "printed"), BLOCKS, ids=[library_of(block) for block, _ in BLOCKS])
