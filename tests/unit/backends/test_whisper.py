@@ -20,7 +20,7 @@ def at(seconds: float) -> int:
         ([at(0)], [], 30.0),
         ([at(0), 1, 2, at(4)], [Timed(0.0, 4.0, [1, 2])], 30.0),
         ([at(0), 1, at(4), at(5), 2, at(6)], [Timed(0.0, 4.0, [1]), Timed(5.0, 6.0, [2])], 30.0),
-        ([at(0), 1, at(4), at(4), 2], [Timed(0.0, 4.0, [1])], 4.0),  # the second is heard again
+        ([at(0), 1, at(4), at(4), 2], [Timed(0.0, 4.0, [1])], 4.0),  # the second is left to the next window
         ([at(2), 1], [Timed(2.0, 30.0, [1])], 30.0),
         ([1, 2], [Timed(0.0, 30.0, [1, 2])], 30.0),
         ([at(3), 1, at(2)], [Timed(3.0, 3.0, [1])], 30.0),  # times that run backwards
