@@ -68,8 +68,8 @@ test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for th
 
 .PHONY: clients
 clients: ## what npm has for the tests; without npm, or without a network, those that need it are skipped
-	@command -v npm >/dev/null || { echo "No npm here: the tests with gRPC for Node.js and those of accessibility will be skipped."; exit 0; }; \
-	  $(MAKE) -s --no-print-directory $(JS_CLIENT) || echo "npm could not install: the tests with gRPC for Node.js and those of accessibility will be skipped."
+	@command -v npm >/dev/null || { echo "No npm here: the tests with Node.js and those of accessibility will be skipped."; exit 0; }; \
+	  $(MAKE) -s --no-print-directory $(JS_CLIENT) || echo "npm could not install: the tests with Node.js and those of accessibility will be skipped."
 
 .PHONY: cover
 cover: $(TOOLS) clients ## the tests, with coverage: it takes half as long again
@@ -171,6 +171,6 @@ $(RECIPES)/.stamp: $(PINS) | $(BIN)/python
 	@touch $@
 
 $(JS_CLIENT): $(JS)/package.json $(JS)/package-lock.json
-	@echo "Installing gRPC for Node.js and axe into $(JS)/node_modules …"
+	@echo "Installing gRPC and OpenAI's client for Node.js, and axe, into $(JS)/node_modules …"
 	@cd $(JS) && npm ci --loglevel=error >/dev/null
 	@touch $@
