@@ -45,6 +45,7 @@ from geartrain.store.files import Folder, NoFiles
 from geartrain.store.ledger import KEY_PATIENCE
 from geartrain.store.opening import open_store
 from geartrain.store.operations import Operation, Outcome, Statement, Steps
+from geartrain.store.outbox import PIECE
 from geartrain.store.postgres import PostgresEngine
 from geartrain.store.sealing import NoKey
 from geartrain.store.sqlite import SqliteEngine
@@ -179,6 +180,8 @@ async def test_s5_rows_of_the_first_schema_stay_and_belong_to_everybody(url: str
             store,
             "DROP INDEX geartrain_predictions_principal",
             "ALTER TABLE geartrain_predictions DROP COLUMN principal",
+            "ALTER TABLE geartrain_outbox DROP COLUMN pieces",
+            "DROP TABLE geartrain_outbox_pieces",
             "UPDATE geartrain_schema SET version = 1",
         )
     ada = Principal("key:ada")
@@ -190,6 +193,26 @@ async def test_s5_rows_of_the_first_schema_stay_and_belong_to_everybody(url: str
         await store.replicas.renew("a", address="", seconds=60.0)
         made = await store.ledger.claim(Claim(Key(MODEL, "new"), "a", principal="key:ada"))
         assert made.row.principal == "key:ada"
+
+
+async def test_webhooks_of_the_second_schema_stay(url: str) -> None:
+    told = Delivery(Webhook("http://a"), b"b" * (2 * PIECE))
+    async with opened(url) as store:
+        mine = await accept(store, "old")
+        await store.ledger.finish(mine, End(Status.SUCCEEDED, 2.0, deliveries=(told,)))
+        await run(
+            store,
+            "UPDATE geartrain_outbox SET body = (SELECT body FROM geartrain_outbox_pieces WHERE piece = 0), pieces = 0",
+            "ALTER TABLE geartrain_outbox DROP COLUMN pieces",
+            "DROP TABLE geartrain_outbox_pieces",
+            "UPDATE geartrain_schema SET version = 2",
+        )
+    async with opened(url) as store:
+        await store.replicas.renew("a", address="", seconds=60.0)
+        another = await accept(store, "new")
+        await store.ledger.finish(another, End(Status.SUCCEEDED, 2.0, deliveries=(told,)))
+        entries = await store.outbox.lease("a", limit=9, seconds=60.0)
+        assert [entry.delivery.body for entry in entries] == [b"b" * PIECE, told.body]
 
 
 async def test_migration_that_fails_leaves_the_schema_as_it_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,6 @@ import asyncio
 import random
 from typing import Any, Final
 
-import msgspec
-
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.ledger import (
     Checkpoint,
@@ -35,9 +33,10 @@ from geartrain.store.errors import unavailable
 from geartrain.store.files import PartFiles
 from geartrain.store.groups import Groups
 from geartrain.store.operations import Operation, RowLock, Statement, Steps, Table
+from geartrain.store.outbox import add_pieces, deliveries
 from geartrain.store.parts import Parts, add_part
 from geartrain.store.rows import check_key, clean, is_storable, read_row, read_state
-from geartrain.store.sealing import Sealer, UnknownKeyError
+from geartrain.store.sealing import Sealer, UnknownKeyError, context_of
 
 KEY_PATIENCE: Final = 600.0
 """Seconds for which a row waits for a replica that has its key; then it goes to one that has not, and fails."""
@@ -219,10 +218,11 @@ class Ledger:
             if not updated:
                 [found] = yield [Statement(sql.STATE, _mine(ownership))]
                 return Hold.HELD if found == [(RowState.ENDED.value,)] else Hold.FENCED
-            added = [add_part(ownership, end, file)] if end.events else []
-            added += _deliveries(ownership.key, end, self._sealer)
-            if added:
-                yield added
+            parts = [add_part(ownership, end, file)] if end.events else []
+            told = deliveries(ownership.key, end, self._sealer)
+            if parts or told:
+                added = yield [*parts, *told]
+                yield from add_pieces(end, added[len(parts) :])
             return Hold.HELD
 
         return self._parts.write(_lock(ownership.key), end.events, steps)
@@ -286,11 +286,6 @@ class Ledger:
         return count
 
 
-def context_of(key: Key) -> str:
-    """Return the context that a sealed value is bound to."""
-    return f"{len(key.model)}:{key.model}{key.id}"
-
-
 def _mine(ownership: Ownership) -> dict[str, Any]:
     key = ownership.key
     return {"model": key.model, "id": key.id, "owner": ownership.owner, "epoch": ownership.epoch}
@@ -302,15 +297,6 @@ def _lock(key: Key) -> RowLock:
 
 def _find(key: Key) -> Statement:
     return Statement(sql.FIND, {"model": key.model, "id": key.id})
-
-
-def _deliveries(key: Key, end: End, sealer: Sealer) -> list[Statement]:
-    statements = []
-    for delivery in end.deliveries:
-        webhook, key_id = sealer.seal(msgspec.msgpack.encode(delivery.webhook), context_of(key))
-        values = {"model": key.model, "id": key.id, "webhook": webhook, "key_id": key_id, "body": delivery.body}
-        statements.append(Statement(sql.ADD_DELIVERY, values))
-    return statements
 
 
 def _taken(columns: tuple[Any, ...], sealer: Sealer) -> TakenOver:
