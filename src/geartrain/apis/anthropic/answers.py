@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import text_of
-from geartrain.apis.openai.growth import Part, PartedGrowth, TextAnswer, count_tokens
+from geartrain.apis.openai.growth import TEXT_MARK, Part, PartedGrowth, TextAnswer, count_tokens, put_in
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
@@ -75,11 +75,11 @@ class MessageAnswer(PartedGrowth, TextAnswer):
         """Return the events for what the model has given."""
         return self._begin() + super().take(piece)
 
-    def whole(self, metrics: Sequence[Mapping[str, Any]]) -> tuple[bytes]:
-        """Return the body of an answer that is no stream."""
+    def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
+        """Return the body of an answer that is no stream, in parts."""
         content = [self._block(part) for part in self.parts]
         message = {**self._head(), "content": content, **self._ending(), "usage": _usage(metrics)}
-        return (_encode(message),)
+        return put_in(_encode(message), [part.json for part in self.parts if part.call is None])
 
     def last(self, metrics: Sequence[Mapping[str, Any]]) -> bytes:
         """Return the last events of a stream."""
@@ -98,10 +98,10 @@ class MessageAnswer(PartedGrowth, TextAnswer):
         return {"stop_reason": reason, "stop_sequence": self.stop}
 
     def _block(self, part: Part) -> dict[str, Any]:
-        """Return a block that is whole."""
+        """Return a block that is whole, with `TEXT_MARK` for its text."""
         if part.call is not None:
             return {**_empty(part), "input": _input(part.text)}
-        return {**_empty(part), "thinking" if part.kind == "reasoning" else "text": part.text}
+        return {**_empty(part), "thinking" if part.kind == "reasoning" else "text": TEXT_MARK}
 
     # the events
 
@@ -118,9 +118,10 @@ class MessageAnswer(PartedGrowth, TextAnswer):
             return b""
         return self._begin() + _event("content_block_start", index=part.index, content_block=_empty(part))
 
-    def _grow(self, part: Part, text: str, logprobs: list[dict[str, Any]]) -> bytes:  # noqa: ARG002 - it has none
+    def _grow(self, part: Part, json: Buffer, logprobs: list[dict[str, Any]]) -> bytes:  # noqa: ARG002 - it has none
         if not self._is_stream:
             return b""
+        text = msgspec.Raw(json)
         if part.kind == "text":
             delta = {"type": "text_delta", "text": text}
         elif part.kind == "reasoning":

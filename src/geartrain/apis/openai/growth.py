@@ -20,8 +20,61 @@ Reason = Literal["stop", "length", "tool_calls", "content_filter", "function_cal
 
 _REASONS: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 _CUT: Final = frozenset({"length", "content_filter"})  # ends after which a call may be half of one
+_LARGE: Final = 65_536  # bytes of a piece that is not copied
+_MANY: Final = 1024  # pieces that are joined at a time
+TEXT_MARK: Final = msgspec.Raw(b"\0")
+"""In place of a text in what is encoded; JSON has no control characters. See `put_in`."""
+
+_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+_decode_text = msgspec.json.Decoder(str).decode
 _is_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class JsonText:
+    """A text that grows by the contents of JSON strings, which are strings of JSON together as well."""
+
+    __slots__ = ("_few", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[Buffer] = []
+        self._few: list[bytes] = []  # that are joined when they are many: to join a million takes long
+
+    def add(self, piece: Buffer) -> None:
+        """Add the JSON text of a string."""
+        contents = memoryview(piece)[1:-1]
+        if len(contents) > _LARGE:
+            self._join()
+            self._parts.append(contents)
+            return
+        self._few.append(bytes(contents))
+        if len(self._few) >= _MANY:
+            self._join()
+
+    def parts(self) -> list[Buffer]:
+        """Return the JSON text of the whole, without copies of large pieces."""
+        self._join()
+        return [b'"', *self._parts, b'"']
+
+    def __str__(self) -> str:
+        return _decode_text(b"".join(self.parts()))
+
+    def __bool__(self) -> bool:
+        return bool(self._parts) or any(self._few)
+
+    def _join(self) -> None:
+        if self._few:
+            self._parts.append(b"".join(self._few))
+            self._few.clear()
+
+
+def put_in(encoded: bytes, texts: Sequence[JsonText]) -> list[Buffer]:
+    """Return JSON in parts, with a text in the place of each mark. Large pieces of the texts are not copied."""
+    before, *behind = encoded.split(TEXT_MARK)
+    parts: list[Buffer] = [before]
+    for text, rest in zip(texts, behind, strict=True):
+        parts += (*text.parts(), rest)
+    return parts
 
 
 class StopCutter:
@@ -193,13 +246,13 @@ class Part(msgspec.Struct):
     kind: Literal["reasoning", "text", "call"]
     index: int
     call: Call | None = None
-    texts: list[str] = []
+    json: JsonText = msgspec.field(default_factory=JsonText)
     logprobs: list[dict[str, Any]] = []
 
     @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(self.texts)
+        return str(self.json)
 
 
 class PartedGrowth(Growth):
@@ -215,6 +268,12 @@ class PartedGrowth(Growth):
         """The text so far, without reasoning."""
         return "".join(part.text for part in self.parts if part.kind == "text")
 
+    def take(self, piece: Buffer) -> bytes:
+        """Take what the model has given. Without stop sequences the JSON of a text stays as it is."""
+        if self._cutter is not None or piece[:1] != b'"':
+            return super().take(piece)
+        return self._add("text", piece) if len(piece) > len(b'""') else b""
+
     # the form
 
     @abstractmethod
@@ -222,8 +281,8 @@ class PartedGrowth(Growth):
         """Return the bytes for the beginning of a part."""
 
     @abstractmethod
-    def _grow(self, part: Part, text: str, logprobs: list[dict[str, Any]]) -> bytes:
-        """Return the bytes for a piece of a part."""
+    def _grow(self, part: Part, json: Buffer, logprobs: list[dict[str, Any]]) -> bytes:
+        """Return the bytes for a piece of a part, given the JSON of its text."""
 
     @abstractmethod
     def _stop(self, part: Part) -> bytes:
@@ -232,15 +291,16 @@ class PartedGrowth(Growth):
     # the pieces
 
     def _text(self, text: str, logprobs: list[dict[str, Any]]) -> bytes:
-        begin, part = self._part("text")
-        part.logprobs += logprobs
-        part.texts.append(text)
-        return begin + self._grow(part, text, logprobs)
+        return self._add("text", _encode(text), logprobs)
 
     def _thought(self, text: str) -> bytes:
-        begin, part = self._part("reasoning")
-        part.texts.append(text)
-        return begin + self._grow(part, text, [])
+        return self._add("reasoning", _encode(text))
+
+    def _add(self, kind: Literal["reasoning", "text"], json: Buffer, logprobs: Sequence[dict[str, Any]] = ()) -> bytes:
+        begin, part = self._part(kind)
+        part.logprobs += logprobs
+        part.json.add(json)
+        return begin + self._grow(part, json, [*logprobs])
 
     def _call(self, at: int, part: Call, *, is_new: bool) -> bytes:
         begin = b""
@@ -249,8 +309,11 @@ class PartedGrowth(Growth):
         elif not self._has_open or self.parts[-1].call is not self.calls[at]:
             msg = "The model went on with the call of a tool after it had begun with something else."
             raise GeartrainError(Code.RUN_FAILED, msg)
-        self.parts[-1].texts.append(part.arguments)
-        return begin + self._grow(self.parts[-1], part.arguments, []) if part.arguments else begin
+        if not part.arguments:
+            return begin
+        json = _encode(part.arguments)
+        self.parts[-1].json.add(json)
+        return begin + self._grow(self.parts[-1], json, [])
 
     def _last(self) -> bytes:
         begin = b"" if self.parts else self._part("text")[0]
