@@ -6,7 +6,8 @@ import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.batching import BatchPolicy
-from geartrain.domain.predictions.calls import CANCELED, ItemEnd, WorkerObserver
+from geartrain.domain.predictions.calls import Canceled, ItemEnd, WorkerObserver
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits
 from geartrain.service.scheduling.context import Clocks
@@ -133,8 +134,8 @@ async def test_clock_that_is_set_changes_no_time_of_a_run_without_success(way: s
     if way == "fails":
         call.answer(bad=[0])
     else:
-        bench.deployment.predictions.cancel(prediction)
+        bench.deployment.predictions.cancel("a", ANYONE)
     if way == "canceled":
-        call.end([ItemEnd(0, CANCELED)])
+        call.end([ItemEnd(0, Canceled())])
     assert prediction.is_terminal
     assert prediction.predict_time == 2.5
