@@ -193,7 +193,7 @@ def test_tools_are_called_and_answered(page: Page, picture: Picture) -> None:
     page.click(".message.assistant .call summary")
     page.says(".message.assistant .call pre", '"city": "Ulm"')
     page.find(".results-form textarea").send_keys("12 degrees, rain")
-    page.script("scrollTo(0, 0)")
+    page.script("scrollTo(0, document.body.scrollHeight)")
     picture("playground-chat-tools")
     assert page.faults() == []
     page.click(".results-form button")

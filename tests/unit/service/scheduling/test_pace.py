@@ -126,8 +126,11 @@ async def test_the_time_of_a_batch_is_shared() -> None:
 @pytest.mark.parametrize("jump", [100_000.0, -4000.0], ids=["forward", "back"])
 @pytest.mark.parametrize("way", ["fails", "canceled", "canceled in a batch"])
 async def test_clock_that_is_set_changes_no_time_of_a_run_without_success(way: str, jump: float) -> None:
-    bench = await Bench(batch=2 if "batch" in way else 0).start()
-    prediction = bench.deployment.create(NewPrediction(b'{"text": "a"}', id="a"))
+    is_batch = way == "canceled in a batch"
+    bench = await Bench(batch=2 if is_batch else 0, queue=2).start()
+    prediction = bench.deployment.create(NewPrediction(b'{"text": "a"}', id="a", queue=2))
+    if is_batch:
+        bench.ask(queue=2)
     [call] = bench.worker.calls
     bench.wall += jump
     bench.now += 2.5

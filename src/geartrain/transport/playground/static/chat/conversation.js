@@ -181,8 +181,8 @@ function callAt(calls, number) {
 // Seconds until the first piece, and tokens a second from there to the last one; pieces where the model counts no tokens.
 function figuresOf({ begun, first, last, pieces, usage }) {
   if (first === null) return null;
-  const tokens = usage?.completion_tokens ?? null;
+  const tokens = usage?.completion_tokens || null;
   const count = tokens ?? pieces;
   const seconds = (last - first) / 1000;
-  return { wait: (first - begun) / 1000, count, unit: tokens === null ? "pieces" : "tokens", prompt: usage?.prompt_tokens ?? null, rate: count > 1 && seconds > 0 ? (count - 1) / seconds : null };
+  return { wait: (first - begun) / 1000, count, unit: tokens === null ? "pieces" : "tokens", prompt: usage?.prompt_tokens || null, rate: count > 1 && seconds > 0 ? (count - 1) / seconds : null };
 }

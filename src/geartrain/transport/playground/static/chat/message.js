@@ -127,7 +127,7 @@ function endOf({ error, note }) {
 function figuresText(figures) {
   if (!figures) return "";
   const { wait, count, unit, prompt, rate } = figures;
-  const parts = [`${number(count)} ${unit}`, rate === null ? "" : `${number(rate, 3)} ${unit}/s`, `first after ${duration(wait)}`, prompt === null ? "" : `${number(prompt)} before`];
+  const parts = [`${number(count)} ${unit}`, rate === null ? "" : `${number(rate, 3)} ${unit}/s`, `first after ${duration(wait)}`, prompt === null ? "" : `prompt ${number(prompt)}`];
   return parts.filter(Boolean).join(" · ");
 }
 
