@@ -70,7 +70,7 @@ def deliveries(key: Key, end: End, sealer: Sealer) -> list[Statement]:
     for delivery in end.deliveries:
         webhook, key_id = sealer.seal(msgspec.msgpack.encode(delivery.webhook), context_of(key))
         pieces = _pieces_of(delivery.body)
-        values = {"model": key.model, "id": key.id, "webhook": webhook, "key_id": key_id}
+        values: dict[str, Any] = {"model": key.model, "id": key.id, "webhook": webhook, "key_id": key_id}
         values |= {"body": b"" if pieces else delivery.body, "pieces": pieces}
         statements.append(Statement(sql.ADD_DELIVERY, values))
     return statements

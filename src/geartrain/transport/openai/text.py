@@ -29,7 +29,7 @@ from geartrain.service.readers import EventReader, LaggedError
 from geartrain.transport.errors import BUG
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.openai.api import EVENT_STREAM, ignored
-from geartrain.transport.openai.asking import Asked, Given, begin_all, forsake_all, prepare, read_asked, read_request
+from geartrain.transport.openai.asking import Asked, begin_all, forsake_all, read_asked, read_inputs
 from geartrain.transport.records import RequestRecord
 from geartrain.transport.tasks import start
 from geartrain.transport.wire.exchange import JSON, Answer, AnswerStream, Body, ClientGoneError, Head, Responder
@@ -88,12 +88,10 @@ class TextExchange:
 
     async def _run(self, body: Body) -> None:
         try:
-            asked = await read_asked(self._catalogue, self._head, body, bodies=self._bodies)
+            asked = await read_asked(self._catalogue, self._head, body, bodies=self._bodies, may_hold=True)
             del body
-            request = await read_request(asked, self._form.read)
-            inputs: Sequence[Given] = request.inputs
-            if asked.is_large and not request.chat:
-                inputs = [await prepare(asked, one, names=request.names, bodies=self._bodies) for one in request.inputs]
+            request, inputs = await read_inputs(asked, self._form.read, bodies=self._bodies)
+            asked = msgspec.structs.replace(asked, members={}, held=None)  # a run may take long
             if self._has_left:
                 return
             predictions = begin_all(asked, inputs, names=request.names, record=self.record, chat=request.chat)

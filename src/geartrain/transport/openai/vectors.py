@@ -5,6 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
+
 from geartrain.apis.openai.embeddings import (
     Embeddings,
     encode_embeddings,
@@ -18,7 +20,7 @@ from geartrain.apis.openai.text_answers import usage_of
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.openai.api import ignored
-from geartrain.transport.openai.asking import Asked, prepare, read_asked, read_request
+from geartrain.transport.openai.asking import Asked, prepare, read_asked, read_inputs, read_request
 from geartrain.transport.openai.whole import WholeExchange
 from geartrain.transport.runs import DIRECT_LIMIT
 from geartrain.transport.wire.exchange import JSON, Answer, Body, Head, Responder
@@ -41,13 +43,15 @@ class VectorExchange(WholeExchange):
         self.respond(self._answer(body))
 
     async def _answer(self, body: Body) -> Answer:
-        asked = await read_asked(self.catalogue, self.head, body, bodies=self._bodies)
+        # The answer to a rerank has the documents.
+        holds = not self._is_rerank
+        asked = await read_asked(self.catalogue, self.head, body, bodies=self._bodies, may_hold=holds)
         del body
         return await (self._rerank(asked) if self._is_rerank else self._embed(asked))
 
     async def _embed(self, asked: Asked) -> Answer:
-        request = await read_request(asked, read_embedding)
-        inputs = [await prepare(asked, one, names=request.names, bodies=self._bodies) for one in request.inputs]
+        request, inputs = await read_inputs(asked, read_embedding, bodies=self._bodies)
+        asked = msgspec.structs.replace(asked, members={}, held=None)  # a run may take long
         predictions = await self.complete(asked, inputs, self.plainly(asked, request.names))
         usage = usage_of([prediction.metrics for prediction in predictions], 1)
         tokens = 0 if usage is None else usage["prompt_tokens"]
