@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import text_of
-from geartrain.apis.openai.growth import TEXT_MARK, Part, PartedGrowth, TextAnswer, count_tokens, put_in
+from geartrain.apis.openai.growth import TEXT_MARK, Part, PartedGrowth, TextAnswer, count_tokens, joined, put_in
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
@@ -38,6 +38,11 @@ _ERRORS: Final = {
     Code.RUN_FAILED: "api_error",
     Code.RUN_CANCELED: "api_error",
     Code.INTERNAL: "api_error",
+}
+_DELTAS: Final = {
+    "text": (b"text_delta", b"text"),
+    "reasoning": (b"thinking_delta", b"thinking"),
+    "call": (b"input_json_delta", b"partial_json"),
 }
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -73,7 +78,7 @@ class MessageAnswer(PartedGrowth, TextAnswer):
 
     def take(self, piece: Buffer) -> bytes:
         """Return the events for what the model has given."""
-        return self._begin() + super().take(piece)
+        return joined(self._begin(), super().take(piece))
 
     def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
         """Return the body of an answer that is no stream, in parts."""
@@ -121,14 +126,9 @@ class MessageAnswer(PartedGrowth, TextAnswer):
     def _grow(self, part: Part, json: Buffer, logprobs: list[dict[str, Any]]) -> bytes:  # noqa: ARG002 - it has none
         if not self._is_stream:
             return b""
-        text = msgspec.Raw(json)
-        if part.kind == "text":
-            delta = {"type": "text_delta", "text": text}
-        elif part.kind == "reasoning":
-            delta = {"type": "thinking_delta", "thinking": text}
-        else:
-            delta = {"type": "input_json_delta", "partial_json": text}
-        return _event("content_block_delta", index=part.index, delta=delta)
+        kind, name = _DELTAS[part.kind]
+        before = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,' % part.index
+        return b"".join((before, b'"delta":{"type":"%b","%b":' % (kind, name), json, b"}}\n\n"))
 
     def _stop(self, part: Part) -> bytes:
         return _event("content_block_stop", index=part.index) if self._is_stream else b""

@@ -34,15 +34,17 @@ _is_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 class JsonText:
     """A text that grows by the contents of JSON strings, which are strings of JSON together as well."""
 
-    __slots__ = ("_few", "_parts")
+    __slots__ = ("_few", "_parts", "size")
 
     def __init__(self) -> None:
+        self.size = 0  # bytes
         self._parts: list[Buffer] = []
         self._few: list[bytes] = []  # that are joined when they are many: to join a million takes long
 
     def add(self, piece: Buffer) -> None:
         """Add the JSON text of a string."""
         contents = memoryview(piece)[1:-1]
+        self.size += len(contents)
         if len(contents) > _LARGE:
             self._join()
             self._parts.append(contents)
@@ -75,6 +77,11 @@ def put_in(encoded: bytes, texts: Sequence[JsonText]) -> list[Buffer]:
     for text, rest in zip(texts, behind, strict=True):
         parts += (*text.parts(), rest)
     return parts
+
+
+def joined(begin: bytes, rest: bytes) -> bytes:
+    """Return bytes with others before them, mostly none. Unlike `+`, `join` lets other threads run meanwhile."""
+    return b"".join((begin, rest)) if begin else rest
 
 
 class StopCutter:
@@ -140,6 +147,11 @@ class Growth(ABC):
     def stop(self) -> str | None:
         """The stop sequence that has ended the text."""
         return None if self._cutter is None else self._cutter.found
+
+    @property
+    def repeats(self) -> int:
+        """The bytes of text that the end of its stream has again."""
+        return 0
 
     @property
     @abstractmethod
@@ -300,7 +312,7 @@ class PartedGrowth(Growth):
         begin, part = self._part(kind)
         part.logprobs += logprobs
         part.json.add(json)
-        return begin + self._grow(part, json, [*logprobs])
+        return joined(begin, self._grow(part, json, [*logprobs]))
 
     def _call(self, at: int, part: Call, *, is_new: bool) -> bytes:
         begin = b""

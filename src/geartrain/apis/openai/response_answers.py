@@ -9,7 +9,16 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import text_of
-from geartrain.apis.openai.growth import TEXT_MARK, JsonText, Part, PartedGrowth, TextAnswer, count_tokens, put_in
+from geartrain.apis.openai.growth import (
+    TEXT_MARK,
+    JsonText,
+    Part,
+    PartedGrowth,
+    TextAnswer,
+    count_tokens,
+    joined,
+    put_in,
+)
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
@@ -47,7 +56,11 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
 
     def take(self, piece: Buffer) -> bytes:
         """Return the events for what the model has given."""
-        return self._begin() + super().take(piece)
+        return joined(self._begin(), super().take(piece))
+
+    @property
+    def repeats(self) -> int:
+        return sum([part.json.size for part in self.parts])
 
     def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
         """Return the body of an answer that is no stream, in parts."""

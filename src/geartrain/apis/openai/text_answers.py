@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import encode_error
-from geartrain.apis.openai.growth import TEXT_MARK, Call, Growth, JsonText, TextAnswer, count_tokens, put_in
+from geartrain.apis.openai.growth import TEXT_MARK, Call, Growth, JsonText, TextAnswer, count_tokens, joined, put_in
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
@@ -73,7 +73,7 @@ class Choice(Growth):
         """Return the chunks for what the model has given."""
         begin = self._begin()
         if self._cutter is None and piece[:1] == b'"':
-            return begin + self._written(piece)
+            return joined(begin, self._written(piece))
         return begin + super().take(piece)
 
     def end(self, metrics: Mapping[str, Any]) -> bytes:
