@@ -78,7 +78,8 @@ class MessageAnswer(PartedGrowth, TextAnswer):
 
     def take(self, piece: Buffer) -> bytes:
         """Return the events for what the model has given."""
-        return joined(self._begin(), super().take(piece))
+        begin, taken = self._begin(), super().take(piece)
+        return joined(begin, taken) if begin else taken
 
     def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
         """Return the body of an answer that is no stream, in parts."""
@@ -128,7 +129,7 @@ class MessageAnswer(PartedGrowth, TextAnswer):
             return b""
         kind, name = _DELTAS[part.kind]
         before = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,' % part.index
-        return b"".join((before, b'"delta":{"type":"%b","%b":' % (kind, name), json, b"}}\n\n"))
+        return joined(before, b'"delta":{"type":"%b","%b":' % (kind, name), json, b"}}\n\n")
 
     def _stop(self, part: Part) -> bytes:
         return _event("content_block_stop", index=part.index) if self._is_stream else b""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -21,6 +22,7 @@ Reason = Literal["stop", "length", "tool_calls", "content_filter", "function_cal
 _REASONS: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 _CUT: Final = frozenset({"length", "content_filter"})  # ends after which a call may be half of one
 _LARGE: Final = 65_536  # bytes of a piece that is not copied
+_STEP: Final = 1_048_576  # bytes
 _MANY: Final = 1024  # pieces that are joined at a time
 TEXT_MARK: Final = msgspec.Raw(b"\0")
 """In place of a text in what is encoded; JSON has no control characters. See `put_in`."""
@@ -79,9 +81,16 @@ def put_in(encoded: bytes, texts: Sequence[JsonText]) -> list[Buffer]:
     return parts
 
 
-def joined(begin: bytes, rest: bytes) -> bytes:
-    """Return bytes with others before them, mostly none. Unlike `+`, `join` lets other threads run meanwhile."""
-    return b"".join((begin, rest)) if begin else rest
+def joined(*parts: Buffer) -> bytes:
+    """Join parts. Large ones are copied in steps: no one of them keeps other threads waiting for long."""
+    if max(map(len, parts), default=0) <= _LARGE:
+        return b"".join(parts)
+    whole = BytesIO()
+    for part in parts:
+        view = memoryview(part)
+        for begin in range(0, len(view), _STEP):
+            whole.write(view[begin : begin + _STEP])
+    return whole.getvalue()
 
 
 class StopCutter:
@@ -312,7 +321,8 @@ class PartedGrowth(Growth):
         begin, part = self._part(kind)
         part.logprobs += logprobs
         part.json.add(json)
-        return joined(begin, self._grow(part, json, [*logprobs]))
+        grown = self._grow(part, json, [*logprobs])
+        return joined(begin, grown) if begin else grown
 
     def _call(self, at: int, part: Call, *, is_new: bool) -> bytes:
         begin = b""

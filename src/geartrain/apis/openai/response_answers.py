@@ -56,10 +56,12 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
 
     def take(self, piece: Buffer) -> bytes:
         """Return the events for what the model has given."""
-        return joined(self._begin(), super().take(piece))
+        begin, taken = self._begin(), super().take(piece)
+        return joined(begin, taken) if begin else taken
 
     @property
     def repeats(self) -> int:
+        """The bytes of text that the end of its stream has again."""
         return sum([part.json.size for part in self.parts])
 
     def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
@@ -82,7 +84,7 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
         return [part.json for part in self.parts]
 
     def _with_texts(self, event: bytes, *texts: JsonText) -> bytes:
-        return b"".join(put_in(event, texts))
+        return joined(*put_in(event, texts))
 
     def _complete(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         reason = _INCOMPLETE.get(self.reason or "")
@@ -160,7 +162,7 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
             return self._of(f"{_DELTAS[part.kind]}.delta", part, delta=msgspec.Raw(json), logprobs=logprobs)
         before, between, behind = self._frame
         self._number += 1
-        return b"".join((before, b"%d" % (self._number - 1), between, json, behind))
+        return joined(before, b"%d" % (self._number - 1), between, json, behind)
 
     def _stop(self, part: Part) -> bytes:
         if not self._is_stream:

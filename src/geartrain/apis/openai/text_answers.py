@@ -73,7 +73,8 @@ class Choice(Growth):
         """Return the chunks for what the model has given."""
         begin = self._begin()
         if self._cutter is None and piece[:1] == b'"':
-            return joined(begin, self._written(piece))
+            written = self._written(piece)
+            return joined(begin, written) if begin else written
         return begin + super().take(piece)
 
     def end(self, metrics: Mapping[str, Any]) -> bytes:
@@ -135,7 +136,7 @@ class Choice(Growth):
         """Return the chunk of the JSON text of a piece; none where there are no chunks."""
         if self._keeps:
             self._whole_text.add(piece)
-        return b"".join((self._before, piece, self._behind)) if self._is_stream else b""
+        return joined(self._before, piece, self._behind) if self._is_stream else b""
 
     def _thought(self, text: str) -> bytes:
         self._reasoning.append(text)

@@ -204,7 +204,7 @@ class _Run:
 
     async def _take(self, events: Sequence[Event], choice: Growth) -> bytes:
         """Take what a run has given; return the chunks for it. A large output is copied in a thread."""
-        if any([type(event) is Output and len(event.chunk) > _LARGE for event in events]):
+        if max([len(event.chunk) for event in events if type(event) is Output], default=0) > _LARGE:
             return await asyncio.to_thread(self._take_here, events, choice)
         return self._take_here(events, choice)
 
