@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import text_of
-from geartrain.apis.openai.growth import TEXT_MARK, Part, PartedGrowth, TextAnswer, count_tokens, joined, put_in
+from geartrain.apis.openai.growth import LARGE, TEXT_MARK, Part, PartedGrowth, TextAnswer, count_tokens, joined, put_in
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
@@ -39,10 +39,10 @@ _ERRORS: Final = {
     Code.RUN_CANCELED: "api_error",
     Code.INTERNAL: "api_error",
 }
-_DELTAS: Final = {
-    "text": (b"text_delta", b"text"),
-    "reasoning": (b"thinking_delta", b"thinking"),
-    "call": (b"input_json_delta", b"partial_json"),
+_DELTAS: Final = {  # the beginning of each
+    "text": b'{"type":"text_delta","text":',
+    "reasoning": b'{"type":"thinking_delta","thinking":',
+    "call": b'{"type":"input_json_delta","partial_json":',
 }
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -65,7 +65,8 @@ class MessageAnswer(PartedGrowth, TextAnswer):
 
     def __init__(self, request: TextRequest, prediction_id: str, *, model: str, metrics: Mapping[str, Any]) -> None:
         """`metrics`: those of the run, as they grow."""
-        super().__init__(prediction_id, stops=request.stops, tools=request.tools)
+        keeps = not request.is_stream or request.check is not None
+        super().__init__(prediction_id, stops=request.stops, tools=request.tools, keeps=keeps)
         self._is_stream = request.is_stream
         self._metrics = metrics
         self._model = model
@@ -78,8 +79,9 @@ class MessageAnswer(PartedGrowth, TextAnswer):
 
     def take(self, piece: Buffer) -> bytes:
         """Return the events for what the model has given."""
-        begin, taken = self._begin(), super().take(piece)
-        return joined(begin, taken) if begin else taken
+        if self._has_begun or not self._is_stream:
+            return super().take(piece)
+        return joined(self._begin(), super().take(piece))
 
     def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
         """Return the body of an answer that is no stream, in parts."""
@@ -124,12 +126,12 @@ class MessageAnswer(PartedGrowth, TextAnswer):
             return b""
         return self._begin() + _event("content_block_start", index=part.index, content_block=_empty(part))
 
-    def _grow(self, part: Part, json: Buffer, logprobs: list[dict[str, Any]]) -> bytes:  # noqa: ARG002 - it has none
+    def _grow(self, part: Part, json: Buffer, logprobs: Sequence[dict[str, Any]]) -> bytes:  # noqa: ARG002 - it has none
         if not self._is_stream:
             return b""
-        kind, name = _DELTAS[part.kind]
-        before = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,' % part.index
-        return joined(before, b'"delta":{"type":"%b","%b":' % (kind, name), json, b"}}\n\n")
+        frame = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b'
+        parts = (frame % (part.index, _DELTAS[part.kind]), json, b"}}\n\n")
+        return b"".join(parts) if len(json) <= LARGE else joined(*parts)
 
     def _stop(self, part: Part) -> bytes:
         return _event("content_block_stop", index=part.index) if self._is_stream else b""

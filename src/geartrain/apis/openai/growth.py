@@ -21,7 +21,7 @@ Reason = Literal["stop", "length", "tool_calls", "content_filter", "function_cal
 
 _REASONS: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 _CUT: Final = frozenset({"length", "content_filter"})  # ends after which a call may be half of one
-_LARGE: Final = 65_536  # bytes of a piece that is not copied
+LARGE: Final = 65_536  # bytes of a piece that is copied in steps, or not at all
 _STEP: Final = 1_048_576  # bytes
 _MANY: Final = 1024  # pieces that are joined at a time
 TEXT_MARK: Final = msgspec.Raw(b"\0")
@@ -39,20 +39,21 @@ class JsonText:
     __slots__ = ("_few", "_parts", "size")
 
     def __init__(self) -> None:
-        self.size = 0  # bytes
+        self.size = 0  # bytes of the pieces
         self._parts: list[Buffer] = []
-        self._few: list[bytes] = []  # that are joined when they are many: to join a million takes long
+        self._few: list[bytes] = []  # pieces that are joined when they are many: to join a million takes long
 
     def add(self, piece: Buffer) -> None:
         """Add the JSON text of a string."""
-        contents = memoryview(piece)[1:-1]
-        self.size += len(contents)
-        if len(contents) > _LARGE:
+        size = len(piece)
+        self.size += size
+        if size > LARGE:
             self._join()
-            self._parts.append(contents)
+            self._parts.append(memoryview(piece)[1:-1])
             return
-        self._few.append(bytes(contents))
-        if len(self._few) >= _MANY:
+        few = self._few
+        few.append(piece if type(piece) is bytes else bytes(piece))
+        if len(few) >= _MANY:
             self._join()
 
     def parts(self) -> list[Buffer]:
@@ -64,11 +65,11 @@ class JsonText:
         return _decode_text(b"".join(self.parts()))
 
     def __bool__(self) -> bool:
-        return bool(self._parts) or any(self._few)
+        return bool(self._parts) or any(len(piece) > len(b'""') for piece in self._few)
 
     def _join(self) -> None:
         if self._few:
-            self._parts.append(b"".join(self._few))
+            self._parts.append(b"".join([piece[1:-1] for piece in self._few]))
             self._few.clear()
 
 
@@ -83,7 +84,7 @@ def put_in(encoded: bytes, texts: Sequence[JsonText]) -> list[Buffer]:
 
 def joined(*parts: Buffer) -> bytes:
     """Join parts. Large ones are copied in steps: no one of them keeps other threads waiting for long."""
-    if max(map(len, parts), default=0) <= _LARGE:
+    if max(map(len, parts), default=0) <= LARGE:
         return b"".join(parts)
     whole = BytesIO()
     for part in parts:
@@ -279,8 +280,10 @@ class Part(msgspec.Struct):
 class PartedGrowth(Growth):
     """An answer whose parts stand one after the other: each ends where the next one begins."""
 
-    def __init__(self, own_id: str, *, stops: Sequence[str], tools: frozenset[str]) -> None:
+    def __init__(self, own_id: str, *, stops: Sequence[str], tools: frozenset[str], keeps: bool) -> None:
+        """`keeps`: whether the whole texts are needed at the end."""
         super().__init__(own_id, stops=stops, tools=tools)
+        self._keeps = keeps
         self.parts: list[Part] = []
         self._has_open = False  # the last one
 
@@ -293,7 +296,12 @@ class PartedGrowth(Growth):
         """Take what the model has given. Without stop sequences the JSON of a text stays as it is."""
         if self._cutter is not None or piece[:1] != b'"':
             return super().take(piece)
-        return self._add("text", piece) if len(piece) > len(b'""') else b""
+        if not (self._has_open and self.parts[-1].kind == "text"):
+            return self._add("text", piece) if len(piece) > len(b'""') else b""
+        part = self.parts[-1]
+        if self._keeps:
+            part.json.add(piece)
+        return self._grow(part, piece, ())
 
     # the form
 
@@ -302,7 +310,7 @@ class PartedGrowth(Growth):
         """Return the bytes for the beginning of a part."""
 
     @abstractmethod
-    def _grow(self, part: Part, json: Buffer, logprobs: list[dict[str, Any]]) -> bytes:
+    def _grow(self, part: Part, json: Buffer, logprobs: Sequence[dict[str, Any]]) -> bytes:
         """Return the bytes for a piece of a part, given the JSON of its text."""
 
     @abstractmethod
@@ -319,9 +327,10 @@ class PartedGrowth(Growth):
 
     def _add(self, kind: Literal["reasoning", "text"], json: Buffer, logprobs: Sequence[dict[str, Any]] = ()) -> bytes:
         begin, part = self._part(kind)
-        part.logprobs += logprobs
-        part.json.add(json)
-        grown = self._grow(part, json, [*logprobs])
+        if self._keeps:
+            part.logprobs += logprobs
+            part.json.add(json)
+        grown = self._grow(part, json, logprobs)
         return joined(begin, grown) if begin else grown
 
     def _call(self, at: int, part: Call, *, is_new: bool) -> bytes:
@@ -334,8 +343,9 @@ class PartedGrowth(Growth):
         if not part.arguments:
             return begin
         json = _encode(part.arguments)
-        self.parts[-1].json.add(json)
-        return begin + self._grow(self.parts[-1], json, [])
+        if self._keeps:
+            self.parts[-1].json.add(json)
+        return begin + self._grow(self.parts[-1], json, ())
 
     def _last(self) -> bytes:
         begin = b"" if self.parts else self._part("text")[0]

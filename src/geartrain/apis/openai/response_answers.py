@@ -10,6 +10,7 @@ import msgspec
 
 from geartrain.apis.openai.errors import text_of
 from geartrain.apis.openai.growth import (
+    LARGE,
     TEXT_MARK,
     JsonText,
     Part,
@@ -39,7 +40,7 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
     """The response to one request. See `TextAnswer`."""
 
     def __init__(self, request: TextRequest, prediction_id: str, model: str) -> None:
-        super().__init__(prediction_id, stops=request.stops, tools=request.tools)
+        super().__init__(prediction_id, stops=request.stops, tools=request.tools, keeps=True)
         self._is_stream = request.is_stream
         self._repeated = request.repeated
         self._model = model
@@ -56,8 +57,9 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
 
     def take(self, piece: Buffer) -> bytes:
         """Return the events for what the model has given."""
-        begin, taken = self._begin(), super().take(piece)
-        return joined(begin, taken) if begin else taken
+        if self._has_begun or not self._is_stream:
+            return super().take(piece)
+        return joined(self._begin(), super().take(piece))
 
     @property
     def repeats(self) -> int:
@@ -155,14 +157,15 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
             return events
         return events + self._of("response.content_part.added", part, part=_emptied(self._content(part)))
 
-    def _grow(self, part: Part, json: Buffer, logprobs: list[dict[str, Any]]) -> bytes:
+    def _grow(self, part: Part, json: Buffer, logprobs: Sequence[dict[str, Any]]) -> bytes:
         if not self._is_stream:
             return b""
         if logprobs:
             return self._of(f"{_DELTAS[part.kind]}.delta", part, delta=msgspec.Raw(json), logprobs=logprobs)
         before, between, behind = self._frame
         self._number += 1
-        return joined(before, b"%d" % (self._number - 1), between, json, behind)
+        parts = (before, b"%d" % (self._number - 1), between, json, behind)
+        return b"".join(parts) if len(json) <= LARGE else joined(*parts)
 
     def _stop(self, part: Part) -> bytes:
         if not self._is_stream:

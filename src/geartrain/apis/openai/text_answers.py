@@ -8,7 +8,17 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import encode_error
-from geartrain.apis.openai.growth import TEXT_MARK, Call, Growth, JsonText, TextAnswer, count_tokens, joined, put_in
+from geartrain.apis.openai.growth import (
+    LARGE,
+    TEXT_MARK,
+    Call,
+    Growth,
+    JsonText,
+    TextAnswer,
+    count_tokens,
+    joined,
+    put_in,
+)
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
@@ -136,7 +146,10 @@ class Choice(Growth):
         """Return the chunk of the JSON text of a piece; none where there are no chunks."""
         if self._keeps:
             self._whole_text.add(piece)
-        return joined(self._before, piece, self._behind) if self._is_stream else b""
+        if not self._is_stream:
+            return b""
+        parts = (self._before, piece, self._behind)
+        return b"".join(parts) if len(piece) <= LARGE else joined(*parts)
 
     def _thought(self, text: str) -> bytes:
         self._reasoning.append(text)

@@ -43,7 +43,6 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 _OK: Final = HTTPStatus.OK
 _LARGE: Final = 262_144  # bytes that are copied in a thread
-_MANY: Final = 2048  # events that are taken at once: some milliseconds
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -204,16 +203,10 @@ class _Run:
                 return
 
     async def _take(self, events: Sequence[Event], choice: Growth) -> bytes:
-        """Take what a run has given; return the chunks for it. Large outputs, and many, do not hold the loop."""
+        """Take what a run has given; return the chunks for it. A large output is copied in a thread."""
         if max([len(event.chunk) for event in events if type(event) is Output], default=0) > _LARGE:
             return await asyncio.to_thread(self._take_here, events, choice)
-        if len(events) <= _MANY:
-            return self._take_here(events, choice)
-        pieces = []
-        for begin in range(0, len(events), _MANY):
-            pieces.append(self._take_here(events[begin : begin + _MANY], choice))
-            await asyncio.sleep(0)
-        return b"".join(pieces)
+        return self._take_here(events, choice)
 
     async def _aside(self, make: Callable[[T], bytes], metrics: T) -> bytes:
         """Make the end of a choice or of the answer; in a thread if it repeats a large text."""
