@@ -44,7 +44,7 @@ class Asked(msgspec.Struct, frozen=True):
     members: Members
     model: str  # the client's name for it
     is_large: bool = False  # its inputs take long to read
-    held: HeldBody | None = None  # whose members these are, where they are without long texts
+    held: HeldBody | None = None  # the body of members without long texts
 
 
 async def read_asked(
