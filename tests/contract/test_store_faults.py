@@ -164,7 +164,7 @@ async def test_older_schema_is_migrated_in_place(url: str, monkeypatch: pytest.M
         mine = await accept(store, "x")
         await run(store, "DROP TABLE geartrain_wanted", "UPDATE geartrain_schema SET version = 0")
     [create] = [each for each in sql.CREATE if "geartrain_wanted" in each]
-    monkeypatch.setattr(sql, "MIGRATIONS", {0: (create,), 1: ()})
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: (create,), 1: (), 2: ()})
     async with opened(url) as store:
         assert await store.replicas.wanted() == ()
         assert await store.ledger.find(mine.key) is not None
@@ -218,10 +218,10 @@ async def test_webhooks_of_the_second_schema_stay(url: str) -> None:
 async def test_migration_that_fails_leaves_the_schema_as_it_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(url) as store:
         await run(store, "UPDATE geartrain_schema SET version = 0")
-    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DROP TABLE geartrain_wanted", "no SQL"), 1: ()})
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DROP TABLE geartrain_wanted", "no SQL"), 1: (), 2: ()})
     with pytest.raises(StoreOptionError, match="--store: "):
         await open_store(url)
-    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DELETE FROM geartrain_wanted",), 1: ()})
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DELETE FROM geartrain_wanted",), 1: (), 2: ()})
     async with opened(url) as store:
         assert await store.replicas.wanted() == ()
 

@@ -14,7 +14,6 @@ from urllib.parse import parse_qs
 import msgspec
 
 from geartrain.apis import openapi
-from geartrain.domain.signature.openai_view import COUNT, openai_view
 from geartrain.domain.signature.text_values import takes_file, takes_files
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.catalogue import Catalogue
@@ -161,6 +160,8 @@ def _openai(signature: Signature) -> dict[str, Any]:
 
     `is_talker`: whether it takes the messages of a chat.
     """
+    from geartrain.domain.signature.openai_view import COUNT, openai_view  # late: a start needs no card
+
     view = openai_view(signature)
     filled = [name for name in (view.messages, view.prompt, view.texts, COUNT if view.counts else "") if name]
     return {"endpoints": view.endpoints, "filled": filled, "is_talker": bool(view.messages)}
