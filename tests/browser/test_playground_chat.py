@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from geartrain.transport.access.key_file import add_key
-from geartrain.transport.access.keys import Key, digest_of, new_key
+from geartrain.transport.access.keys import Key, add_key, digest_of, new_key
 from tests.browser.conftest import ROOT, Picture
 from tests.support.browser import DESKTOP, PHONE, Page
 from tests.support.servers import PATIENCE, ServerProcess
@@ -264,9 +263,9 @@ JS = ROOT / "tests/js"
 def run_node(code: str) -> str:
     """Run code with the client of npm."""
     node = shutil.which("node")
-    if node is None or not (JS / "node_modules/openai").is_dir():
+    if node is None or not (JS / "node_modules/openai-6").is_dir():
         pytest.skip("openai for Node.js is not installed; with npm (Debian: nodejs npm): make clients")
-    return run_code(node, "--no-warnings", "--input-type=module", text=code)
+    return run_code(node, "--no-warnings", "--input-type=module", text=code.replace('from "openai"', 'from "openai-6"'))
 
 
 def run_code(*command: str, text: str = "") -> str:

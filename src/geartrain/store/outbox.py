@@ -12,11 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.domain.predictions.ledger import LONGEST_PAUSE, Delivery, End, Key, OutboxEntry
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import Webhook
 from geartrain.store import sql
 from geartrain.store.groups import Groups
 from geartrain.store.operations import Operation, RowLock, Rows, Statement, Steps, Table
-from geartrain.store.sealing import Sealer, context_of
+from geartrain.store.sealing import Keys, context_of
 
 PIECE: Final = 1_048_576  # bytes
 
@@ -26,7 +26,7 @@ _decode_webhook: Final = msgspec.msgpack.Decoder(Webhook).decode
 class Outbox:
     """The outbox of one store."""
 
-    def __init__(self, groups: Groups, *, sealer: Sealer) -> None:
+    def __init__(self, groups: Groups, *, sealer: Keys) -> None:
         self._groups = groups
         self._sealer = sealer
 
@@ -64,7 +64,7 @@ class Outbox:
         return self._groups.submit(Operation(steps, lock=RowLock(Table.OUTBOX, number=number)))
 
 
-def deliveries(key: Key, end: End, sealer: Sealer) -> list[Statement]:
+def deliveries(key: Key, end: End, sealer: Keys) -> list[Statement]:
     """Make the statements that add the webhooks of an end. `add_pieces` adds their large bodies."""
     statements = []
     for delivery in end.deliveries:

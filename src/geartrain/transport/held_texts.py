@@ -16,8 +16,7 @@ import msgspec
 from geartrain.apis import generate, json_limits
 from geartrain.domain.errors import GeartrainError
 from geartrain.outbound.data_urls import whole_json
-from geartrain.service.models.admission import CheckedInput, without_secrets
-from geartrain.service.models.interface import Interface
+from geartrain.service.models.admission import CheckedInput, Interface, without_secrets
 from geartrain.transport.held_urls import LONG, NUL, Cut, cut, filled, strings
 
 _Members = dict[str, msgspec.Raw]

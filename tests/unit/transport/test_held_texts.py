@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
-from geartrain.service.models.interface import Interface
+from geartrain.service.models.admission import Interface
 from geartrain.transport.held_texts import HeldBody, hold_texts
 from geartrain.transport.held_urls import LONG
 

@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import text_of
-from geartrain.apis.openai.growth import LARGE, TEXT_MARK, Part, PartedGrowth, TextAnswer, count_tokens, joined, put_in
+from geartrain.apis.openai.growth import LARGE, TEXT_MARK, Part, PartedGrowth, TextAnswer, joined, put_in
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.texts import count_tokens
 from geartrain.domain.tensors.tensor import Buffer
 
 _REASONS: Final = {
@@ -65,12 +66,17 @@ class MessageAnswer(PartedGrowth, TextAnswer):
 
     def __init__(self, request: TextRequest, prediction_id: str, *, model: str, metrics: Mapping[str, Any]) -> None:
         """`metrics`: those of the run, as they grow."""
-        keeps = not request.is_stream or request.check is not None
+        keeps = not request.is_stream or request.shape is not None
         super().__init__(prediction_id, stops=request.stops, tools=request.tools, keeps=keeps)
         self._is_stream = request.is_stream
         self._metrics = metrics
         self._model = model
         self._has_begun = False
+
+    @property
+    def id(self) -> str:
+        """The id of the message."""
+        return f"msg_{self._own_id}"
 
     @property
     def choices(self) -> tuple[MessageAnswer]:
@@ -99,7 +105,7 @@ class MessageAnswer(PartedGrowth, TextAnswer):
         return b"event: error\ndata: %b\n\n" % encode_error(error)
 
     def _head(self) -> dict[str, Any]:
-        return {"id": f"msg_{self._own_id}", "type": "message", "role": "assistant", "model": self._model}
+        return {"id": self.id, "type": "message", "role": "assistant", "model": self._model}
 
     def _ending(self) -> dict[str, Any]:
         reason = "stop_sequence" if self.is_over else _REASONS[self.reason or "stop"]
