@@ -22,12 +22,12 @@ from report import machine, table
 from servers import HERE, Running, geartrain, running
 
 TOKENS = 100_000
-PACED, GAP, STREAMS = 200, 0.005, 16  # tokens of a stream, seconds between them, streams at once
+PACED, GAP, STREAMS = 1000, 0.002, 16  # tokens of a stream, seconds between them, streams at once
 TIMEOUT = 60.0  # seconds without a byte
 LAST_CHUNK = b"0\r\n\r\n"
 MESSAGES = [{"role": "user", "content": "token"}]
 TEXT_STOPS = ["###", "\n\nUser:"]  # that never come
-NEAR_STOPS = ["to###", "en\n\nUser:"]  # nor do these, but each token has their first characters
+NEAR_STOPS = ["to###", "ke\n\nUser:"]  # nor do these, but each token has their first characters
 
 
 class Form(NamedTuple):

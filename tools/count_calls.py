@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from geartrain.project.source import find_model
 from geartrain.server.options import Progress, ServeOptions
 from geartrain.server.running import run_server
+from geartrain.transport.grpc.options import GrpcOptions
 
 ROOT: Final = pathlib.Path(__file__).resolve().parents[1]
 _PACKAGE: Final = str(ROOT / "src" / "geartrain") + os.sep
@@ -34,7 +35,8 @@ class Runner(BaseRunner):
         return text
 """
 _BODY: Final = b'{"input": {"text": "hi"}}'
-_WARM: Final = 20  # requests before the one that is counted: caches are filled
+_WARM: Final = 20  # requests before those that are counted: caches are filled
+_COUNTED: Final = 10  # requests, of which the one with the fewest calls is shown: a timer may strike in others
 _PATIENCE: Final = 30.0  # seconds
 
 
@@ -49,7 +51,8 @@ class _Counter:
     """A running server, and a client that has one request of many profiled."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[Call] = []  # the fewest of one request
+        self._calls: list[Call] = []
         self._client: threading.Thread | None = None
         self._url = ""
         self._loop: asyncio.AbstractEventLoop
@@ -69,9 +72,13 @@ class _Counter:
             connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_PATIENCE)
             for _ in range(_WARM):
                 _post(connection)
-            self._on_loop(lambda: sys.setprofile(self._on_event))
-            _post(connection)
-            self._on_loop(lambda: sys.setprofile(None))
+            for _ in range(_COUNTED):
+                self._calls = []
+                self._on_loop(lambda: sys.setprofile(self._on_event))
+                _post(connection)
+                self._on_loop(lambda: sys.setprofile(None))
+                if not self.calls or len(self._calls) < len(self.calls):
+                    self.calls = self._calls
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -90,7 +97,7 @@ class _Counter:
     def _on_event(self, frame: FrameType, event: str, _: Any) -> None:
         file = frame.f_code.co_filename
         if event == "call" and file.startswith(_PACKAGE):
-            self.calls.append(Call(file[len(_PACKAGE) :], frame.f_code.co_qualname))
+            self._calls.append(Call(file[len(_PACKAGE) :], frame.f_code.co_qualname))
 
 
 def _post(connection: http.client.HTTPConnection) -> None:
@@ -108,7 +115,15 @@ def count() -> list[Call]:
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "run.py").write_text(_MODEL)
         source = find_model(f"{folder}/run.py:Runner", environ={})
-        run_server(ServeOptions(source=source, host="127.0.0.1", port=0, on_progress=counter.on_progress))
+        run_server(
+            ServeOptions(
+                source=source,
+                host="127.0.0.1",
+                port=0,
+                grpc=GrpcOptions(port=None),
+                on_progress=counter.on_progress,
+            )
+        )
     return counter.calls
 
 

@@ -147,7 +147,7 @@ async def test_uploads_carry_them(serve: Serve) -> None:
         assert {name: receiver.calls[-1].headers[name] for name in IDS} == IDS
 
 
-@pytest.mark.own_wire("a host inside which the application runs has its own HTTP/2")
+@pytest.mark.own_wire(reason="a host inside which the application runs has its own HTTP/2")
 @pytest.mark.parametrize("given", [True, False])
 async def test_grpc_has_them_in_its_initial_metadata(server: LiveServer, *, given: bool) -> None:
     async with _channel(server) as channel:
@@ -172,7 +172,7 @@ async def test_grpc_has_them_in_its_initial_metadata(server: LiveServer, *, give
         assert ("x-request-id", "r-1") in [(str(name), str(value)) for name, value in everything]
 
 
-@pytest.mark.own_wire("a host inside which the application runs answers what is no HTTP itself")
+@pytest.mark.own_wire(reason="a host inside which the application runs answers what is no HTTP itself")
 async def test_an_answer_to_what_is_no_request_has_them(server: LiveServer) -> None:
     reader, writer = await _connect(server)
     writer.write(b"GET  / HTTP/1.1\r\n\r\n")

@@ -23,6 +23,8 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     **{(f"docs/migrate-{guide}.md", ""): _GUIDES for guide in GUIDES},
     ("docs/store.md", "geartrain serve"): "its file is in a folder of the system; the next commands have one here",
     ("docs/bench.md", "geartrain bench"): "what it prints is measured; tests/server/test_cli_bench.py runs it",
+    ("docs/command-line.md", "geartrain chat"): "it is a conversation; tests/server/test_cli_chat.py has some",
+    ("docs/command-line.md", "echo 'good morning' | geartrain chat"): "tests/server/test_cli_chat.py has such pipes",
     ("docs/scale.md", ""): "it needs a database; tests/server/test_scale_page.py has one and runs every command",
     ("docs/ray.md", "import geartrain.ray"): "it needs a cluster of Ray; tests/server/test_ray.py has one",
     ("docs/batching.md", "from "): "tests/unit/test_batching_page.py runs every model of the page",

@@ -10,7 +10,7 @@ from typing import Final, cast
 import msgspec
 
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.transport.records import NOBODY, RequestRecord, RequestRecords
+from geartrain.transport.records import RequestRecord, RequestRecords
 from geartrain.transport.wire.exchange import (
     Accepted,
     Answer,
@@ -99,6 +99,16 @@ class FakeStream:
         """Wait for the end; return the body."""
         await self._changes.until(lambda: self.is_ended)
         return b"".join(self.pieces)
+
+
+class Unheard:
+    """Observer of requests that keeps nothing of them."""
+
+    def add(self, request: RequestRecord) -> None:
+        """Drop it."""
+
+
+NOBODY: Final = Unheard()
 
 
 class FakeResponder:

@@ -34,10 +34,11 @@ from geartrain.service.workers.pool import WorkerPool
 from geartrain.transport.access.access import Access
 from geartrain.transport.access.options import AccessOptions
 from geartrain.transport.asgi import AsgiApplication
-from geartrain.transport.records import NOBODY, RequestRecords
+from geartrain.transport.records import RequestRecords
 from geartrain.transport.wire.exchange import Handler
 from tests.support import modes
 from tests.support.clients import asyncio_client
+from tests.support.responders import NOBODY
 
 if TYPE_CHECKING:
     import httpx

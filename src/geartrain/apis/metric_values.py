@@ -9,8 +9,7 @@ import msgspec
 
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnReport
-from geartrain.domain.predictions.statistics import Histogram, Histograms, ModelStatistics
-from geartrain.domain.predictions.texts import TextCounts
+from geartrain.domain.predictions.statistics import Histogram, Histograms, ModelStatistics, TextCounts
 
 
 class ProcessUse(msgspec.Struct, frozen=True):

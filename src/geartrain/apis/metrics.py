@@ -34,8 +34,14 @@ from geartrain.apis.metric_values import (
 )
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnMetric, Series
-from geartrain.domain.predictions.statistics import Duration, Exemplar, Histogram, Histograms, ModelStatistics
-from geartrain.domain.predictions.texts import TextCounts
+from geartrain.domain.predictions.statistics import (
+    Duration,
+    Exemplar,
+    Histogram,
+    Histograms,
+    ModelStatistics,
+    TextCounts,
+)
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

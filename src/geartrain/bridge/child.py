@@ -108,6 +108,7 @@ class Launch(msgspec.Struct, frozen=True):
     inspect: bool = False  # no setup and no calls: it says what it is, and ends
     backend: BackendChoice | None = None
     batching: Mapping[str, Any] | None = None  # settings of `domain.predictions.batching.BatchPolicy`
+    prompt: str = ""  # see `Init`
     wakeup: WakeupMode = "adaptive"
     cpus: tuple[int, ...] = ()  # the processors that it is pinned to; none: it may use those of the server
     debugging: Debugging = Debugging()  # its terminal is that of the lender
@@ -380,6 +381,7 @@ def _init_of(launch: Launch, slots: SlotServer, debugging: Debugging) -> Init:
         probe=None if slots.probe is None else slots.probe.path,
         backend=launch.backend,
         batching=None if launch.batching is None else dict(launch.batching),
+        prompt=launch.prompt,
         wakeup=slots.wakeup,
         debugging=debugging,
     )

@@ -27,7 +27,7 @@ _ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
     context_settings={"allow_extra_args": True},
     examples=(
         "geartrain chat writer",
-        "geartrain chat http://127.0.0.1:5000 -m writer --system 'Answer in one sentence.'",
+        "geartrain chat http://127.0.0.1:5000 -m writer --system 'Be brief.'",
         "echo 'good morning' | geartrain chat writer",
     ),
 )

@@ -76,6 +76,7 @@ class Init(_Message, frozen=True, tag="Init", gc=True):
     wakeup: Literal["adaptive", "blocking"] = "adaptive"  # waiting of a slot for its next call
     debugging: Debugging = Debugging()
     environment: dict[str, str] = {}  # variables that it sets before it loads the model
+    prompt: str = ""  # the input that gets the prompt of a chat; empty for the one that the signature tells
 
 
 class Cancel(_Message, frozen=True, tag="Cancel"):

@@ -28,8 +28,7 @@ from geartrain.ray.handler import Probe
 from geartrain.ray.server import ReplicaServer
 from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc.framing import whole
-from geartrain.transport.grpc.heads import is_grpc
-from geartrain.transport.grpc.status import failure
+from geartrain.transport.grpc.heads import failure, is_grpc
 from geartrain.transport.wire.exchange import Answer, Head
 
 logger = logging.getLogger("geartrain.ray")

@@ -22,7 +22,7 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.service.models.entry import ModelEntry
 from geartrain.transport.access.access import Access
-from geartrain.transport.access_log import open_access_log
+from geartrain.transport.access_log import AccessLog
 from geartrain.transport.asgi import AsgiApplication
 from geartrain.transport.records import RequestCounts
 from geartrain.transport.wire.exchange import Handler
@@ -104,7 +104,7 @@ class ReplicaServer:
         self.loop = asyncio.get_running_loop()
         self.handler: ReplicaHandler
         self._access = Access(options.access, options.host)
-        self._access_log = open_access_log(options.access_log)
+        self._access_log = AccessLog(options.access_log)
         self._open = contextlib.AsyncExitStack()
         self._http: HttpServer
         self._serving: asyncio.Task[None]

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from geartrain.transport.grpc.context import NEEDS
-from geartrain.transport.grpc.servicer import SERVICE
+from geartrain.transport.grpc.unary import SERVICE
 
 
 def add_to_server(_servicer: object, server: Any) -> None:

@@ -20,9 +20,9 @@ from geartrain.server.option_table import TABLE
 from geartrain.server.options import ServeOptions, options_of
 from geartrain.server.reloading import watching
 from geartrain.service.workers.pool import RestartPolicy
-from geartrain.transport.access_log import open_access_log
+from geartrain.transport.access_log import AccessLog
 from geartrain.transport.asgi import AsgiApplication
-from geartrain.transport.records import NOBODY, RequestCounts, RequestRecord, RequestRecords, RequestsObserver
+from geartrain.transport.records import RequestCounts, RequestRecord, RequestRecords, RequestsObserver
 from geartrain.transport.wire.exchange import Handler, Head, NewRecord, Records
 
 _TIMES: Final = frozenset(option.name for option in TABLE if option.is_hosted and option.kind in {DURATION, SECONDS})
@@ -87,7 +87,7 @@ class _Hosted:
         self._options = options
         self._wait_ready = wait_ready
         self.requests = RequestCounts(self)
-        self._access_log: RequestsObserver = NOBODY
+        self._access_log: RequestsObserver | None = None
         self._open: contextlib.AsyncExitStack
         self._records: Records = RequestRecords(self.requests).of  # until it is started
 
@@ -115,7 +115,7 @@ class _Hosted:
             if history is not None:
                 stack.callback(history.close)
             handler = make_handler(app, bodies, counts=self.requests, history=history)
-            self._access_log = access_log = open_access_log(self._options.access_log)
+            self._access_log = access_log = AccessLog(self._options.access_log)
             stack.enter_context(access_log)
             stack.enter_context(self.requests)
             self._records = records_of(self.requests, app.outbound.tracer, handler)
@@ -128,11 +128,12 @@ class _Hosted:
     async def stop(self) -> None:
         """End what `start` has started."""
         await self._open.aclose()
-        self._access_log = NOBODY
+        self._access_log = None
 
     def add_all(self, requests: Sequence[RequestRecord]) -> None:
         """Pass them on to the access log. See `RequestsObserver`."""
-        self._access_log.add_all(requests)
+        if self._access_log is not None:
+            self._access_log.add_all(requests)
 
 
 async def _stop(app: App) -> None:

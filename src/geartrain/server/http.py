@@ -25,8 +25,7 @@ from geartrain.transport.playground.routes import with_playground
 from geartrain.transport.records import RequestCounts, RequestObserver, RequestRecords
 from geartrain.transport.routing import Route, Router, split_routes
 from geartrain.transport.system.history import StatusHistory
-from geartrain.transport.system.metrics import metrics_route
-from geartrain.transport.system.probes import probe_routes
+from geartrain.transport.system.metrics import metrics_route, probe_routes
 from geartrain.transport.wire.exchange import Handler, Records
 from geartrain.transport.wire.server import WireServer
 from geartrain.transport.wire.tls import TlsContext

@@ -37,7 +37,7 @@ from geartrain.server.sockets import (
 )
 from geartrain.service.models.deployment import STOP_GRACE
 from geartrain.transport.access.access import Access
-from geartrain.transport.access_log import open_access_log
+from geartrain.transport.access_log import AccessLog
 from geartrain.transport.routing import exposure_warning
 from geartrain.transport.wire.tls import TlsContext
 
@@ -139,7 +139,7 @@ async def _serve(app: App, listeners: _Listeners, access: Access, *, early: _Ear
             access.refresh()
             listeners.refresh()
 
-        access_log = open_access_log(options.access_log)
+        access_log = AccessLog(options.access_log)
         requests = RequestCounts(access_log)
         http = HttpServer(app, access, requests=requests, on_tick=on_tick)
         reload = Reload(app, on_tick)

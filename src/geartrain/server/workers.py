@@ -195,6 +195,7 @@ def launch(
         inspect=inspect,
         backend=backend,
         batching=source.batching,
+        prompt=source.openai.fields.get("prompt", ""),
         wakeup=wakeup,
         debugging=Debugging(
             port=0 if inspect else debugging.port,

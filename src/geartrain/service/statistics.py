@@ -18,9 +18,9 @@ from geartrain.domain.predictions.statistics import (
     Histograms,
     ModelStatistics,
     Run,
+    TextCounts,
     columns,
 )
-from geartrain.domain.predictions.texts import TextCounts
 
 logger = logging.getLogger(__name__)
 

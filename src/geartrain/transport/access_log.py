@@ -20,7 +20,7 @@ import msgspec
 
 from geartrain.domain.predictions.lifecycle import PREDICTION_STEPS, Status
 from geartrain.domain.rendering import timestamp
-from geartrain.transport.records import LEFT, NO_GRPC, NoObserver, RequestRecord
+from geartrain.transport.records import LEFT, NO_GRPC, RequestRecord
 
 _LOGGER_NAME: Final = "geartrain.access"
 LOGGER: Final = logging.getLogger(_LOGGER_NAME)
@@ -209,23 +209,6 @@ def read_access_log(text: str) -> AccessLogOptions:
     return AccessLogOptions("sampled", int(match[1]))
 
 
-class NoAccessLog(NoObserver):
-    """In place of the log, where no request has a line."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        pass
-
-
-def open_access_log(options: AccessLogOptions) -> AccessLog | NoAccessLog:
-    """Return the log that the options ask for."""
-    return NoAccessLog() if options.mode == "off" else AccessLog(options)
-
-
 class AccessLog:
     """Hears of requests (`RequestsObserver`), and has lines written for those that the options want.
 
@@ -239,13 +222,15 @@ class AccessLog:
         self._lines = _Lines(self._writer)
 
     def __enter__(self) -> Self:
-        self._lines.start()
+        if self._options.mode != "off":
+            self._lines.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._lines.close()
+        if self._options.mode != "off":
+            self._lines.close()
 
     def add_all(self, requests: Sequence[RequestRecord]) -> None:
         """Have the lines of requests written."""
@@ -264,6 +249,8 @@ class AccessLog:
 
     def _wanted(self, requests: Sequence[RequestRecord]) -> Sequence[RequestRecord]:
         """Return those that have a line."""
+        if self._options.mode == "off":
+            return ()
         has_routine, has_others = LOGGER.isEnabledFor(logging.DEBUG), LOGGER.isEnabledFor(logging.INFO)
         if self._options.mode == "on" and has_others:
             return requests if has_routine else list(filterfalse(_is_routine, requests))

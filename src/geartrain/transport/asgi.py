@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.transport.wire.bodies import too_large
+from geartrain.transport.wire.bodies import BufferBudget, GatheredBody, PartsBody
 from geartrain.transport.wire.exchange import (
     NO_BODY,
     UNKNOWN_LENGTH,
@@ -278,7 +278,7 @@ def _refusal(status: HTTPStatus, reason: str) -> Answer:
 
 
 async def _exchange(accepted: Accepted, responder: _Responder, *, receive: Receive, send: Send) -> None:
-    body = await _read_body(receive, accepted.max_body)
+    body = await _read_body(receive, accepted)
     if body is None:
         responder.record.leave()
         return
@@ -298,29 +298,47 @@ async def _exchange(accepted: Accepted, responder: _Responder, *, receive: Recei
 
 
 async def _exchange_in_parts(accepted: AcceptedInParts, responder: _Responder, *, receive: Receive, send: Send) -> None:
-    reader = _BodyReader(accepted.max_body, responder.record)
+    room = asyncio.Event()
+    body = PartsBody(accepted.max_body, room.set, most=1)  # a piece
     exchange = accepted.new_exchange(responder)
-    exchange.receive(reader)
+    exchange.receive(body)
     try:
-        await _run(exchange, responder, listen=lambda: reader.fill(receive), send=send)
+        await _run(
+            exchange, responder, listen=lambda: _fill(body, room, receive=receive, record=responder.record), send=send
+        )
     finally:
-        reader.close()
+        if not body.is_whole:
+            body.break_off()
 
 
-async def _read_body(receive: Receive, limit: int) -> Body | None:
-    """Return the body, or the beginning of one that is larger than `limit`; None if it will never come whole."""
-    whole = bytearray()  # it grows in place: pieces that are joined in the end would need twice the memory
+async def _read_body(receive: Receive, accepted: Accepted) -> Body | None:
+    """Return the body, or the beginning of one that is too large; None if it will never come whole."""
+    body = GatheredBody(accepted, BufferBudget(0))  # memory is its host's concern
     while True:
         message = await receive()
         if message["type"] == _DISCONNECT:
             return None
+        body.take((message.get("body", b""),))
+        if not message.get("more_body", False) or body.size > accepted.max_body:
+            return body.whole()
+
+
+async def _fill(body: PartsBody, room: asyncio.Event, *, receive: Receive, record: Record) -> bool:
+    """Take pieces from the host as they are read; return whether the client has left. `room` is set when one is."""
+    while True:
+        message = await receive()
+        if message["type"] == _DISCONNECT:
+            return True
+        if body.is_whole:
+            return False
         piece: bytes = message.get("body", b"")
-        is_last = not message.get("more_body", False)
-        if is_last and not whole:
-            return piece
-        whole += piece
-        if is_last or len(whole) > limit:
-            return whole
+        record.received += len(piece)
+        body.take((piece,))
+        if not message.get("more_body", False):
+            body.complete()
+        while body.is_full and not body.is_whole:
+            room.clear()
+            await room.wait()
 
 
 async def _run(
@@ -476,60 +494,6 @@ class _Stream:
     def abort(self) -> None:
         """Leave the body incomplete: a host closes such a connection."""
         self._responder.leave()
-
-
-class _BodyReader:
-    """A request body in pieces, at most one of them in memory. See `BodyReader`."""
-
-    __slots__ = ("_changed", "_count", "_has_left", "_is_whole", "_limit", "_piece", "_record", "_taken")
-
-    def __init__(self, limit: int, record: Record) -> None:
-        self._limit = limit
-        self._record = record
-        self._piece = b""
-        self._count = 0  # bytes that have been taken
-        self._is_whole = False
-        self._has_left = False
-        self._changed = asyncio.Event()
-        self._taken = asyncio.Event()
-
-    async def read(self) -> bytes:
-        """Return the next piece. Raises `ClientGoneError`, `GeartrainError` (`TOO_LARGE`)."""
-        while not self._piece:
-            if self._is_whole:
-                return b""
-            if self._has_left:
-                raise ClientGoneError
-            self._changed.clear()
-            await self._changed.wait()
-        piece = self._piece
-        if self._count + len(piece) > self._limit:
-            raise too_large(self._limit)
-        self._count += len(piece)
-        self._piece = b""
-        self._taken.set()
-        return piece
-
-    async def fill(self, receive: Receive) -> bool:
-        """Take pieces from the host as they are read; return whether the client has left."""
-        while True:
-            message = await receive()
-            if message["type"] == _DISCONNECT:
-                return True
-            if self._is_whole:
-                return False
-            self._piece = message.get("body", b"")
-            self._record.received += len(self._piece)
-            self._is_whole = not message.get("more_body", False)
-            self._changed.set()
-            while self._piece and not self._is_whole:
-                self._taken.clear()
-                await self._taken.wait()
-
-    def close(self) -> None:
-        """Note that no more will come."""
-        self._has_left = True
-        self._changed.set()
 
 
 def _peer(scope: Scope) -> str:

@@ -72,19 +72,6 @@ class RequestsObserver(Protocol):
         """Take some, in the order in which they have ended. The loop does nothing else meanwhile. Raises nothing."""
 
 
-class NoObserver:
-    """Hears of requests and does nothing."""
-
-    def add(self, request: RequestRecord, /) -> None:
-        """Do nothing."""
-
-    def add_all(self, requests: Sequence[RequestRecord], /) -> None:
-        """Do nothing."""
-
-
-NOBODY: Final = NoObserver()
-
-
 class RequestRecord(msgspec.Struct, gc=False, eq=False):
     """Record of one request. See `Record`. Moments are in seconds since the epoch.
 
@@ -241,7 +228,7 @@ class RequestCounts:
     Used as a context on the event loop that ends the requests: at its end it has passed on all of them.
     """
 
-    def __init__(self, following: RequestsObserver = NOBODY) -> None:
+    def __init__(self, following: RequestsObserver | None = None) -> None:
         self._following = following
         self._gathered: list[RequestRecord] = []
         self._is_timed = False  # true if the gathered requests are settled at the end of the interval
@@ -276,7 +263,8 @@ class RequestCounts:
         if not gathered:
             return
         self._counts.update(map(_kind, gathered))
-        self._following.add_all(gathered)
+        if self._following is not None:
+            self._following.add_all(gathered)
 
     def all(self) -> dict[tuple[str, str], int]:
         """Return the counts by protocol and status: the name of gRPC's, otherwise the number of HTTP's."""

@@ -10,7 +10,7 @@ import abc
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -109,11 +109,21 @@ class _TaskExchange:
         self._responder.respond(answer)
 
 
-class RunSteps(abc.ABC):
-    """Steps of an endpoint that runs a model, in which endpoints differ."""
+class RunExchange(abc.ABC):
+    """One request that runs a model. See `Exchange`. Endpoints differ in its steps."""
 
-    __slots__ = ()
-    MAY_TAKE_LONG: ClassVar[bool] = False  # to make an answer: whether `is_answered_aside` is to be asked
+    __slots__ = ("_awaits_end", "_has_left", "_on_leave", "_prediction", "_responder", "record")
+
+    def __init__(self, responder: Responder) -> None:
+        # cheaper than `record_of`
+        self.record: RequestRecord = responder.record  # type: ignore[assignment]
+        self._responder = responder
+        self._has_left = False
+        self._awaits_end = False  # of its prediction
+        self._on_leave: Callable[[], None] | None = None
+        self._prediction: Prediction
+
+    # steps
 
     @abc.abstractmethod
     def admit(self, body: Any) -> Prediction:
@@ -130,10 +140,6 @@ class RunSteps(abc.ABC):
     @abc.abstractmethod
     def forsake(self, prediction: Prediction) -> None:
         """Note that the client of a live prediction has disconnected."""
-
-    @abc.abstractmethod
-    def follow(self, prediction: Prediction) -> None:
-        """Go on with a prediction that has been admitted. Raises `GeartrainError`."""
 
     def is_large(self, body: Body) -> bool:
         """True if `prepare` has to see the body first."""
@@ -161,21 +167,6 @@ class RunSteps(abc.ABC):
     async def answer_aside(self) -> Answer:
         """Return the answer like `answer`, without holding the loop."""
         return self.answer()
-
-
-class RunExchange(RunSteps):
-    """One request that runs a model. See `Exchange`."""
-
-    __slots__ = ("_awaits_end", "_has_left", "_on_leave", "_prediction", "_responder", "record")
-
-    def __init__(self, responder: Responder) -> None:
-        # cheaper than `record_of`
-        self.record: RequestRecord = responder.record  # type: ignore[assignment]
-        self._responder = responder
-        self._has_left = False
-        self._awaits_end = False  # of its prediction
-        self._on_leave: Callable[[], None] | None = None
-        self._prediction: Prediction
 
     # calls of the wire
 
@@ -255,7 +246,7 @@ class RunExchange(RunSteps):
         self._awaits_end = False
         if self._has_left:
             return
-        if self.MAY_TAKE_LONG and self.is_answered_aside():
+        if self.is_answered_aside():
             start(self._finish_aside())
             return
         try:

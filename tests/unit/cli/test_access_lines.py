@@ -17,8 +17,9 @@ from geartrain.cli.logs import printable
 from geartrain.cli.serving import new_writer
 from geartrain.server.option_table import BY_NAME, DEFAULTS
 from geartrain.transport.access_log import AccessLogOptions
-from geartrain.transport.records import NOBODY, RequestRecord, RequestRecords
+from geartrain.transport.records import RequestRecord, RequestRecords
 from geartrain.transport.wire.exchange import Head
+from tests.support.responders import NOBODY
 
 
 class _Heard:

@@ -21,12 +21,10 @@ from geartrain.transport.access_log import (
     AccessLog,
     AccessLogOptions,
     Mode,
-    NoAccessLog,
     RequestWriter,
     by_logging,
     fields_of,
     line_of,
-    open_access_log,
     outcome_of,
     read_access_log,
 )
@@ -217,8 +215,8 @@ class Written(RequestWriter[Sequence[RequestRecord]]):
         """Wait until the thread writes."""
         assert await asyncio.to_thread(self.has_begun.wait, PATIENCE)
 
-    def log(self, mode: Mode = "on", each: int = 1) -> AccessLog | NoAccessLog:
-        return open_access_log(AccessLogOptions(mode, each, new_writer=lambda: self))
+    def log(self, mode: Mode = "on", each: int = 1) -> AccessLog:
+        return AccessLog(AccessLogOptions(mode, each, new_writer=lambda: self))
 
 
 def test_long_names_are_cut() -> None:

@@ -9,7 +9,8 @@ from http import HTTPStatus
 from geartrain.domain.predictions.prediction import NO_PREDICTION
 from geartrain.domain.predictions.request_context import NO_REQUEST, NOTHING_SENT
 from geartrain.transport import records
-from geartrain.transport.records import LEFT, NO_GRPC, NOBODY, Origin, RequestCounts, RequestRecord
+from geartrain.transport.records import LEFT, NO_GRPC, Origin, RequestCounts, RequestRecord
+from tests.support.responders import NOBODY
 from tests.support.servers import PATIENCE
 
 

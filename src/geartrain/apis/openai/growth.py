@@ -319,10 +319,13 @@ def _logprob(one: Any) -> dict[str, Any]:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of a text that a stop sequence begins with."""
-    for size in range(min(len(stop) - 1, len(text)), 0, -1):
-        if text.endswith(stop[:size]):
-            return size
+    """The length of the longest end of a text that a stop sequence begins with, and does not end with."""
+    first = stop[0]
+    at = text.find(first, max(0, len(text) - len(stop) + 1))
+    while at >= 0:
+        if stop.startswith(text[at:]):
+            return len(text) - at
+        at = text.find(first, at + 1)
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 from typing import Final
@@ -13,6 +13,7 @@ import msgspec
 from geartrain.domain.predictions.request_context import RequestContext
 
 MAX_BUCKETS: Final = 50
+TOKEN_KINDS: Final = ("prompt", "completion", "cached", "reasoning")
 
 
 class Duration(msgspec.Struct):
@@ -165,6 +166,41 @@ class Histograms:
         if request.traceparent[-2:] == _SAMPLED:
             for histogram, value in ((self.queue, run[1]), (self.run, run[2]), (self.total, run[3])):
                 histogram.set_exemplar(value, request, at)
+
+
+class TextCounts:
+    """Counts of the texts of a model version. Times in seconds.
+
+    Attributes:
+        first_token: from the arrival of a request to the first piece of its text, of texts that come in pieces.
+        per_token: between two tokens of such a text, on average; between two pieces where the model counts no tokens.
+        tokens: numbers by kind, one for each of `TOKEN_KINDS`.
+    """
+
+    __slots__ = ("first_token", "per_token", "tokens")
+
+    def __init__(self, buckets: Buckets) -> None:
+        self.first_token = Histogram(buckets.seconds)
+        self.per_token = Histogram(buckets.seconds)
+        self.tokens = dict.fromkeys(TOKEN_KINDS, 0)
+
+    def add_tokens(self, tokens: Mapping[str, int]) -> None:
+        """Count the tokens of a request, by kind."""
+        for kind, count in tokens.items():
+            self.tokens[kind] += count
+
+    def add_times(self, *, came: float, first: float, ended: float, count: int) -> None:
+        """Count the times of a text of `count` tokens, or pieces.
+
+        `came`: the arrival of its request. `first`: its first piece, 0 for a text that does not come in pieces.
+        `ended`: its end, 0 if it broke off. Moments are in seconds since the epoch. A clock that was set back gives no
+        negative time.
+        """
+        if not first:
+            return
+        self.first_token.observe(max(0.0, first - came))
+        if ended and count > 1:
+            self.per_token.observe(max(0.0, ended - first) / (count - 1))
 
 
 def check_bounds(bounds: tuple[float, ...]) -> None:

@@ -86,12 +86,6 @@ def openai_view(signature: Signature) -> OpenAIView:
     return OpenAIView(prompt=_prompt_of(signature.inputs), counts=counts)
 
 
-def may_have_prompt(signature: Signature) -> bool:
-    """True if an input may be a prompt, by its type: settings may say which one it is."""
-    takes_text = any(_is_text(field.type) for field in signature.inputs)
-    return takes_text and _gives_text(signature.output.type) and not openai_view(signature).messages
-
-
 def plain_prompt(messages: list[dict[str, Any]]) -> str:
     """Return messages as plain text: the text of a single turn, or a line for each message."""
     texts = [(message["role"], message["content"] or "") for message in messages]

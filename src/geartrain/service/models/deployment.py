@@ -17,8 +17,7 @@ from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.lifecycle import ExecutionState, Health
 from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets
-from geartrain.domain.predictions.texts import TextCounts
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets, TextCounts
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature

@@ -11,8 +11,8 @@ from geartrain.transport.access.guard import (
     Authorizer,
     BearerAuthorizer,
     Everybody,
-    NoAdministration,
     Source,
+    WithoutAdministration,
 )
 from geartrain.transport.access.keys import KeyRing
 from geartrain.transport.access.options import AccessError, AccessOptions, JwtOptions
@@ -46,7 +46,7 @@ class Access:
             sources.append(self._make_verifier(options.jwt))
         self.authorizer: Authorizer = BearerAuthorizer(sources) if sources else Everybody()
         if options.no_administration:
-            self.authorizer = NoAdministration(self.authorizer, options.no_administration)
+            self.authorizer = WithoutAdministration(self.authorizer, options.no_administration)
         self._hosts = HostPolicy(host, options.allowed_hosts)
         self._origins = OriginPolicy(options.cors_origins)
 

@@ -129,7 +129,7 @@ class BearerAuthorizer:
         raise GeartrainError(Code.UNAUTHENTICATED, "The key is not known to this server, or was revoked.")
 
 
-class NoAdministration:
+class WithoutAdministration:
     """An authorizer without administration, for any key; another authorizer decides the rest."""
 
     is_open = False

@@ -210,10 +210,9 @@ class PredictionExchange(RunExchange):
     """One request for a prediction."""
 
     __slots__ = ("_endpoints", "_is_joined", "_predictions", "_strays", "_stream", "_wish")
-    MAY_TAKE_LONG = True
 
     def __init__(self, endpoints: PredictionEndpoints, wish: PredictionWish, responder: Responder) -> None:
-        RunExchange.__init__(self, responder)  # cheaper than `super()`
+        super().__init__(responder)
         self._endpoints = endpoints
         self._wish = wish
         self._is_joined = False  # to a prediction that another request has made
@@ -223,28 +222,20 @@ class PredictionExchange(RunExchange):
         self._predictions: Predictions
         self._stream: EventStream
 
-    def receive(self, body: Body) -> None:
-        """Receive the request, once an abandoned prediction with the id in its path has ended."""
-        if not self._wish.url_id or (abandoned := self._find_abandoned()) is None:
-            RunExchange.receive(self, body)
-        else:
-            start(self._receive_after(abandoned, body))
-
     def _find_abandoned(self) -> Prediction | None:
         try:
             return self._wish.model.predictions.find_abandoned(self._wish.url_id, self._wish.head.notes.principal)
         except GeartrainError:  # there is no such model: answered where it is asked to run
             return None
 
-    async def _receive_after(self, abandoned: Prediction, body: Body) -> None:
-        await completion(abandoned)
-        if not self._has_left:
-            self.receive(body)
-
-    async def _wait_for_abandoned(self) -> None:
-        """Wait for the end of an abandoned prediction with the id in the path."""
+    async def _wait_until_free(self) -> None:
+        """Wait for the end of an abandoned prediction here with the id in the path."""
         while (abandoned := self._find_abandoned()) is not None:
             await completion(abandoned)
+
+    async def _wait_for_abandoned(self) -> None:
+        """Wait for the end of an abandoned prediction with the id in the path, wherever that is known."""
+        await self._wait_until_free()
 
     def read(self, body: Body) -> NewPrediction:
         """Read body and head."""
@@ -260,12 +251,16 @@ class PredictionExchange(RunExchange):
         return _new(request, self._wish, noun=self._endpoints.noun, origin=self.record.context)
 
     def is_large(self, body: Body) -> bool:
-        """True if the body has to be read aside."""
-        return len(body) > DIRECT_LIMIT and not is_light(body)
+        """True if the body has to be read aside, or an abandoned prediction has the id in the path."""
+        return (len(body) > DIRECT_LIMIT and not is_light(body)) or (
+            bool(self._wish.url_id) and self._find_abandoned() is not None
+        )
 
     async def prepare(self, body: Body) -> NewPrediction:
-        """Read a large body."""
-        if not self._wish.headers.has_json:
+        """Read a large body, once an abandoned prediction with the id in the path has ended."""
+        if self._wish.url_id:
+            await self._wait_until_free()
+        if not self._wish.headers.has_json or len(body) <= DIRECT_LIMIT or is_light(body):
             return self.read(body)
         interface = self._wish.model.deployment.interface
         if len(body) <= _LONGEST_STRAY and _INPUT not in body:
@@ -446,7 +441,7 @@ class TrainingExchange(PredictionExchange):
     async def prepare(self, body: Body) -> NewPrediction:
         """Wait until the model is loaded."""
         await self._trainings.ready()
-        return await super().prepare(body) if super().is_large(body) else self.read(body)
+        return await super().prepare(body)
 
 
 def _holder_of(wish: PredictionWish, *, is_joined: bool) -> Holder:

@@ -17,13 +17,14 @@ from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.scheduling.context import TimeLimit
 from geartrain.transport import compression
 from geartrain.transport.errors import GrpcStatus
-from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
-from geartrain.transport.grpc.status import (
+from geartrain.transport.grpc.heads import (
     GZIP_HEADERS,
     HEADERS,
     HTTP_OK,
+    NO_TIMEOUT,
     OK_TRAILERS,
     CallError,
+    CallHead,
     Fields,
     failure,
     trailers,

@@ -13,17 +13,15 @@ from geartrain.transport.access.guard import Authorizer, Grant
 from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc.context import CallAccess, CallContext, Need
 from geartrain.transport.grpc.framing import NO_LIMIT, PREFIX_SIZE, SMALL_MESSAGE, announced, too_large
-from geartrain.transport.grpc.heads import CallHead, read_head
+from geartrain.transport.grpc.heads import CallError, CallHead, read_head, refusal
 from geartrain.transport.grpc.health_pb2 import HealthCheckRequest
 from geartrain.transport.grpc.infer import PATH as INFER
 from geartrain.transport.grpc.infer import infer_exchange
 from geartrain.transport.grpc.options import GrpcOptions
 from geartrain.transport.grpc.request_heads import RequestReader, ResponseWriter
-from geartrain.transport.grpc.servicer import SERVICE, Calls
 from geartrain.transport.grpc.services import CHECK, REFLECTION_METHODS, WATCH, HealthCalls, Reflection, WatchExchange
-from geartrain.transport.grpc.status import CallError, refusal
 from geartrain.transport.grpc.streams import InferStream, StreamingCall, StreamingCalls
-from geartrain.transport.grpc.unary import AsyncMethod, Method, methods, unary_exchange
+from geartrain.transport.grpc.unary import SERVICE, AsyncMethod, Calls, Method, methods, unary_exchange
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.routing import ROUTINE, Scope
 from geartrain.transport.wire.exchange import (

@@ -31,8 +31,7 @@ from geartrain.transport.grpc.framing import (
     whole,
     whole_compressed,
 )
-from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
-from geartrain.transport.grpc.status import refusal
+from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead, refusal
 from geartrain.transport.grpc.translate import BoundInput, Call, Message, parse, read_call, within, write_outputs
 from geartrain.transport.grpc.wire import survey
 from geartrain.transport.large_bodies import read_aside
@@ -112,7 +111,6 @@ class InferExchange(RunExchange):
     """One call."""
 
     __slots__ = ("_call", "_context", "_deployment", "_grant", "_head", "_mirrors")
-    MAY_TAKE_LONG = True
 
     _call: Call
     _deployment: Deployment

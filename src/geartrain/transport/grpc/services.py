@@ -15,11 +15,9 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc import health_pb2
 from geartrain.transport.grpc.framing import MessageAnswer, frame, pack, unpack
-from geartrain.transport.grpc.heads import CallHead
-from geartrain.transport.grpc.servicer import SERVICE
-from geartrain.transport.grpc.status import status_of
+from geartrain.transport.grpc.heads import CallHead, status_of
 from geartrain.transport.grpc.streams import SHUTTING_DOWN, StreamingCall
-from geartrain.transport.grpc.unary import parse_message
+from geartrain.transport.grpc.unary import SERVICE, parse_message
 from geartrain.transport.wire.exchange import Body, ClientGoneError, Responder
 
 if TYPE_CHECKING:

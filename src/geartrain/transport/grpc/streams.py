@@ -34,9 +34,8 @@ from geartrain.transport.grpc.framing import (
     read_prefix,
     too_large,
 )
-from geartrain.transport.grpc.heads import NO_TIMEOUT, CallHead
+from geartrain.transport.grpc.heads import NO_TIMEOUT, CallError, CallHead, status_of
 from geartrain.transport.grpc.infer import create, is_large, read_large
-from geartrain.transport.grpc.status import CallError, status_of
 from geartrain.transport.grpc.translate import Call, encode_end, encode_error, within, write_outputs
 from geartrain.transport.grpc.wire import find_id
 from geartrain.transport.records import record_of

@@ -99,7 +99,6 @@ class GenerateExchange(ModelExchange):
     """One request that is answered with exactly one response, whatever the model gives."""
 
     __slots__ = ("_generation",)
-    MAY_TAKE_LONG = True
 
     _generation: Generation
 

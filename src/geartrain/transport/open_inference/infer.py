@@ -34,7 +34,6 @@ class InferExchange(ModelExchange):
     """One request for an inference."""
 
     __slots__ = ("_deployment", "_forms", "_request")
-    MAY_TAKE_LONG = True
 
     _deployment: Deployment
     _request: InferRequest

@@ -87,11 +87,11 @@ def measure_texts(
     now = time()
     tokens = count_tokens([prediction.metrics for prediction in predictions], count)
     counts = asked.deployment.text_counts
-    counts.add_tokens(tokens)
+    counts.add_tokens(msgspec.structs.asdict(tokens))
     for prediction, choice in zip(predictions, choices, strict=True):
         ended = (prediction.completed_at or now) if choice.reason else 0.0
         made = tokens_of(prediction.metrics, "completion") or len(prediction.chunks)
-        counts.add_times(prediction.record, came=record.began, ended=ended, count=made)
+        counts.add_times(came=record.began, first=prediction.record.first_output, ended=ended, count=made)
     return tokens
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
+
 from geartrain.apis.openai.embeddings import (
     Embeddings,
     encode_embeddings,
@@ -61,7 +63,7 @@ class VectorExchange(WholeExchange):
         describe_request(self.record, asked, "embeddings")
         predictions = await self.complete(asked, inputs, self.plainly(asked, request.names))
         tokens = count_tokens([prediction.metrics for prediction in predictions])
-        asked.deployment.text_counts.add_tokens(tokens)
+        asked.deployment.text_counts.add_tokens(msgspec.structs.asdict(tokens))
         describe_answer(self.record, answer_id="", model=asked.model, tokens=tokens)
         wanted = Embeddings(asked.model, request.count, asked.view.is_single, request.is_base64, tokens.prompt)
         outputs = [prediction.output or b"null" for prediction in predictions]

@@ -1,11 +1,15 @@
-"""`GET /metrics`."""
+"""`GET /metrics`, `GET /livez` and `GET /readyz`.
+
+Probes are for Kubernetes, load balancers and people: the status code says if the server lives, and if requests should
+be sent to it; the body says why.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -27,12 +31,49 @@ from geartrain.service.models.deployment import Deployment
 from geartrain.service.workers.pool import Replica
 from geartrain.transport.records import RequestCounts
 from geartrain.transport.relay.relay import RelayCounts
-from geartrain.transport.routing import GET, Api, Route
+from geartrain.transport.routing import GET, Api, Params, Route
 from geartrain.transport.runs import Request, by_task
-from geartrain.transport.wire.exchange import Answer
+from geartrain.transport.wire.exchange import Answer, Head
 
 NO_LABELS: Final[Mapping[str, str]] = {}
 _MAX_BODY: Final = 65_536  # bytes of a body, which is ignored
+
+
+def probe_routes(catalogue: Catalogue, api: Api) -> list[Route]:
+    """Return the routes of both; `api` refuses what is wrong."""
+    probes = Probes(catalogue)
+    return [
+        Route(GET, "/livez", probes.live, api, "open", subject="all"),
+        Route(GET, "/readyz", probes.ready, api, "read", subject="all", outline=probes.ready_alone),
+    ]
+
+
+class Probes:
+    """Answers for the server as a whole."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    @staticmethod
+    def live(_head: Head, _params: Params) -> Answer:
+        """`GET /livez`: 200, as long as anything is answered."""
+        return _answer(HTTPStatus.OK, {"live": True})
+
+    def ready(self, _head: Head, _params: Params) -> Answer:
+        """`GET /readyz`: 200, or 503 with everything that keeps the server from being ready."""
+        reasons = self._catalogue.readiness.reasons()
+        if reasons:
+            return _answer(HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reasons": reasons})
+        return _answer(HTTPStatus.OK, {"ready": True})
+
+    def ready_alone(self, _head: Head, _params: Params) -> Answer:
+        """`GET /readyz` for a client that may not read more."""
+        is_ready = self._catalogue.readiness.is_ready
+        return _answer(HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE, {"ready": is_ready})
+
+
+def _answer(status: HTTPStatus, body: dict[str, Any]) -> Answer:
+    return Answer(status, (msgspec.json.encode(body),))
 
 
 class MachinePort(Protocol):
@@ -51,36 +92,13 @@ class MachinePort(Protocol):
         """Return the GPUs of this machine."""
 
 
-class NoMachine:
-    """Knows of no processes and no GPUs."""
-
-    def process(self, pid: int) -> tuple[ProcessUse, ...]:  # noqa: ARG002 - as of `MachinePort`
-        """Return nothing."""
-        return ()
-
-    def server(self) -> tuple[ProcessUse, ...]:
-        """Return nothing."""
-        return ()
-
-    def max_descriptors(self) -> int:
-        """Return 0: there is no limit."""
-        return 0
-
-    def gpus(self) -> tuple[GpuUse, ...]:
-        """Return none."""
-        return ()
-
-
-NO_MACHINE: Final = NoMachine()
-
-
 def metrics_route(
     catalogue: Catalogue,
     api: Api,
     counts: RequestCounts,
     *,
+    machine: MachinePort,
     relay: RelayCounts | None = None,
-    machine: MachinePort = NO_MACHINE,
     labels: Mapping[str, str] = NO_LABELS,
 ) -> Route:
     """Return the route of the metrics of a server, for Prometheus; `api` refuses what is wrong.

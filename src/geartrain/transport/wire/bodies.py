@@ -246,26 +246,22 @@ class GatheredBody:
 
     def take(self, pieces: Sequence[Buffer]) -> None:
         """Append to it. Raises `WireError` for a body that could never be held."""
-        before = self.size
+        memory, before = self._memory, self.size
         for piece in pieces:
-            self._append(piece, is_alone=len(pieces) == 1)
+            if memory is not None:
+                memory[self.size : self.size + len(piece)] = piece
+            elif not self.size and len(pieces) == 1:
+                self._first = bytes(piece)
+            else:
+                if not self._grown:
+                    self._grown += self._first
+                    self._first = b""
+                self._grown += piece
+            self.size += len(piece)
         self._count(self.size - before)
         if self._announced == UNKNOWN_LENGTH and self.size < _START:
             self._announced = self.accepted.announced(self._grown or self._first)
         self._budget.check(max(self.size, self._announced))
-
-    def _append(self, piece: Buffer, *, is_alone: bool) -> None:
-        end = self.size + len(piece)
-        if self._memory is not None:
-            self._memory[self.size : end] = piece
-        elif is_alone and not self.size:
-            self._first = bytes(piece)
-        else:
-            if not self._grown:
-                self._grown += self._first
-                self._first = b""
-            self._grown += piece
-        self.size = end
 
     @property
     def room(self) -> memoryview:
@@ -321,21 +317,22 @@ def _do_nothing() -> None:
 class PartsBody:
     """A body that a handler reads in pieces. See `BodyReader`."""
 
-    def __init__(self, limit: int, resume: Callable[[], None]) -> None:
-        """`limit` in bytes. `resume` is called when the connection may go on reading."""
+    def __init__(self, limit: int, resume: Callable[[], None], most: int = _WANTED) -> None:
+        """`limit` in bytes. `resume` is called when the connection may go on reading; `most`: bytes that may wait."""
         self._limit = limit
+        self._most = most
         self._resume = resume
         self._pieces: deque[Buffer] = deque()
         self._waiting = 0  # bytes in `_pieces`
         self._size = 0
-        self._is_whole = False
+        self.is_whole = False  # all of it has come
         self._is_broken = False
         self._arrival = asyncio.Event()
 
     @property
     def is_full(self) -> bool:
         """True if the reader has to take something before more is received."""
-        return self._waiting >= _WANTED
+        return self._waiting >= self._most
 
     @property
     def _is_too_large(self) -> bool:
@@ -347,7 +344,7 @@ class PartsBody:
 
     async def read_piece(self) -> Buffer:
         """Read a piece in the form in which it has come."""
-        while not (self._pieces or self._is_whole or self._is_broken or self._is_too_large):
+        while not (self._pieces or self.is_whole or self._is_broken or self._is_too_large):
             self._arrival.clear()
             await self._arrival.wait()
         if self._is_broken:
@@ -374,7 +371,7 @@ class PartsBody:
 
     def complete(self) -> None:
         """Note that all of it has come."""
-        self._is_whole = True
+        self.is_whole = True
         self._arrival.set()
 
     def break_off(self) -> None:

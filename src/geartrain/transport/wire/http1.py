@@ -344,9 +344,8 @@ class RequestReader:
         self.has_read = False  # a part of the request at hand
         self.is_first = True  # nothing has been read yet
         self.received = 0  # bytes of the body since the last look at its pace
-        self._is_direct = (
-            connection.transport.get_extra_info("ssl_object") is None
-        )  # true if the input is not encrypted
+        # True if the input is not encrypted, and the kernel may write it where it stays.
+        self._is_direct = connection.transport.get_extra_info("ssl_object") is None
         self._is_advancing = False
         self._lingered = 0  # bytes that came after the last answer
         self._head: HeadReader  # in state HEAD

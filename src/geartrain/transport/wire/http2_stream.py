@@ -115,11 +115,13 @@ class PiecewiseBody:
         for reader in self._messages:
             reader.close()
         self._messages.clear()
+        self._resume()  # for the window of the connection, which the next streams need
         self._acknowledge = _ignore  # the stream's, which refers to this body
 
     def _resume(self) -> None:
         credit, self._credit = self._credit, 0
-        self._acknowledge(credit)
+        if credit:
+            self._acknowledge(credit)
 
 
 class Http2Stream:
@@ -327,7 +329,7 @@ class WholeStream(Http2Stream):
             self.run_now(body)
 
     def run_now(self, body: Body) -> None:
-        """See `Waiting`."""
+        """Hand the request to its exchange now. See `run`."""
         self._is_counted = True
         self._owner.room.enter()
         try:
@@ -343,6 +345,9 @@ class WholeStream(Http2Stream):
         if body is not None:
             self._owner.context.budget.leave(self)
             body.close()
+        credit, self._credit = self._credit, 0
+        if credit:  # for the window of the connection, which the next streams need
+            self._acknowledge(credit)
 
     def _gather(self, come: BodyReceived | BodyParts) -> None:
         body, budget = self._body, self._owner.context.budget

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from geartrain.authoring.metrics import registry
 from geartrain.domain.predictions.events import LogSource
-from geartrain.domain.signature.openai_view import may_have_prompt
+from geartrain.domain.signature.openai_view import openai_view
 from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
     Fatal,
@@ -227,13 +227,14 @@ class _Session:
 
     def _with_chats(self, runner: LoadedRunner) -> LoadedRunner:
         """Return a model whose prompt can be made of a chat, if it takes one."""
-        if not may_have_prompt(runner.signature):
+        name = self._init.prompt or openai_view(runner.signature).prompt
+        if not name:
             return runner
         from geartrain.worker.loading.chat_prompts import ChatTemplateError, with_chats  # few models need it
 
         folders = [Path(folder) for folder in (self._init.root, self._init.weights) if folder]
         try:
-            parameters = with_chats(runner.parameters, runner.signature, instance=runner.instance, folders=folders)
+            parameters = with_chats(runner.parameters, name, instance=runner.instance, folders=folders)
         except ChatTemplateError as error:
             raise _SetupFailedError(str(error)) from error
         return runner._replace(parameters=parameters)

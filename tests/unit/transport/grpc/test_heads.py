@@ -11,15 +11,20 @@ from hypothesis import strategies as st
 
 from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc.heads import (
+    HEADERS,
     NO_TIMEOUT,
+    OK_TRAILERS,
     USUAL_CALL,
+    CallError,
     CallHead,
     decode_binary,
+    failure,
     is_grpc,
+    percent_encode,
     read_head,
     read_timeout,
+    trailers,
 )
-from geartrain.transport.grpc.status import HEADERS, OK_TRAILERS, CallError, failure, percent_encode, trailers
 from geartrain.transport.wire.exchange import Answer, Head
 from tests.unit.transport.grpc.conftest import INFER, Zoo, head_of, outcome, request
 

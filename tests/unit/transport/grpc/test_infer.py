@@ -13,7 +13,7 @@ from geartrain.domain.predictions.lifecycle import Status as Run
 from geartrain.transport.access.guard import BearerAuthorizer, Grant
 from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc import open_inference_pb2 as pb
-from geartrain.transport.grpc.status import HEADERS, OK_TRAILERS
+from geartrain.transport.grpc.heads import HEADERS, OK_TRAILERS
 from geartrain.transport.wire.exchange import UNKNOWN_LENGTH, Accepted, Answer
 from tests.support.shared_memory import shared_object
 from tests.unit.transport.grpc.conftest import (

@@ -17,7 +17,7 @@ from geartrain.domain.tensors.tensor import DATATYPES, Tensor, join_bytes
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.errors import GRPC_STATUS
 from geartrain.transport.grpc import open_inference_pb2 as pb
-from geartrain.transport.grpc.status import shorten
+from geartrain.transport.grpc.heads import shorten
 from geartrain.transport.grpc.translate import FIELDS, Call, encode, parse, read_call, read_version, to_bytes
 
 Input = pb.ModelInferRequest.InferInputTensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from geartrain.apis.metric_values import GpuUse, ProcessUse
 from geartrain.transport.open_inference.exchanges import API
 from geartrain.transport.records import RequestCounts
 from geartrain.transport.routing import Router
@@ -12,6 +13,26 @@ from geartrain.transport.wire.exchange import Answer
 from tests.support.deployments import catalogue_of, close, deploy
 from tests.support.fakes import FakeWorker
 from tests.support.responders import ask, body_of, head_of
+
+
+class NoMachine:
+    """Knows of no processes and no GPUs."""
+
+    def process(self, pid: int) -> tuple[ProcessUse, ...]:
+        """Return nothing."""
+        return ()
+
+    def server(self) -> tuple[ProcessUse, ...]:
+        """Return nothing."""
+        return ()
+
+    def max_descriptors(self) -> int:
+        """Return 0: there is no limit."""
+        return 0
+
+    def gpus(self) -> tuple[GpuUse, ...]:
+        """Return none."""
+        return ()
 
 
 class Runner:
@@ -23,7 +44,7 @@ async def test_metrics_of_all_models() -> None:
     catalogue = await catalogue_of(
         echo=lambda record: deploy(functools.partial(FakeWorker, Runner(), slots=3), record=record)
     )
-    router = Router([metrics_route(catalogue, API, RequestCounts())], API)
+    router = Router([metrics_route(catalogue, API, RequestCounts(), machine=NoMachine())], API)
     for method in ("GET", "HEAD"):
         answer = await ask(router, method, "/metrics")
         assert answer.status == 200

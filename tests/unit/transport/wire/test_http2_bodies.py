@@ -41,7 +41,7 @@ class Stream:
         self.reader = self.body.messages(BufferBudget(0), 0)
 
     def acknowledge(self, credit: int) -> None:
-        """See `StreamOwner`."""
+        """Take the credit of a stream."""
 
 
 async def test_s2_a_stream_whose_body_is_read_in_pieces_leaves_no_cycle() -> None:

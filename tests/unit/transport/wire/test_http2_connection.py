@@ -669,6 +669,21 @@ def test_body_that_waits_for_memory_is_503() -> None:
     assert line.context.budget.used == 45_000
 
 
+@pytest.mark.parametrize(("path", "pieces", "count"), [("/unlimited", 64, 30), ("/run", 6, 360)])
+def test_bodies_that_are_given_up_leave_the_window_of_the_connection_open(path: str, pieces: int, count: int) -> None:
+    """A client that cancels uploads while the server has no room for them can go on sending others."""
+    line = Http2Line(WireLimits(idle_timeout=0, body_timeout=0, max_buffered_size=200_000))
+    line.context.budget.take(150_000)
+    for _ in range(count):
+        stream = line.request(path)
+        for _ in range(pieces):
+            line.data(stream, bytes(16_384))
+        line.client.reset_stream(stream)
+        line.flush()
+    assert line.client.local_flow_control_window(line.request(path)) == 4 * 1024**2
+    assert line.context.budget.used == 150_000
+
+
 def test_answer_of_which_nothing_is_taken_is_given_up() -> None:
     line = Http2Line(WireLimits(send_timeout=10, idle_timeout=0))
     line.credits = False
