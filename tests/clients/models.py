@@ -76,6 +76,14 @@ SHOUT = '''
         def run(self, text: str = Input(description="What to shout")) -> str:
             return text.upper()
 '''
+LOUD = """
+    from geartrain import BaseRunner, ConcatenateIterator, Input
+
+    class Runner(BaseRunner):
+        def run(self, prompt: str, max_tokens: int = Input(default=16, ge=1)) -> ConcatenateIterator[str]:
+            for word in prompt.upper().split()[:max_tokens]:
+                yield word + " "
+"""
 LATE = """
     import time
     from geartrain import BaseRunner
@@ -91,6 +99,7 @@ LATE = """
 READY = {
     "player": (PLAYER, ""),
     "writer": (WRITER, ""),
+    "loud-writer": (LOUD, ""),  # that of docs/openai.md
     "embed": (EMBED, ""),
     "rank": (RANK, ""),
     "listener": (LISTENER, ""),

@@ -45,14 +45,14 @@ def test_agent(server: Server, is_responses: bool) -> None:
 
 @pytest.mark.parametrize("is_responses", [False, True])
 def test_tool_and_structured_output(server: Server, is_responses: bool) -> None:
-    agent = Agent(model_of(server, is_responses=is_responses), output_type=Answer)
     cities = []
 
-    @agent.tool_plain
     def weather(city: str) -> str:
         """Tell the weather of a city."""
         cities.append(city)
         return play(called("final_result", '{"a": 5}'))  # which is what the model does next
+
+    agent = Agent(model_of(server, is_responses=is_responses), output_type=Answer, tools=[weather])
 
     answer = agent.run_sync(play(called("weather", '{"city": "Ulm"}')))
     assert answer.output == Answer(a=5)

@@ -444,6 +444,7 @@ async def test_translation(whisper: LiveServer, dictation: LiveServer, official:
     answer = (await transcribe(whisper, path="translations", response_format="verbose_json")).json()
     check("CreateTranslationResponseVerboseJson", answer)
     assert answer["task"] == "translate"
+    check("CreateTranslationResponseJson", (await transcribe(whisper, path="translations")).json())
     refused = await transcribe(dictation, path="translations")
     await assert_refused(refused, 404, "model", "unsupported_model", "no input 'task'")
 

@@ -40,6 +40,9 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("docs/openai.md", "from pathlib import Path"): (
         "its libraries have an environment of their own; tests/conformance/test_openai_media.py asks such a model"
     ),
+    ("docs/openai-clients.md", ""): (
+        "its libraries have environments of their own; tests/clients/test_page.py runs the blocks that show an output"
+    ),
     ("docs/testing.md", ""): "tests/server/test_testing.py runs every test of the page",
     ("docs/command-line.md", "geartrain serve examples/digits --host 0.0.0.0"): _PRIVILEGED,
     ("docs/command-line.md", "geartrain doctor"): (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.clients import asyncio_client
+from tests.support.clients import asyncio_client, blocking_client
 from tests.support.servers import ServerProcess, write_model
 from tests.support.text_apis import PLAYER, WRITER, play
 
@@ -61,6 +61,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         found = process.wait_for("listening")["url"]
         for _ in range(3):
             process.wait_for("ready")
+        with blocking_client(found) as client:  # what answers texts is imported for the first one
+            client.post(CHATS, content=asked(messages=user("[]")))
         yield found
     finally:
         process.end()

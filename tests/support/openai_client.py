@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -25,6 +26,10 @@ def _corrected() -> dict[str, Any]:
     schemas = document["components"]["schemas"]
     reason = schemas["CreateChatCompletionStreamResponse"]["properties"]["choices"]["items"]["properties"]
     reason["finish_reason"] = {"anyOf": [reason["finish_reason"], {"type": "null"}]}
+    chunk = copy.deepcopy(schemas["CreateCompletionResponse"])
+    reason = chunk["properties"]["choices"]["items"]["properties"]
+    reason["finish_reason"] = {"anyOf": [reason["finish_reason"], {"type": "null"}]}
+    schemas["CompletionChunk"] = chunk  # the document has none for streams
     embedding = schemas["Embedding"]["properties"]
     embedding["embedding"] = {"anyOf": [embedding["embedding"], {"type": "string"}]}
     return document

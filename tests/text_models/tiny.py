@@ -111,3 +111,98 @@ def make_cross_encoder(folder: Path, labels: int = 1) -> None:
     )
     BertForSequenceClassification(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+RATE = 16_000
+TONES = {"good morning": 400, "auf wiedersehen": 2000}  # a text, and the sound that is it, in Hertz
+TRANSLATED = {"good morning": "good morning", "auf wiedersehen": "good bye"}
+
+
+def tone(hertz: float, seconds: float, rate: int = RATE) -> Any:
+    """Return the samples of a second of a tone, and of silence behind it."""
+    import numpy as np
+
+    times = np.arange(int(seconds * rate)) / rate
+    return (0.5 * np.sin(2 * np.pi * hertz * times) * (times < 1)).astype(np.float32)
+
+
+def make_whisper(folder: Path, steps: int = 150) -> Path:
+    """Write a Whisper that knows `TONES` by heart, and hears two seconds at a time, into a folder."""
+    import torch
+    from tokenizers import AddedToken, pre_tokenizers
+    from torch.nn.functional import cross_entropy
+    from transformers import (
+        WhisperConfig,
+        WhisperFeatureExtractor,
+        WhisperForConditionalGeneration,
+        WhisperProcessor,
+        WhisperTokenizer,
+    )
+
+    torch.manual_seed(0)
+    letters = {letter: at for at, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = WhisperTokenizer(vocab=letters, merges=[])
+    marks = ["startoftranscript", "en", "de", "translate", "transcribe", "startofprev", "nospeech", "notimestamps"]
+    times = [f"{at / 50:.2f}" for at in range(101)]
+    tokenizer.add_tokens([AddedToken(f"<|{name}|>", special=True) for name in (*marks, *times)])
+    ids = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in (*marks, "0.00", "1.00")}
+    extractor = WhisperFeatureExtractor(chunk_length=2)
+    config = WhisperConfig(
+        vocab_size=len(tokenizer),
+        d_model=64,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=128,
+        decoder_ffn_dim=128,
+        max_source_positions=100,
+        max_target_positions=64,
+        decoder_start_token_id=ids["startoftranscript"],
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.eos_token_id,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+        dropout=0.0,
+    )
+    model = WhisperForConditionalGeneration(config)
+    sounds, rows = [], []
+    for text, hertz in {**TONES, "": 0}.items():
+        for language in ("de", "en"):
+            for task in ("transcribe", "translate"):
+                said = tokenizer.encode(
+                    text if task == "transcribe" else TRANSLATED.get(text, ""), add_special_tokens=False
+                )
+                body = [*said, ids["1.00"]] if said else []
+                head = [ids[each] for each in ("startoftranscript", language, task, "0.00")]
+                rows.append([*head, *body, tokenizer.eos_token_id])
+                sounds.append(tone(hertz, 2))
+    features = extractor(sounds, sampling_rate=RATE, return_tensors="pt").input_features
+    longest = max(map(len, rows))
+    targets = torch.tensor([row + [-100] * (longest - len(row)) for row in rows])
+    spoken = {0: "en", 1: "en", 2: "en", 3: "en", 4: "de", 5: "de", 6: "de", 7: "de"}  # the rest is silence
+    wanted = targets[:, 1:].clone()
+    for at, language in enumerate(spoken.get(at, "en") for at in range(len(rows))):
+        wanted[at, 0] = ids[language]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        found = model(input_features=features, decoder_input_ids=targets[:, :-1].clamp(min=0)).logits
+        loss = cross_entropy(found.flatten(0, 1), wanted.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    settings: dict[str, Any] = {
+        "is_multilingual": True,
+        "lang_to_id": {"<|en|>": ids["en"], "<|de|>": ids["de"]},
+        "task_to_id": {name: ids[name] for name in ("transcribe", "translate")},
+        "no_timestamps_token_id": ids["notimestamps"],
+        "prev_sot_token_id": ids["startofprev"],
+        "max_initial_timestamp_index": 50,
+        "max_length": config.max_target_positions,
+    }
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    model.save_pretrained(folder)
+    WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
+    return folder

@@ -57,6 +57,7 @@ SECTIONS: Final = (
                     "client",
                     "data-sets",
                     "openai",
+                    "openai-clients",
                     "anthropic",
                     "mcp",
                     "webhooks",

@@ -30,9 +30,9 @@ class Timed(NamedTuple):
 
 
 class WhisperBackend(SpeechBackend):
-    """A folder that `save_pretrained()` of a Whisper and of its processor have written.
+    """A folder written by `save_pretrained()` of a Whisper and of its processor.
 
-    A recording is read in windows of 30 seconds. Each begins at the end of the last whole segment. Nothing
+    A recording is read in windows of 30 seconds. The next window begins at the end of the last whole segment. Nothing
     is downloaded, and no code in the folder is run.
     """
 
@@ -129,8 +129,13 @@ class WhisperBackend(SpeechBackend):
                 said = self._processor.tokenizer.decode(piece.tokens, skip_special_tokens=True).strip()
                 if said:
                     begin = place / self._rate
-                    times = {"start": round(begin + piece.start, 2), "end": round(begin + piece.end, 2)}
-                    yield {"text": said, "tokens": piece.tokens, "temperature": temperature, **times}  # type: ignore[typeddict-item] - two of its keys
+                    yield {
+                        "start": round(begin + piece.start, 2),
+                        "end": round(begin + piece.end, 2),
+                        "text": said,
+                        "tokens": piece.tokens,
+                        "temperature": temperature,
+                    }
             if is_last:
                 return
             size = min(int(heard * self._rate), len(samples)) or len(samples)
@@ -154,8 +159,8 @@ class WhisperBackend(SpeechBackend):
 def cut(tokens: list[int], *, first_time: int, step: float, seconds: float) -> tuple[list[Timed], float]:
     """Cut the tokens of a window into pieces; return these, and the seconds after which the next window begins.
 
-    A token from `first_time` on is a time, `step` seconds after the one before it. Text that has no time behind it is
-    heard again in the next window, unless there is none before it: it then ends with the window.
+    A token from `first_time` on is a time, `step` seconds after the one before it. Text without a time behind it is
+    left to the next window, unless it is the only text: it then ends with this window.
     """
     pieces: list[Timed] = []
     start, said = 0.0, list[int]()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -115,7 +115,7 @@ async def test_prompts_that_are_refused(backend: TextBackend, prompt: str, said:
 async def test_texts_side_by_side_and_one_that_is_canceled(backend: TextBackend, gates: Gates) -> None:
     gate = str(gates["gate"].path)
     waiting = asyncio.ensure_future(pieces_of(backend, f"a {gate} b"))
-    left = backend.generate(f"c {gate}", Sampling())
+    left = cast("AsyncGenerator[Piece]", backend.generate(f"c {gate}", Sampling()))
     async with aclosing(left):
         assert (await anext(left)).text == "C "
         assert len(engine_of(backend).live) == 2
