@@ -32,6 +32,7 @@ from geartrain.domain.predictions.ledger import (
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import CLIENT_LEFT, Webhook
 from geartrain.domain.principal import Principal
+from geartrain.store.outbox import PIECE
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.stores import KINDS, LEASE, MODEL, Bench, claim, open_bench
 
@@ -593,6 +594,20 @@ async def test_entries_are_lent_and_come_back(bench: Bench) -> None:
     again = await bench.outbox.lease("a", limit=9, seconds=30)
     # That their loans have ended is the fault of a server that was lost, and no try of theirs that has failed.
     assert [(entry.key.id, entry.attempts) for entry in again] == [("two", 1), ("three", 1)]
+
+
+async def test_large_bodies_are_kept_whole(bench: Bench) -> None:
+    large = [bytes([number]) * (PIECE * 2 + number) for number in range(2)]
+    sizes = [*large, b"x" * PIECE, b"x" * (PIECE + 1), b""]
+    told = [Delivery(Webhook(f"http://{at}"), body) for at, body in enumerate(sizes)]
+    await bench.ledger.finish(await bench.claim("one"), succeeded(b"", *told))
+    first = await bench.outbox.lease("a", limit=2, seconds=5)
+    assert [entry.delivery for entry in first] == told[:2]
+    await bench.outbox.remove([first[0].number])
+    await bench.outbox.retry_later(first[1].number, 10)
+    bench.clock.now += 10
+    again = await bench.outbox.lease("a", limit=9, seconds=5)
+    assert [entry.delivery for entry in again] == told[1:]
 
 
 async def test_entry_is_tried_later(bench: Bench) -> None:

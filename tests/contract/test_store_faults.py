@@ -44,6 +44,7 @@ from geartrain.store.errors import StoreOptionError
 from geartrain.store.files import Folder
 from geartrain.store.ledger import KEY_PATIENCE
 from geartrain.store.operations import Operation, Outcome, Statement, Steps
+from geartrain.store.outbox import PIECE
 from geartrain.store.postgres import PostgresEngine
 from geartrain.store.sealing import Keys
 from geartrain.store.sqlite import SqliteEngine
@@ -162,7 +163,7 @@ async def test_older_schema_is_migrated_in_place(url: str, monkeypatch: pytest.M
         mine = await accept(store, "x")
         await run(store, "DROP TABLE geartrain_wanted", "UPDATE geartrain_schema SET version = 0")
     [create] = [each for each in sql.CREATE if "geartrain_wanted" in each]
-    monkeypatch.setattr(sql, "MIGRATIONS", {0: (create,), 1: ()})
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: (create,), 1: (), 2: ()})
     async with opened(url) as store:
         assert await store.replicas.wanted() == ()
         assert await store.ledger.find(mine.key) is not None
@@ -178,6 +179,8 @@ async def test_s5_rows_of_the_first_schema_stay_and_belong_to_everybody(url: str
             store,
             "DROP INDEX geartrain_predictions_principal",
             "ALTER TABLE geartrain_predictions DROP COLUMN principal",
+            "ALTER TABLE geartrain_outbox DROP COLUMN pieces",
+            "DROP TABLE geartrain_outbox_pieces",
             "UPDATE geartrain_schema SET version = 1",
         )
     ada = Principal("key:ada")
@@ -191,13 +194,33 @@ async def test_s5_rows_of_the_first_schema_stay_and_belong_to_everybody(url: str
         assert made.row.principal == "key:ada"
 
 
+async def test_webhooks_of_the_second_schema_stay(url: str) -> None:
+    told = Delivery(Webhook("http://a"), b"b" * (2 * PIECE))
+    async with opened(url) as store:
+        mine = await accept(store, "old")
+        await store.ledger.finish(mine, End(Status.SUCCEEDED, 2.0, deliveries=(told,)))
+        await run(
+            store,
+            "UPDATE geartrain_outbox SET body = (SELECT body FROM geartrain_outbox_pieces WHERE piece = 0), pieces = 0",
+            "ALTER TABLE geartrain_outbox DROP COLUMN pieces",
+            "DROP TABLE geartrain_outbox_pieces",
+            "UPDATE geartrain_schema SET version = 2",
+        )
+    async with opened(url) as store:
+        await store.replicas.renew("a", address="", seconds=60.0)
+        another = await accept(store, "new")
+        await store.ledger.finish(another, End(Status.SUCCEEDED, 2.0, deliveries=(told,)))
+        entries = await store.outbox.lease("a", limit=9, seconds=60.0)
+        assert [entry.delivery.body for entry in entries] == [b"b" * PIECE, told.body]
+
+
 async def test_migration_that_fails_leaves_the_schema_as_it_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(url) as store:
         await run(store, "UPDATE geartrain_schema SET version = 0")
-    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DROP TABLE geartrain_wanted", "no SQL"), 1: ()})
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DROP TABLE geartrain_wanted", "no SQL"), 1: (), 2: ()})
     with pytest.raises(StoreOptionError, match="--store: "):
         await open_store(url)
-    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DELETE FROM geartrain_wanted",), 1: ()})
+    monkeypatch.setattr(sql, "MIGRATIONS", {0: ("DELETE FROM geartrain_wanted",), 1: (), 2: ()})
     async with opened(url) as store:
         assert await store.replicas.wanted() == ()
 

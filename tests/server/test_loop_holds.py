@@ -374,7 +374,8 @@ def receiver() -> Iterator[_Receiver]:
         (1_000_000, 3, False, True),
         (1_000_000, 3, True, True),
         (2, 30_000_000, False, True),
-        (2, 30_000_000, True, False),  # a store's row of such a webhook is read and written in one piece
+        (2, 30_000_000, True, True),
+        (2, 30_000_000, True, False),
     ],
 )
 async def test_s13_webhooks_and_rows_of_large_predictions_do_not_hold_the_loop(
@@ -498,6 +499,105 @@ async def test_s13_large_chat_answers_do_not_hold_the_loop(serve: Serve, count: 
             status, answer = await asyncio.to_thread(post, server, path, body)
     assert status == 200, answer[:500]
     assert json.loads(answer)["choices"][0]["message"]["content"] == "c" * size * count
+    assert probe.longest < LONGEST_HOLD
+
+
+def text_in(path: str, answer: bytes | bytearray) -> str:
+    """Return the text of a whole answer."""
+    body = json.loads(answer)
+    if path == "/v1/responses":
+        return str(body["output"][0]["content"][0]["text"])
+    return str(body["content"][0]["text"])
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(("count", "size"), [(1, 40_000_000), (300_000, 40), (40, 1_000_000)])
+async def test_s13_large_answers_of_other_forms_do_not_hold_the_loop(
+    serve: Serve, path: str, count: int, size: int, *, is_stream: bool
+) -> None:
+    async with serve(CHAT) as server:
+        server.remember_nothing()
+        warm, body = (
+            asked_of(path, "hello", n_pieces=pieces, size=long, stream=is_stream)
+            for pieces, long in ((3, 400_000), (count, size))
+        )
+        assert (await asyncio.to_thread(post, server, path, warm))[0] == 200  # what is imported once
+        with LoopProbe() as probe:
+            status, answer = await asyncio.to_thread(post, server, path, body)
+    assert status == 200, answer[:500]
+    if is_stream:
+        assert answer.count(b"c") >= size * count
+    else:
+        assert text_in(path, answer) == "c" * size * count
+    assert probe.longest < LONGEST_HOLD
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 40_000_000), (40, 1_000_000)])
+async def test_s13_large_chat_streams_do_not_hold_the_loop(serve: Serve, count: int, size: int) -> None:
+    path = "/v1/chat/completions"
+    async with serve(CHAT) as server:
+        server.remember_nothing()
+        assert (await asyncio.to_thread(post, server, path, chat(stream=True)))[0] == 200
+        with LoopProbe() as probe:
+            status, answer = await asyncio.to_thread(post, server, path, chat(n_pieces=count, size=size, stream=True))
+    assert status == 200, answer[:500]
+    assert 0 <= answer.count(b"c") - size * count < 100 * (count + 3)
+    assert probe.longest < LONGEST_HOLD
+
+
+PROMPTS: Final = """
+    from geartrain import BaseRunner
+
+    class Runner(BaseRunner):
+        def run(self, prompt: str) -> str:
+            return str(len(prompt))
+"""
+LENGTHS: Final = """
+    from geartrain import BaseRunner
+
+    class Runner(BaseRunner):
+        def run(self, texts: list[str]) -> list[list[float]]:
+            return [[float(len(text))] for text in texts]
+"""
+LONG: Final = 60_000_000  # characters
+
+
+def asked_of(path: str, text: str, **fields: Any) -> bytes:
+    """Return the body of a request for text."""
+    given: dict[str, Any] = {"model": "model", **fields}
+    if path == "/v1/responses":
+        return json.dumps({**given, "input": text}).encode()
+    if path == "/v1/completions":
+        return json.dumps({**given, "prompt": text}).encode()
+    if path == "/v1/embeddings":
+        return json.dumps({**given, "input": [text[: len(text) // 2], text[len(text) // 2 :]]}).encode()
+    messages = [{"role": "user", "content": text}]
+    return json.dumps({**given, "messages": messages, "max_tokens": 9}).encode()
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        (CHAT, "/v1/chat/completions"),
+        (CHAT, "/v1/responses"),
+        (CHAT, "/v1/messages"),
+        (PROMPTS, "/v1/chat/completions"),
+        (PROMPTS, "/v1/completions"),
+        (LENGTHS, "/v1/embeddings"),
+    ],
+    ids=["chat", "responses", "messages", "chat of a prompt", "completions", "embeddings"],
+)
+async def test_s13_bodies_of_60_mb_do_not_hold_the_loop(serve: Serve, model: str, path: str) -> None:
+    async with serve(model) as server:
+        server.remember_nothing()
+        warm = asked_of(path, "hello" * 200_000)
+        assert (await asyncio.to_thread(post, server, path, warm))[0] == 200  # what is imported, and started, once
+        body = asked_of(path, "d" * LONG)
+        with LoopProbe() as probe:
+            status, answer = await asyncio.to_thread(post, server, path, body)
+    assert status == 200, answer[:500]
+    assert len(answer) < 4096
     assert probe.longest < LONGEST_HOLD
 
 

@@ -16,7 +16,7 @@ from geartrain.domain.printed import screen
 from geartrain.domain.printed.text import MAX_TEXT
 from geartrain.ipc import memory
 from geartrain.service import shared_memory as regions
-from geartrain.service.durable.history import MAX_UNWRITTEN
+from geartrain.service.durable.history import MAX_RECORDED, MAX_UNWRITTEN
 from geartrain.service.models.predictions import MAX_BYTES, MAX_RECENT
 from geartrain.service.readers import DEFAULT_BACKLOG
 from geartrain.service.scheduling.context import DEFAULT_MAX_OUTPUT
@@ -53,6 +53,7 @@ BOUNDS: dict[str, list[int | str]] = {
     "unread responses of a gRPC": [f"{streams.MAX_UNREAD // MIB} MiB", streams.FEWEST],
     "webhooks that wait": [Backlog().webhooks, f"{Backlog().bytes // MIB} MiB"],
     "printed text of a prediction that waits": [f"{MAX_UNWRITTEN // MIB} Mi"],
+    "recorded values of a prediction that wait": [f"{MAX_RECORDED // MIB} MiB"],
     "operations that wait for a store": [groups.MAX_WAITING],
     "lines of the access log": [access_log.MAX_WAITING],
     "records of the log": [background_logs.MAX_WAITING, f"{background_logs.MAX_CHARACTERS // MIB} Mi"],
@@ -123,6 +124,10 @@ MEASURED = {
     ],
     "printed text of a prediction that waits": [
         "unit/service/durable/test_runs.py::test_oldest_prints_are_dropped_while_the_store_is_away"
+    ],
+    "recorded values of a prediction that wait": [
+        "unit/service/durable/test_runs.py::test_recorded_values_are_folded_while_the_store_is_away",
+        "unit/service/durable/test_runs.py::test_folded_values_take_the_place_of_those_that_were_written",
     ],
     "operations that wait for a store": [
         "unit/store/test_groups.py::test_no_more_wait_than_there_is_room_for",

@@ -208,13 +208,13 @@ def json_texts(json: bytes | bytearray, begin: int, end: int) -> Iterator[str]:
             yield piece.decode("ascii")
         else:
             if begin + len(piece) < end:
-                piece = piece[: _whole_json(piece)]
+                piece = piece[: whole_json(piece)]
             yield _decode_text(b'"%b"' % piece)
         begin += len(piece)
 
 
-def _whole_json(piece: bytes) -> int:
-    """The length of a piece of a JSON string without the escape that its end may have cut."""
+def whole_json(piece: bytes) -> int:
+    """Return the length of a piece of a JSON string without the escape that its end may have cut."""
     at = piece.rfind(b"\\")
     run = at + 1 - len(piece[: at + 1].rstrip(b"\\"))
     if run % 2 == 0:

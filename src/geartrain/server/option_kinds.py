@@ -90,6 +90,16 @@ def panel(title: str, *options: Option) -> tuple[Option, ...]:
     return tuple(option._replace(panel=title) for option in options)
 
 
+def port(name: str, about: str, **more: Any) -> Option:
+    """Make an option for a port."""
+    return Option(name, NUMBER, about, metavar="PORT", least=0, most=65535, **more)
+
+
+def switch(name: str, about: str, **more: Any) -> Option:
+    """Make an option without a value, which is off by default."""
+    return Option(name, SWITCH, about, default=False, **more)
+
+
 def _duration(text: str) -> float:
     try:
         return read_duration(text)

@@ -23,34 +23,23 @@ from geartrain.server.option_kinds import (
     SECONDS,
     SIZE,
     SIZES,
-    SWITCH,
     TEXT,
     TEXTS,
     TRUTH,
     Option,
     one_of,
     panel,
+    port,
+    switch,
 )
 from geartrain.transport.access_log import AccessLogOptions
 
 KIB: Final = 1024
 MIB: Final = 1024**2
 
-# The titles of `geartrain serve --help-all`.
-CONNECTIONS: Final = "Connections"
-SECURITY: Final = "Security"
-GRPC: Final = "gRPC"
-MODELS: Final = "Models"
-PREDICTIONS: Final = "Predictions"
-FILES: Final = "Files"
-LIFECYCLE: Final = "Start and end"
-LOGS: Final = "Logs"
-STORE: Final = "Store"
-METRICS: Final = "Metrics"
-
 TABLE: Final = (
     *panel(
-        CONNECTIONS,
+        "Connections",
         Option(
             "host",
             TEXT,
@@ -59,24 +48,16 @@ TABLE: Final = (
             metavar="ADDRESS",
             variable="HOST",
         ),
-        Option(
+        port(
             "port",
-            NUMBER,
             "The port to listen on; 0 for any free one.",
-            metavar="PORT",
-            least=0,
-            most=65535,
             variable="PORT",
             shown=str(DEFAULT_PORT),
         ),
-        Option(
+        port(
             "admin_port",
-            NUMBER,
             "A port of their own for administration (load, unload, shared memory, shutdown) and metrics; 0 for "
             "any free one.",
-            metavar="PORT",
-            least=0,
-            most=65535,
         ),
         Option(
             "max_head_size",
@@ -156,7 +137,7 @@ TABLE: Final = (
         ),
     ),
     *panel(
-        FILES,
+        "Files",
         Option(
             "upload_url",
             TEXT,
@@ -175,7 +156,7 @@ TABLE: Final = (
         ),
     ),
     *panel(
-        LIFECYCLE,
+        "Start and end",
         Option(
             "await_explicit_shutdown",
             TRUTH,
@@ -205,7 +186,7 @@ TABLE: Final = (
         ),
     ),
     *panel(
-        SECURITY,
+        "Security",
         Option(
             "tls_cert",
             FILE,
@@ -214,19 +195,15 @@ TABLE: Final = (
         ),
         Option("tls_key", FILE, "The key of that certificate.", to=""),
         Option("tls_client_ca", FILE, "Let in only clients whose certificate was signed by this CA.", to=""),
-        Option(
+        switch(
             "allow_private_urls",
-            SWITCH,
             "Let clients' URLs (inputs, webhooks, output_file_prefix) point into the server's own networks.",
-            default=False,
             is_hosted=True,
         ),
-        Option(
+        switch(
             "shared_memory",
-            SWITCH,
             "Let clients of the Open Inference Protocol pass tensors in system shared memory: they can then "
             "read and write every object of it that the server can.",
-            default=False,
             is_hosted=True,
         ),
         Option(
@@ -276,23 +253,19 @@ TABLE: Final = (
             to="",
             metavar="NAME",
         ),
-        Option(
+        switch(
             "no_pickle",
-            SWITCH,
             "Refuse model files that can run code when they are loaded, such as pickles.",
-            default=False,
             to="",
             is_hosted=True,
         ),
     ),
     *panel(
-        PREDICTIONS,
-        Option(
+        "Predictions",
+        switch(
             "health_body",
-            SWITCH,
             "Put what KServe's client reads into the health responses of the Open Inference Protocol, which are "
             "empty by default.",
-            default=False,
             is_hosted=True,
         ),
         Option(
@@ -378,7 +351,7 @@ TABLE: Final = (
         ),
     ),
     *panel(
-        GRPC,
+        "gRPC",
         Option(
             "grpc_port",
             PORT_OR_OFF,
@@ -401,7 +374,7 @@ TABLE: Final = (
         ),
     ),
     *panel(
-        MODELS,
+        "Models",
         Option(
             "model_name",
             TEXT,
@@ -459,12 +432,10 @@ TABLE: Final = (
             "by default.",
             is_hosted=True,
         ),
-        Option(
+        switch(
             "reload",
-            SWITCH,
             "Reload a model when its code, settings or model file change, and follow the models of a folder as "
             "they come and go; for development.",
-            default=False,
             is_hosted=True,
         ),
         Option(
@@ -493,11 +464,9 @@ TABLE: Final = (
             to="cache.folder",
             is_hosted=True,
         ),
-        Option(
+        switch(
             "verify_cache",
-            SWITCH,
             "Compare what is in the cache with its checksums before it is used; by default only sizes are compared.",
-            default=False,
             to="cache.verify",
             is_hosted=True,
         ),
@@ -510,7 +479,7 @@ TABLE: Final = (
         ),
     ),
     *panel(
-        STORE,
+        "Store",
         Option(
             "store",
             TEXT,
@@ -587,7 +556,7 @@ TABLE: Final = (
         ),
     ),
     *panel(
-        METRICS,
+        "Metrics",
         Option(
             "latency_buckets",
             DURATIONS,
@@ -606,11 +575,8 @@ TABLE: Final = (
         ),
     ),
     *panel(
-        "",
+        "Logs",
         Option("threads", NUMBER, "Accepted and ignored, as Cog does.", to="", is_hidden=True),
-    ),
-    *panel(
-        LOGS,
         Option(
             "access_log",
             ACCESS_LOG,

@@ -9,8 +9,6 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.ledger import (
     Checkpoint,
@@ -39,7 +37,8 @@ from geartrain.store.errors import unavailable
 from geartrain.store.files import IN_ROW, Folder
 from geartrain.store.groups import Groups
 from geartrain.store.operations import Operation, RowLock, Statement, Steps, Table
-from geartrain.store.sealing import Keys, UnknownKeyError
+from geartrain.store.outbox import add_pieces, deliveries
+from geartrain.store.sealing import Keys, UnknownKeyError, context_of
 
 _STATES: Final = {state.value: state for state in RowState}
 _STATUSES: Final = {status.value: status for status in Status}
@@ -360,10 +359,11 @@ class Ledger:
             if not updated:
                 [found] = yield [Statement(sql.STATE, _mine(ownership))]
                 return Hold.HELD if found == [(RowState.ENDED.value,)] else Hold.FENCED
-            added = [add_part(ownership, end, file)] if end.events else []
-            added += _deliveries(ownership.key, end, self._sealer)
-            if added:
-                yield added
+            parts = [add_part(ownership, end, file)] if end.events else []
+            told = deliveries(ownership.key, end, self._sealer)
+            if parts or told:
+                added = yield [*parts, *told]
+                yield from add_pieces(end, added[len(parts) :])
             return Hold.HELD
 
         return self._parts.write(_lock(ownership.key), end.events, steps)
@@ -427,11 +427,6 @@ class Ledger:
         return count
 
 
-def context_of(key: Key) -> str:
-    """Return the context that a sealed value is bound to."""
-    return f"{len(key.model)}:{key.model}{key.id}"
-
-
 def _mine(ownership: Ownership) -> dict[str, Any]:
     key = ownership.key
     return {"model": key.model, "id": key.id, "owner": ownership.owner, "epoch": ownership.epoch}
@@ -443,15 +438,6 @@ def _lock(key: Key) -> RowLock:
 
 def _find(key: Key) -> Statement:
     return Statement(sql.FIND, {"model": key.model, "id": key.id})
-
-
-def _deliveries(key: Key, end: End, sealer: Keys) -> list[Statement]:
-    statements = []
-    for delivery in end.deliveries:
-        webhook, key_id = sealer.seal(msgspec.msgpack.encode(delivery.webhook), context_of(key))
-        values = {"model": key.model, "id": key.id, "webhook": webhook, "key_id": key_id, "body": delivery.body}
-        statements.append(Statement(sql.ADD_DELIVERY, values))
-    return statements
 
 
 def _taken(columns: tuple[Any, ...], sealer: Keys) -> TakenOver:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from geartrain.domain.predictions.ledger import Key
 from geartrain.store.errors import StoreOptionError
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ OPTION: Final = "--store-key-file"
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _MAKE: Final = "head -c 32 /dev/urandom | base64"
+
+
+def context_of(key: Key) -> str:
+    """Return the context that the sealed values of a prediction are bound to."""
+    return f"{len(key.model)}:{key.model}{key.id}"
 
 
 class UnknownKeyError(Exception):

@@ -52,9 +52,11 @@ _ENDED: Final = _one_of(states_before(RowStep.REMOVE))
 
 # --- the schema ------------------------------------------------------------------------------------------------------
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The version of the schema that this code reads and writes."""
 
+_CREATE_PIECES: Final = """CREATE TABLE geartrain_outbox_pieces (
+    number BIGINT NOT NULL, piece INTEGER NOT NULL, body {blob} NOT NULL, PRIMARY KEY (number, piece))"""
 _INDEX_PRINCIPAL: Final = "CREATE INDEX geartrain_predictions_principal ON geartrain_predictions (principal, place)"
 
 CREATE: Final = (
@@ -76,7 +78,9 @@ CREATE: Final = (
         events {blob} NOT NULL, file TEXT NOT NULL, PRIMARY KEY (model, id, epoch, part))""",
     """CREATE TABLE geartrain_outbox (
         number {counter}, model TEXT NOT NULL, id TEXT NOT NULL, webhook {blob} NOT NULL, key_id TEXT NOT NULL,
-        body {blob} NOT NULL, due_at {double} NOT NULL, attempts INTEGER NOT NULL)""",
+        body {blob} NOT NULL, due_at {double} NOT NULL, attempts INTEGER NOT NULL,
+        pieces INTEGER NOT NULL DEFAULT 0)""",
+    _CREATE_PIECES,
     "CREATE INDEX geartrain_outbox_due ON geartrain_outbox (due_at)",
     """CREATE TABLE geartrain_replicas (
         owner TEXT NOT NULL PRIMARY KEY, address TEXT NOT NULL, ends_at {double} NOT NULL)""",
@@ -87,6 +91,7 @@ CREATE: Final = (
 
 MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {
     1: ("ALTER TABLE geartrain_predictions ADD COLUMN principal TEXT NOT NULL DEFAULT ''", _INDEX_PRINCIPAL),
+    2: ("ALTER TABLE geartrain_outbox ADD COLUMN pieces INTEGER NOT NULL DEFAULT 0", _CREATE_PIECES),
 }
 """By an older version: what makes the next one of it. The statements are run in one transaction."""
 
@@ -254,8 +259,14 @@ DELETE FROM geartrain_replicas WHERE owner IN (
 # --- outbox ----------------------------------------------------------------------------------------------------------
 
 ADD_DELIVERY: Final = """
-INSERT INTO geartrain_outbox (model, id, webhook, key_id, body, due_at, attempts)
-VALUES (:model, :id, :webhook, :key_id, :body, {now}, 0)"""
+INSERT INTO geartrain_outbox (model, id, webhook, key_id, body, due_at, attempts, pieces)
+VALUES (:model, :id, :webhook, :key_id, :body, {now}, 0, :pieces) RETURNING number"""
+
+ADD_PIECE: Final = "INSERT INTO geartrain_outbox_pieces (number, piece, body) VALUES (:number, :piece, :body)"
+
+READ_PIECE: Final = "SELECT body FROM geartrain_outbox_pieces WHERE number = :number AND piece = :piece"
+
+REMOVE_PIECES: Final = "DELETE FROM geartrain_outbox_pieces WHERE number = :number"
 
 LEASE_DELIVERIES: Final = f"""
 UPDATE geartrain_outbox SET due_at = {{now}} + :seconds
@@ -267,7 +278,7 @@ WHERE number IN (
         WHERE p.model = o.model AND p.id = o.id AND p.state IN {_ENDED} AND p.owner <> :owner
             AND EXISTS ({_ALIVE} = p.owner)))
     ORDER BY o.number LIMIT :limit {{skip_locked}})
-RETURNING number, model, id, webhook, key_id, body, attempts + 1"""
+RETURNING number, model, id, webhook, key_id, body, attempts + 1, pieces"""
 
 REMOVE_DELIVERY: Final = "DELETE FROM geartrain_outbox WHERE number = :number"
 

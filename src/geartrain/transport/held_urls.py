@@ -28,7 +28,7 @@ _LOOKED_AT: Final = 1 << 16  # bytes that are looked at in one step: other threa
 _LONGEST_HEAD: Final = 1024  # bytes of a URL before its comma
 _SCHEME: Final = b"data:"
 _TEXT: Final = bytes({*range(0x20, 0x7F)} - {*b'"\\'})  # unescaped in a string of JSON, in ASCII
-_NUL: Final = b"\\u0000"
+NUL: Final = b"\\u0000"
 _MARK: Final = re.compile(rb"\\u0000(\d+)\\u0000")  # of a payload; JSON encoders write a NUL so
 _DECODED_MARK: Final = re.compile("\0(\\d+)\0")
 
@@ -38,16 +38,16 @@ Places = dict[int, tuple[int, int]]
 """Begin and end of each payload, by the number of its mark."""
 
 
-class _Cut(msgspec.Struct, frozen=True):
+class Cut(msgspec.Struct, frozen=True):
     """The text of a JSON body with a mark in the place of each large payload, and where these lie in the body."""
 
     text: bytes
     places: list[tuple[int, int]]
 
 
-def _cut(body: bytes | bytearray) -> _Cut | None:
-    """Leave the large payloads of a body out; None if there are none, or something else looks like a mark."""
-    places = [*_payloads(body)]
+def cut(body: bytes | bytearray, found: Iterator[tuple[int, int]]) -> Cut | None:
+    """Leave parts of strings out of a body; None if none is found, or something else looks like a mark."""
+    places = [*found]
     if len(body) - sum(end - begin for begin, end in places) > _LONGEST_REST:
         return None
     parts: list[bytes | bytearray] = []
@@ -56,10 +56,10 @@ def _cut(body: bytes | bytearray) -> _Cut | None:
         parts += (body[at:begin], b"\\u0000%d\\u0000" % number)
         at = end
     text = b"".join([*parts, body[at:]])
-    return _Cut(text, places) if places and text.count(_NUL) == 2 * len(places) else None
+    return Cut(text, places) if places and text.count(NUL) == 2 * len(places) else None
 
 
-def _filled(text: bytes, source: bytes | bytearray, places: Places) -> tuple[bytes, Places]:
+def filled(text: bytes, source: bytes | bytearray, places: Places) -> tuple[bytes, Places]:
     """Put payloads, which lie in `source`, in the place of their marks; return also where they lie in the result."""
     result = BytesIO()
     found: Places = {}
@@ -77,19 +77,25 @@ def _filled(text: bytes, source: bytes | bytearray, places: Places) -> tuple[byt
     return result.getvalue(), found
 
 
-def _payloads(body: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Yield where the payload of each large `data:` URL lies in a body, if it is ASCII without a fault of JSON."""
+def strings(body: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """Yield where the inside of each string lies in a body, as far as it has few of them."""
     end = 0
     for _ in range(_MOST_STRINGS):
         begin = _find(body, b'"', end)
         end = _end_of_string(body, begin + 1) if begin >= 0 else begin
         if end < 0:
             return
-        if end - begin > LONG and body[begin + 1 : begin + 1 + len(_SCHEME)].lower() == _SCHEME:
+        yield begin + 1, end
+        end += 1
+
+
+def _payloads(body: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """Yield where the payload of each large `data:` URL lies in a body, if it is ASCII without a fault of JSON."""
+    for begin, end in strings(body):
+        if end - begin > LONG and body[begin : begin + len(_SCHEME)].lower() == _SCHEME:
             comma = body.find(b",", begin, begin + _LONGEST_HEAD)
             if comma >= 0 and end - comma > LONG and _is_sound(body, comma + 1, end):
                 yield comma + 1, end
-        end += 1
 
 
 def _end_of_string(body: bytes | bytearray, begin: int) -> int:
@@ -142,37 +148,37 @@ class HeldBodies:
 
     def read_cog(self, body: bytes | bytearray) -> tuple[cog.PredictionRequest, bytes, CheckedInput] | None:
         """Read a body of Cog's API, and empty it; return also its input."""
-        cut = _cut(body)
-        if cut is None:
+        without = cut(body, _payloads(body))
+        if without is None:
             return None
         try:
-            request = cog.read_request(cut.text)
-            found = self._find(cut, cog.input_of(request), self._interface.validator)
+            request = cog.read_request(without.text)
+            found = self._find(without, cog.input_of(request), self._interface.validator)
         except GeartrainError:
             return None  # the whole body has the same fault, at another place
         if found is None:
             return None
-        raw, checked = self._checked(cut, body, found)
+        raw, checked = self._checked(without, body, found)
         return msgspec.structs.replace(request, input=msgspec.Raw(b"null")), raw, checked
 
     def read_generate(self, body: bytes | bytearray) -> tuple[generate.GenerateRequest, CheckedInput] | None:
         """Read a generate request, and empty its body."""
-        cut = _cut(body)
-        if cut is None:
+        without = cut(body, _payloads(body))
+        if without is None:
             return None
         interface = self._interface
         try:
-            asked = generate.read_request(cut.text, interface.signature, interface.view)
+            asked = generate.read_request(without.text, interface.signature, interface.view)
             validator = interface.validator if asked.tensors is None else interface.plain_validator
-            found = self._find(cut, asked.values, validator)
+            found = self._find(without, asked.values, validator)
         except GeartrainError:
             return None
         if found is None:
             return None
-        raw, checked = self._checked(cut, body, found)
+        raw, checked = self._checked(without, body, found)
         return msgspec.structs.replace(asked, values=raw), checked
 
-    def _find(self, cut: _Cut, text: bytes, validator: InputValidator) -> tuple[bytes, dict[str, Any]] | None:
+    def _find(self, cut: Cut, text: bytes, validator: InputValidator) -> tuple[bytes, dict[str, Any]] | None:
         """Check an input, and return it and its values, if the payloads that are left out are all in its files."""
         try:
             json_limits.check_elements(text, self._max_elements, tensors=self._tensors)
@@ -189,10 +195,10 @@ class HeldBodies:
         return (text, values) if sorted(marks) == [*range(len(cut.places))] else None
 
     def _checked(
-        self, cut: _Cut, body: bytes | bytearray, found: tuple[bytes, dict[str, Any]]
+        self, cut: Cut, body: bytes | bytearray, found: tuple[bytes, dict[str, Any]]
     ) -> tuple[bytes, CheckedInput]:
         text, values = found
-        raw, places = _filled(text, body, dict(enumerate(cut.places)))
+        raw, places = filled(text, body, dict(enumerate(cut.places)))
         if isinstance(body, bytearray):
             body.clear()  # its callers keep it until this is done
         copied, files = self._files.find(values)
@@ -203,7 +209,7 @@ class HeldBodies:
                 file.put(HeldUrl(file.url[: mark.start()], raw, begin=begin, end=end))
         errors = field_errors(self._files.find(copied)[1], largest=self._max_file)
         secrets = self._interface.validator.secret_fields
-        echo = _filled(without_secrets(text, secrets), raw, places)[0] if secrets and not errors else None
+        echo = filled(without_secrets(text, secrets), raw, places)[0] if secrets and not errors else None
         return raw, CheckedInput(self._interface, errors, {name: copied[name] for name in values}, echo)
 
     @property

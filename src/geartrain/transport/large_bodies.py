@@ -40,6 +40,7 @@ from geartrain.transport.runs import DIRECT_LIMIT
 if TYPE_CHECKING:
     from geartrain.apis.openai.embeddings import Embeddings
     from geartrain.apis.openai.shapes import Shape
+    from geartrain.transport.held_texts import HeldBody
     from geartrain.transport.held_urls import HeldBodies
 
 IN_A_THREAD: Final = 262_144
@@ -194,6 +195,12 @@ class LargeBodies:
             return await read_aside(generate.read_members, body)
         _sound(await self._run_there(Job("members", b"", self._max_elements, len(body)), (body,)))
         return await read_aside(_decode_members, body)  # of a body without too many of them
+
+    async def hold_texts(self, body: bytes | bytearray) -> HeldBody | None:
+        """Read the members of an unchecked body, but for its long texts; None if it has to be read whole."""
+        from geartrain.transport.held_texts import hold_texts  # late: few servers need it
+
+        return await read_aside(hold_texts, body, self._max_elements)
 
     async def embeddings(self, interface: Interface, outputs: Sequence[Buffer], wanted: Embeddings) -> Buffer:
         """Write the answer to a request for embeddings. Raises `GeartrainError`."""

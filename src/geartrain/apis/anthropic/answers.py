@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import text_of
-from geartrain.apis.openai.growth import Part, PartedGrowth, TextAnswer
+from geartrain.apis.openai.growth import LARGE, TEXT_MARK, Part, PartedGrowth, TextAnswer, joined, put_in
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.texts import count_tokens
@@ -40,12 +40,10 @@ _ERRORS: Final = {
     Code.RUN_CANCELED: "api_error",
     Code.INTERNAL: "api_error",
 }
-# The event of a piece, around the index of its part, its type and its JSON text: to encode it all takes 2 µs more.
-_DELTA: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{%b%b}}\n\n'
-_DELTAS: Final = {
-    "text": b'"type":"text_delta","text":',
-    "reasoning": b'"type":"thinking_delta","thinking":',
-    "call": b'"type":"input_json_delta","partial_json":',
+_DELTAS: Final = {  # the beginning of each
+    "text": b'{"type":"text_delta","text":',
+    "reasoning": b'{"type":"thinking_delta","thinking":',
+    "call": b'{"type":"input_json_delta","partial_json":',
 }
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -68,7 +66,8 @@ class MessageAnswer(PartedGrowth, TextAnswer):
 
     def __init__(self, request: TextRequest, prediction_id: str, *, model: str, metrics: Mapping[str, Any]) -> None:
         """`metrics`: those of the run, as they grow."""
-        super().__init__(prediction_id, stops=request.stops, tools=request.tools)
+        keeps = not request.is_stream or request.shape is not None
+        super().__init__(prediction_id, stops=request.stops, tools=request.tools, keeps=keeps)
         self._is_stream = request.is_stream
         self._metrics = metrics
         self._model = model
@@ -86,13 +85,15 @@ class MessageAnswer(PartedGrowth, TextAnswer):
 
     def take(self, piece: Buffer) -> bytes:
         """Return the events for what the model has given."""
-        return self._begin() + super().take(piece)
+        if self._has_begun or not self._is_stream:
+            return super().take(piece)
+        return joined(self._begin(), super().take(piece))
 
-    def whole(self, metrics: Sequence[Mapping[str, Any]]) -> tuple[bytes]:
-        """Return the body of an answer that is no stream."""
+    def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
+        """Return the body of an answer that is no stream, in parts."""
         content = [self._block(part) for part in self.parts]
         message = {**self._head(), "content": content, **self._ending(), "usage": _usage(metrics)}
-        return (_encode(message),)
+        return put_in(_encode(message), [part.json for part in self.parts if part.call is None])
 
     def last(self, metrics: Sequence[Mapping[str, Any]]) -> bytes:
         """Return the last events of a stream."""
@@ -111,10 +112,10 @@ class MessageAnswer(PartedGrowth, TextAnswer):
         return {"stop_reason": reason, "stop_sequence": self.stop}
 
     def _block(self, part: Part) -> dict[str, Any]:
-        """Return a block that is whole."""
+        """Return a block that is whole, with `TEXT_MARK` for its text."""
         if part.call is not None:
             return {**_empty(part), "input": _input(part.text)}
-        return {**_empty(part), "thinking" if part.kind == "reasoning" else "text": part.text}
+        return {**_empty(part), "thinking" if part.kind == "reasoning" else "text": TEXT_MARK}
 
     # the events
 
@@ -131,10 +132,12 @@ class MessageAnswer(PartedGrowth, TextAnswer):
             return b""
         return self._begin() + _event("content_block_start", index=part.index, content_block=_empty(part))
 
-    def _grow(self, part: Part, text: str, logprobs: list[dict[str, Any]]) -> bytes:  # noqa: ARG002 - it has none
+    def _grow(self, part: Part, json: Buffer, logprobs: Sequence[dict[str, Any]]) -> bytes:  # noqa: ARG002 - it has none
         if not self._is_stream:
             return b""
-        return _DELTA % (part.index, _DELTAS[part.kind], _encode(text))
+        frame = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b'
+        parts = (frame % (part.index, _DELTAS[part.kind]), json, b"}}\n\n")
+        return b"".join(parts) if len(json) <= LARGE else joined(*parts)
 
     def _stop(self, part: Part) -> bytes:
         return _event("content_block_stop", index=part.index) if self._is_stream else b""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -20,9 +21,78 @@ Reason = Literal["stop", "length", "tool_calls", "content_filter", "function_cal
 
 _REASONS: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 _CUT: Final = frozenset({"length", "content_filter"})  # ends after which a call may be half of one
+LARGE: Final = 65_536  # bytes of a piece that is copied in steps, or not at all
+_STEP: Final = 1_048_576  # bytes
+_MANY: Final = 1024  # pieces that are joined at a time
 _SHORT: Final = 100  # characters of a piece
+TEXT_MARK: Final = msgspec.Raw(b"\0")
+"""In place of a text in what is encoded; JSON has no control characters. See `put_in`."""
+
+_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+_decode_text = msgspec.json.Decoder(str).decode
 _is_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class JsonText:
+    """A text that grows by the contents of JSON strings, which are strings of JSON together as well."""
+
+    __slots__ = ("_few", "_parts", "size")
+
+    def __init__(self) -> None:
+        self.size = 0  # bytes of the pieces
+        self._parts: list[Buffer] = []
+        self._few: list[bytes] = []  # pieces that are joined when they are many: to join a million takes long
+
+    def add(self, piece: Buffer) -> None:
+        """Add the JSON text of a string."""
+        size = len(piece)
+        self.size += size
+        if size > LARGE:
+            self._join()
+            self._parts.append(memoryview(piece)[1:-1])
+            return
+        few = self._few
+        few.append(piece if type(piece) is bytes else bytes(piece))
+        if len(few) >= _MANY:
+            self._join()
+
+    def parts(self) -> list[Buffer]:
+        """Return the JSON text of the whole, without copies of large pieces."""
+        self._join()
+        return [b'"', *self._parts, b'"']
+
+    def __str__(self) -> str:
+        return _decode_text(b"".join(self.parts()))
+
+    def __bool__(self) -> bool:
+        return bool(self._parts) or any(len(piece) > len(b'""') for piece in self._few)
+
+    def _join(self) -> None:
+        if self._few:
+            self._parts.append(b"".join([piece[1:-1] for piece in self._few]))
+            self._few.clear()
+
+
+def put_in(encoded: bytes, texts: Sequence[JsonText]) -> list[Buffer]:
+    """Return JSON in parts, with a text in the place of each mark. Large pieces of the texts are not copied."""
+    before, *behind = encoded.split(TEXT_MARK)
+    parts: list[Buffer] = [before]
+    for text, rest in zip(texts, behind, strict=True):
+        parts += (*text.parts(), rest)
+    return parts
+
+
+def joined(*parts: Buffer) -> bytes:
+    """Join parts. Large ones are copied in steps: no one of them keeps other threads waiting for long."""
+    if max(map(len, parts), default=0) <= LARGE:
+        return b"".join(parts)
+    whole = BytesIO()
+    for part in parts:
+        view = memoryview(part)
+        for begin in range(0, len(view), _STEP):
+            whole.write(view[begin : begin + _STEP])
+    return whole.getvalue()
 
 
 class StopCutter:
@@ -92,6 +162,11 @@ class Growth(ABC):
     def stop(self) -> str | None:
         """The stop sequence that has ended the text."""
         return None if self._cutter is None else self._cutter.found
+
+    @property
+    def repeats(self) -> int:
+        """The bytes of text that the end of its stream has again."""
+        return 0
 
     @property
     @abstractmethod
@@ -198,20 +273,22 @@ class Part(msgspec.Struct):
     kind: Literal["reasoning", "text", "call"]
     index: int
     call: Call | None = None
-    texts: list[str] = []
+    json: JsonText = msgspec.field(default_factory=JsonText)
     logprobs: list[dict[str, Any]] = []
 
     @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(self.texts)
+        return str(self.json)
 
 
 class PartedGrowth(Growth):
     """An answer whose parts stand one after the other: each ends where the next one begins."""
 
-    def __init__(self, own_id: str, *, stops: Sequence[str], tools: frozenset[str]) -> None:
+    def __init__(self, own_id: str, *, stops: Sequence[str], tools: frozenset[str], keeps: bool) -> None:
+        """`keeps`: whether the whole texts are needed at the end."""
         super().__init__(own_id, stops=stops, tools=tools)
+        self._keeps = keeps
         self.parts: list[Part] = []
         self._has_open = False  # the last one
 
@@ -220,6 +297,17 @@ class PartedGrowth(Growth):
         """The text so far, without reasoning."""
         return "".join(part.text for part in self.parts if part.kind == "text")
 
+    def take(self, piece: Buffer) -> bytes:
+        """Take what the model has given. Without stop sequences the JSON of a text stays as it is."""
+        if self._cutter is not None or piece[:1] != b'"':
+            return super().take(piece)
+        if not (self._has_open and self.parts[-1].kind == "text"):
+            return self._add("text", piece) if len(piece) > len(b'""') else b""
+        part = self.parts[-1]
+        if self._keeps:
+            part.json.add(piece)
+        return self._grow(part, piece, ())
+
     # the form
 
     @abstractmethod
@@ -227,8 +315,8 @@ class PartedGrowth(Growth):
         """Return the bytes for the beginning of a part."""
 
     @abstractmethod
-    def _grow(self, part: Part, text: str, logprobs: list[dict[str, Any]]) -> bytes:
-        """Return the bytes for a piece of a part."""
+    def _grow(self, part: Part, json: Buffer, logprobs: Sequence[dict[str, Any]]) -> bytes:
+        """Return the bytes for a piece of a part, given the JSON of its text."""
 
     @abstractmethod
     def _stop(self, part: Part) -> bytes:
@@ -237,15 +325,18 @@ class PartedGrowth(Growth):
     # the pieces
 
     def _text(self, text: str, logprobs: list[dict[str, Any]]) -> bytes:
-        begin, part = self._part("text")
-        part.logprobs += logprobs
-        part.texts.append(text)
-        return begin + self._grow(part, text, logprobs)
+        return self._add("text", _encode(text), logprobs)
 
     def _thought(self, text: str) -> bytes:
-        begin, part = self._part("reasoning")
-        part.texts.append(text)
-        return begin + self._grow(part, text, [])
+        return self._add("reasoning", _encode(text))
+
+    def _add(self, kind: Literal["reasoning", "text"], json: Buffer, logprobs: Sequence[dict[str, Any]] = ()) -> bytes:
+        begin, part = self._part(kind)
+        if self._keeps:
+            part.logprobs += logprobs
+            part.json.add(json)
+        grown = self._grow(part, json, logprobs)
+        return joined(begin, grown) if begin else grown
 
     def _call(self, at: int, part: Call, *, is_new: bool) -> bytes:
         begin = b""
@@ -254,8 +345,12 @@ class PartedGrowth(Growth):
         elif not self._has_open or self.parts[-1].call is not self.calls[at]:
             msg = "The model went on with the call of a tool after it had begun with something else."
             raise GeartrainError(Code.RUN_FAILED, msg)
-        self.parts[-1].texts.append(part.arguments)
-        return begin + self._grow(self.parts[-1], part.arguments, []) if part.arguments else begin
+        if not part.arguments:
+            return begin
+        json = _encode(part.arguments)
+        if self._keeps:
+            self.parts[-1].json.add(json)
+        return begin + self._grow(self.parts[-1], json, ())
 
     def _last(self) -> bytes:
         begin = b"" if self.parts else self._part("text")[0]

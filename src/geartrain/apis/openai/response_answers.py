@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import text_of
-from geartrain.apis.openai.growth import Part, PartedGrowth, TextAnswer
+from geartrain.apis.openai.growth import LARGE, TEXT_MARK, JsonText, Part, PartedGrowth, TextAnswer, joined, put_in
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.texts import count_tokens
@@ -31,7 +31,7 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
     """The response to one request. See `TextAnswer`."""
 
     def __init__(self, request: TextRequest, prediction_id: str, model: str) -> None:
-        super().__init__(prediction_id, stops=request.stops, tools=request.tools)
+        super().__init__(prediction_id, stops=request.stops, tools=request.tools, keeps=True)
         self._is_stream = request.is_stream
         self._repeated = request.repeated
         self._model = model
@@ -53,21 +53,36 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
 
     def take(self, piece: Buffer) -> bytes:
         """Return the events for what the model has given."""
-        return self._begin() + super().take(piece)
+        if self._has_begun or not self._is_stream:
+            return super().take(piece)
+        return joined(self._begin(), super().take(piece))
 
-    def whole(self, metrics: Sequence[Mapping[str, Any]]) -> tuple[bytes]:
-        """Return the body of an answer that is no stream."""
-        return (_encode(self._complete(metrics)),)
+    @property
+    def repeats(self) -> int:
+        """The bytes of text that the end of its stream has again."""
+        return sum([part.json.size for part in self.parts])
+
+    def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
+        """Return the body of an answer that is no stream, in parts."""
+        return put_in(_encode(self._complete(metrics)), self._texts)
 
     def last(self, metrics: Sequence[Mapping[str, Any]]) -> bytes:
         """Return the last event of a stream."""
         response = self._complete(metrics)
-        return self._event(f"response.{response['status']}", response=response)
+        return self._with_texts(self._event(f"response.{response['status']}", response=response), *self._texts)
 
     def fault(self, error: GeartrainError) -> bytes:
         """Return the last event of a stream that fails. Its error has few codes, which OpenAI's document lists."""
         told = {"code": "server_error", "message": text_of(error)}
-        return self._event("response.failed", response=self._resource("failed", error=told))
+        failed = self._event("response.failed", response=self._resource("failed", error=told))
+        return self._with_texts(failed, *self._texts)
+
+    @property
+    def _texts(self) -> list[JsonText]:
+        return [part.json for part in self.parts]
+
+    def _with_texts(self, event: bytes, *texts: JsonText) -> bytes:
+        return joined(*put_in(event, texts))
 
     def _complete(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         reason = _INCOMPLETE.get(self.reason or "")
@@ -88,7 +103,7 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
         return response
 
     def _resource(self, status: str, *, error: dict[str, str] | None = None) -> dict[str, Any]:
-        """Return the response as it is now."""
+        """Return the response as it is now, with `TEXT_MARK` for the text of each part."""
         is_cut = status in ("incomplete", "failed")
         items = [self._item(part, "completed") for part in self.parts]
         if items and is_cut:
@@ -107,17 +122,18 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
         }
 
     def _item(self, part: Part, status: str) -> dict[str, Any]:
+        """Return the item of a part, with `TEXT_MARK` for its text; one `in_progress` has none yet."""
         item: dict[str, Any] = {"id": self._item_id(part), "status": status}
         if part.call is not None:
-            call = {"call_id": part.call.id, "name": part.call.name, "arguments": part.text}
+            call = {"call_id": part.call.id, "name": part.call.name, "arguments": TEXT_MARK}
             return {**item, "type": "function_call", **call}
-        content = [self._content(part)] if part.texts or status == "completed" else []
+        content = [self._content(part)] if status == "completed" else []
         if part.kind == "reasoning":
             return {**item, "type": "reasoning", "summary": [], "content": content}
         return {**item, "type": "message", "role": "assistant", "content": content}
 
     def _content(self, part: Part) -> dict[str, Any]:
-        content: dict[str, Any] = {"type": _CONTENT[part.kind], "text": part.text}
+        content: dict[str, Any] = {"type": _CONTENT[part.kind], "text": TEXT_MARK}
         return content if part.kind == "reasoning" else {**content, "annotations": [], "logprobs": part.logprobs}
 
     def _item_id(self, part: Part) -> str:
@@ -132,36 +148,36 @@ class ResponseAnswer(PartedGrowth, TextAnswer):
         item = self._item(part, "in_progress")
         if part.call is not None:
             item["arguments"] = ""
-        elif item["content"]:
-            item["content"] = []
         events = self._begin() + self._event("response.output_item.added", output_index=part.index, item=item)
         if part.call is not None:
             return events
         return events + self._of("response.content_part.added", part, part=_emptied(self._content(part)))
 
-    def _grow(self, part: Part, text: str, logprobs: list[dict[str, Any]]) -> bytes:
+    def _grow(self, part: Part, json: Buffer, logprobs: Sequence[dict[str, Any]]) -> bytes:
         if not self._is_stream:
             return b""
         if logprobs:
-            return self._of(f"{_DELTAS[part.kind]}.delta", part, delta=text, logprobs=logprobs)
+            return self._of(f"{_DELTAS[part.kind]}.delta", part, delta=msgspec.Raw(json), logprobs=logprobs)
         before, between, behind = self._frame
         self._number += 1
-        return b"%b%d%b%b%b" % (before, self._number - 1, between, _encode(text), behind)
+        parts = (before, b"%d" % (self._number - 1), between, json, behind)
+        return b"".join(parts) if len(json) <= LARGE else joined(*parts)
 
     def _stop(self, part: Part) -> bytes:
         if not self._is_stream:
             return b""
         name = f"{_DELTAS[part.kind]}.done"
         if part.call is not None:
-            events = self._of(name, part, name=part.call.name, arguments=part.text)
+            events = [self._of(name, part, name=part.call.name, arguments=TEXT_MARK)]
         else:
             more = {"logprobs": part.logprobs} if part.kind == "text" else {}
-            events = self._of(name, part, text=part.text, **more)
-            events += self._of("response.content_part.done", part, part=self._content(part))
+            events = [self._of(name, part, text=TEXT_MARK, **more)]
+            events.append(self._of("response.content_part.done", part, part=self._content(part)))
         item = self._item(part, "completed")
         if self.reason in _INCOMPLETE:
             item["status"] = "incomplete"
-        return events + self._event("response.output_item.done", output_index=part.index, item=item)
+        events.append(self._event("response.output_item.done", output_index=part.index, item=item))
+        return self._with_texts(b"".join(events), *[part.json] * len(events))
 
     def _begin(self) -> bytes:
         if self._has_begun or not self._is_stream:

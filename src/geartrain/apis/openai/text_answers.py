@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import encode_error
-from geartrain.apis.openai.growth import Call, Growth, TextAnswer
+from geartrain.apis.openai.growth import LARGE, TEXT_MARK, Call, Growth, JsonText, TextAnswer, joined, put_in
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.texts import count_tokens
@@ -16,10 +16,6 @@ from geartrain.domain.tensors.tensor import Buffer
 
 NO_USAGE: Final[dict[str, Any]] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 _DONE: Final = b"data: [DONE]\n\n"
-
-_LARGE: Final = 65_536  # bytes of a piece that is not copied
-_MANY: Final = 1024  # pieces that are joined at a time
-_TEXT_MARK: Final = msgspec.Raw(b"\0")  # in place of a text; JSON has no control characters
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(str).decode
@@ -39,43 +35,6 @@ class Heading(msgspec.Struct, frozen=True):
         if self.is_chat:
             kind = "chat.completion.chunk" if is_chunk else "chat.completion"
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-
-
-class _Text:
-    """A text that grows by the contents of JSON strings, which are strings of JSON together as well."""
-
-    __slots__ = ("_few", "_parts")
-
-    def __init__(self) -> None:
-        self._parts: list[Buffer] = []
-        self._few: list[bytes] = []  # that are joined when they are many: to join a million takes long
-
-    def add(self, piece: Buffer) -> None:
-        """Add the JSON text of a string."""
-        contents = memoryview(piece)[1:-1]
-        if len(contents) > _LARGE:
-            self._join()
-            self._parts.append(contents)
-            return
-        self._few.append(bytes(contents))
-        if len(self._few) >= _MANY:
-            self._join()
-
-    def parts(self) -> list[Buffer]:
-        """Return the JSON text of the whole, without copies of large pieces."""
-        self._join()
-        return [b'"', *self._parts, b'"']
-
-    def __str__(self) -> str:
-        return _decode(b"".join(self.parts()))
-
-    def __bool__(self) -> bool:
-        return bool(self._parts) or any(self._few)
-
-    def _join(self) -> None:
-        if self._few:
-            self._parts.append(b"".join(self._few))
-            self._few.clear()
 
 
 class Choice(Growth):
@@ -101,7 +60,7 @@ class Choice(Growth):
         self._index = index
         self._keeps = keeps
         self._is_stream = is_stream
-        self._whole_text = _Text()
+        self._whole_text = JsonText()
         self._reasoning: list[str] = []
         self._logprobs: list[Any] = []
         self._has_begun = False
@@ -119,7 +78,8 @@ class Choice(Growth):
         if piece[:1] != b'"':
             return begin + super().take(piece)
         if self._cutter is None:
-            return begin + self._written(piece)
+            written = self._written(piece)
+            return joined(begin, written) if begin else written
         text = _decode(piece)
         passed = self._cutter.add(text)
         if passed is text:  # it goes as it has come, which saves 1 µs
@@ -130,24 +90,25 @@ class Choice(Growth):
         """Return the last chunks, once the run has ended."""
         return self._begin() + super().end(metrics)
 
-    def text_parts(self) -> list[Buffer]:
-        """Return the JSON text of the whole text, without copies of large pieces."""
-        return self._whole_text.parts()
+    @property
+    def whole_text(self) -> JsonText:
+        """The whole text, where it is kept."""
+        return self._whole_text
 
     def whole(self) -> dict[str, Any]:
-        """Return the choice as a member of an answer, after its end. `_TEXT_MARK` stands for its text."""
+        """Return the choice as a member of an answer, after its end. `TEXT_MARK` stands for its text."""
         logprobs = self._told(self._logprobs) if self._logprobs else None
         choice: dict[str, Any] = {"index": self._index}
         if self._heading.is_chat:
-            message: dict[str, Any] = {"role": "assistant", "content": _TEXT_MARK, "refusal": None}
+            message: dict[str, Any] = {"role": "assistant", "content": TEXT_MARK, "refusal": None}
             if self._reasoning:
                 message["reasoning_content"] = "".join(self._reasoning)
             if self.calls:
-                message["content"] = _TEXT_MARK if self._whole_text else None
+                message["content"] = TEXT_MARK if self._whole_text else None
                 message["tool_calls"] = [_tool_call(call) for call in self.calls]
             choice["message"] = message
         else:
-            choice["text"] = _TEXT_MARK
+            choice["text"] = TEXT_MARK
         return {**choice, "logprobs": logprobs, "finish_reason": self.reason}
 
     def _begin(self) -> bytes:
@@ -184,7 +145,10 @@ class Choice(Growth):
         """Return the chunk of the JSON text of a piece; none where there are no chunks."""
         if self._keeps:
             self._whole_text.add(piece)
-        return b"".join((self._before, piece, self._behind)) if self._is_stream else b""
+        if not self._is_stream:
+            return b""
+        parts = (self._before, piece, self._behind)
+        return b"".join(parts) if len(piece) <= LARGE else joined(*parts)
 
     def _thought(self, text: str) -> bytes:
         self._reasoning.append(text)
@@ -256,12 +220,8 @@ class ChoicesAnswer(TextAnswer):
             usage = NO_USAGE
         wholes = [choice.whole() for choice in self.choices]
         answer = {**self._heading.members(is_chunk=False), "choices": wholes}
-        before, *behind = _encode(answer if usage is None else {**answer, "usage": usage}).split(_TEXT_MARK)
-        texts = [choice.text_parts() for choice, whole in zip(self.choices, wholes, strict=True) if _has_text(whole)]
-        parts: list[Buffer] = [before]
-        for text, rest in zip(texts, behind, strict=True):
-            parts += (*text, rest)
-        return parts
+        texts = [choice.whole_text for choice, whole in zip(self.choices, wholes, strict=True) if _has_text(whole)]
+        return put_in(_encode(answer if usage is None else {**answer, "usage": usage}), texts)
 
     def last(self, metrics: Sequence[Mapping[str, Any]]) -> bytes:
         """Return the end of a stream, with the usage in a chunk without choices if the client asks for it."""

@@ -21,6 +21,7 @@ from geartrain.domain.predictions.events import (
     MetricMode,
     Output,
     Start,
+    printed_in,
 )
 from geartrain.domain.predictions.ledger import Checkpoint, Delivery, End, Hold, Ownership, Row, RowState
 from geartrain.domain.predictions.lifecycle import Status
@@ -176,9 +177,13 @@ CHECKPOINT_INTERVAL: Final = 0.5  # seconds: the least time between two checkpoi
 MAX_UNWRITTEN: Final = 2 * MAX_PRINTED
 """Characters of printed text that wait for the store; beyond that the oldest half of them is dropped."""
 
+MAX_RECORDED: Final = MAX_PRINTED
+"""Bytes of memory of recorded values that wait for the store; beyond that only what they have come to is kept."""
+
 MOST_EVENTS: Final = 16_384
 """Events of one part: it is read in one step, which must not take long."""
 
+_METRIC: Final = 128  # bytes of memory of the event of a metric, without a value that is no number
 _MANY: Final = 1024  # outputs from which on an end is written in a thread
 _LARGE_END: Final = 262_144  # bytes of outputs and printed text, likewise
 _PAUSE: Final = 0.1  # seconds before an end that could not be written is tried again; doubled each time
@@ -202,6 +207,8 @@ class HistoryWriter:
         self._receivers: tuple[Callable[[Hold], None], ...] = ()  # of the store's answers to checkpoints
         self._events: list[Event] = []  # of no part yet
         self._printed = 0  # characters in them
+        self._recorded = 0  # bytes of memory of the metrics in them
+        self._written: set[str] = set()  # the names of metrics in the parts that are written, or are being written
         self._part = b""  # that is being written, or could not be
         self._parts = 0  # that are written
         self._timer: asyncio.TimerHandle | None = None  # until the next checkpoint
@@ -228,6 +235,10 @@ class HistoryWriter:
             self._printed += len(event.data)
             if self._printed > MAX_UNWRITTEN:
                 self._drop_printed(self._printed - MAX_UNWRITTEN // 2)
+        elif type(event) is Metric:
+            self._recorded += _size_of(event)
+            if self._recorded > MAX_RECORDED:
+                self._fold_metrics()
         if self._receivers and self._timer is None and self._writing is None:
             self._wait()
 
@@ -241,6 +252,15 @@ class HistoryWriter:
             else:
                 kept.append(event)
         self._events = kept
+
+    def _fold_metrics(self) -> None:
+        """Put what the metrics have come to in place of the values that wait."""
+        now = self._prediction.metrics
+        gone = [Metric(name, None, "delete") for name in self._written if name not in now]
+        values = [(name, _encode(value)) for name, value in now.items()]
+        folded = [Metric(name, msgspec.Raw(value), "replace") for name, value in values]
+        self._events = [*(event for event in self._events if type(event) is not Metric), *gone, *folded]
+        self._recorded = sum(_size_of(event) for event in (*gone, *folded))
 
     def _wait(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(CHECKPOINT_INTERVAL, self._begin)
@@ -267,7 +287,7 @@ class HistoryWriter:
         if not self._part:
             events = self._events[:MOST_EVENTS]
             del self._events[:MOST_EVENTS]
-            self._printed -= sum(len(event.data) for event in events if type(event) is Log)
+            self._take_out(events)
             self._part = await asyncio.to_thread(encode_events, events)
         prediction = self._prediction
         checkpoint = Checkpoint(prediction.status, prediction.started_at, self._part, self._parts)
@@ -275,6 +295,18 @@ class HistoryWriter:
         self._part = b""
         self._parts += 1
         return hold
+
+    def _take_out(self, events: Sequence[Event]) -> None:
+        """Note that events no longer wait."""
+        for event in events:
+            if type(event) is Log:
+                self._printed -= len(event.data)
+            elif type(event) is Metric:
+                self._recorded -= _size_of(event)
+                if event.mode == "delete":
+                    self._written.discard(event.name)
+                else:
+                    self._written.add(event.name.partition(".")[0])
 
     # at its end
 
@@ -350,6 +382,12 @@ class HistoryWriter:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _size_of(metric: Metric) -> int:
+    """Return about how many bytes of memory the event of a metric takes."""
+    value = metric.value
+    return _METRIC + (len(value) if type(value) is msgspec.Raw else printed_in(metric))
 
 
 def _is_small(draft: Prediction) -> bool:

@@ -133,6 +133,10 @@ class Call:
         if self.state is _DELIVERING:
             self._end()
 
+    def elapsed(self) -> float:
+        """Return the seconds since the call began, on the clock that cannot be set; 0 before."""
+        return self._scheduler.context.steady() - self._since if self._since else 0.0
+
     def _remove(self, member: Execution) -> None:
         self._members = {index: each for index, each in self._members.items() if each is not member}
 

@@ -95,6 +95,7 @@ class Execution:
     __slots__ = (
         "_call",
         "_preparation",
+        "_ran",
         "_room",
         "_scheduler",
         "_stopped_as",
@@ -125,6 +126,7 @@ class Execution:
         self._preparation: Preparation | None = None
         self.delivery: Delivery | None = None
         self._stopped_as: Canceled | TimedOut | Failed = CANCELED  # outcome after a request to stop
+        self._ran: float | None = None  # seconds of its run, if it has ended before its outputs are delivered
         self._timer: TimeLimit | None = None  # ends it when its time is up
         timeout = ticket.schedule.timeout
         if timeout is not None:
@@ -398,6 +400,7 @@ class Execution:
             self._finish(outcome, at)
             return
         self.record.run_ended = at
+        self._ran = 0.0 if self._call is None else self._call.elapsed()
         delivered: list[bytes] = []
         if isinstance(outcome, Succeeded) and outcome.output is not None and files:
             with nullcontext() if self.trace is None else self.trace.delivering():
@@ -447,7 +450,7 @@ class Execution:
                 self._finish_stopped(at, predict_time)
             return
         self._finish_without_success(
-            outcome, at, of_run.predict_time if type(of_run) is Succeeded else self._run_time(at)
+            outcome, at, of_run.predict_time if type(of_run) is Succeeded else self._run_time()
         )
 
     def _finish_without_success(self, outcome: Result, at: float, predict_time: float) -> None:
@@ -483,10 +486,11 @@ class Execution:
         else:
             log_failure(prediction, NOT_RUN)
 
-    def _run_time(self, at: float) -> float:
-        """Return the seconds of a run that has not succeeded, 0 without a run; `at` is the end of the prediction."""
-        record = self.record
-        return (record.run_ended or at) - record.began if record.began else 0.0
+    def _run_time(self) -> float:
+        """Return the seconds of a run that has not succeeded, 0 without a run."""
+        if not self.record.began or self._call is None:
+            return 0.0
+        return self._call.elapsed() if self._ran is None else self._ran
 
     def _finish_stopped(self, at: float, predict_time: float) -> None:
         """Reach the terminal state of a prediction that was told to stop."""

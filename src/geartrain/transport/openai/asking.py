@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from geartrain.apis import generate
+from geartrain.apis.openai.embeddings import EmbeddingRequest
 from geartrain.apis.openai.errors import invalid, rename, unknown_model, unsupported
 from geartrain.apis.openai.parameters import Members, decoded
+from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.prediction import NO_PREDICTION, Prediction
 from geartrain.domain.signature.openai_view import OpenAIView
@@ -20,6 +22,7 @@ from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.waking import when_loaded
 from geartrain.service.scheduling.files import Attachments
+from geartrain.transport.held_texts import HeldBody
 from geartrain.transport.large_bodies import GenerateBody, LargeBodies, read_aside
 from geartrain.transport.records import RequestRecord
 from geartrain.transport.runs import DIRECT_LIMIT
@@ -29,6 +32,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Members).decode
 
 T = TypeVar("T")
+RequestT = TypeVar("RequestT", bound=TextRequest | EmbeddingRequest)
 Given = Members | GenerateBody  # an input, or a large one that has been checked
 
 
@@ -39,6 +43,7 @@ class Asked(msgspec.Struct, frozen=True):
     members: Members
     model: str  # the client's name for it
     is_large: bool = False  # its inputs take long to read
+    held: HeldBody | None = None  # the body of members without long texts
 
     @property
     def view(self) -> OpenAIView:
@@ -51,16 +56,67 @@ class Asked(msgspec.Struct, frozen=True):
         return self.deployment.openai.signature
 
 
-async def read_asked(catalogue: Catalogue, head: Head, body: Body, *, bodies: LargeBodies | None = None) -> Asked:
-    """Read a body and find its model, which is loaded first if it rests. Raises `GeartrainError`."""
+async def read_asked(
+    catalogue: Catalogue, head: Head, body: Body, *, bodies: LargeBodies | None = None, may_hold: bool = False
+) -> Asked:
+    """Read a body and find its model, which is loaded first if it rests. Raises `GeartrainError`.
+
+    `may_hold`: long texts of a large body may be left out of its members, for `read_inputs`.
+    """
     is_large = len(body) > DIRECT_LIMIT
-    if is_large and bodies is not None:
+    held = await bodies.hold_texts(body) if is_large and may_hold and bodies is not None else None
+    if held is not None:
+        members = held.members
+    elif is_large and bodies is not None:
         members = await bodies.read_members(body)
     else:
         members = await read_aside(generate.read_members, body) if is_large else generate.read_members(body)
     name = read_model(members)
     deployment = await find_ready(catalogue, head, name)
-    return Asked(deployment, members, name, is_large)
+    return Asked(deployment, members, name, is_large, held)
+
+
+async def read_inputs(
+    asked: Asked, read: Callable[[Members, Signature, OpenAIView], RequestT], *, bodies: LargeBodies
+) -> tuple[RequestT, Sequence[Given]]:
+    """Read the members of a body, and check the inputs of a large one, without holding the loop.
+
+    Raises `GeartrainError`.
+    """
+    if asked.held is not None:
+        found = await read_aside(_read_held, asked, asked.held, read)
+        if found is not None:
+            return found
+        members = await bodies.read_members(asked.held.body)
+        del members["model"]
+        asked = msgspec.structs.replace(asked, members=members, held=None)
+    request = await read_request(asked, read)
+    if not asked.is_large or (isinstance(request, TextRequest) and request.chat):
+        return request, request.inputs
+    return request, [await prepare(asked, one, names=request.names, bodies=bodies) for one in request.inputs]
+
+
+def _read_held(
+    asked: Asked, held: HeldBody, read: Callable[[Members, Signature, OpenAIView], RequestT]
+) -> tuple[RequestT, Sequence[Given]] | None:
+    """Read a body without its long texts, and put these into the inputs; None if it has to be read whole."""
+    interface = asked.deployment.interface
+    chat: Members = {}
+    inputs = []
+    try:
+        request = read(asked.members, asked.signature, asked.view)
+        if isinstance(request, TextRequest):
+            if request.count > 1 or any(request.echoes):  # texts are counted, or are in the answer
+                return None
+            chat = _by_inputs(asked, request.chat)
+        for one in request.inputs:
+            made = held.input(_by_inputs(asked, one), chat, interface)
+            if made is None:
+                return None
+            inputs.append(GenerateBody(*made))
+    except GeartrainError:
+        return None  # the whole body has the same fault
+    return request, inputs
 
 
 async def read_request(asked: Asked, read: Callable[[Members, Signature, OpenAIView], T]) -> T:
@@ -195,7 +251,7 @@ def begin(
             members = {"parameters": msgspec.Raw(_encode(given))}  # its values come from a body that has been read
             request = generate.make_request(members, interface.signature, interface.view)
         values = request.values
-        if chat:
+        if chat and checked is None:
             chat = _by_inputs(asked, chat)
             values = _encode({**_decode(values), **chat})
             checked = _check(deployment, request, sent=values, chat=chat)

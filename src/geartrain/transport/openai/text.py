@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -31,14 +31,12 @@ from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.openai.api import EVENT_STREAM, ignored
 from geartrain.transport.openai.asking import (
     Asked,
-    Given,
     begin_all,
     check_ignored,
     check_served,
     forsake_all,
-    prepare,
     read_asked,
-    read_request,
+    read_inputs,
 )
 from geartrain.transport.openai.measuring import describe_answer, describe_request, measure_texts
 from geartrain.transport.records import RequestRecord
@@ -49,9 +47,11 @@ logger = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 
+T = TypeVar("T")
 Headers = tuple[tuple[bytes, bytes], ...]
 
 _OK: Final = HTTPStatus.OK
+_LARGE: Final = 262_144  # bytes that are copied in a thread
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -103,16 +103,14 @@ class TextExchange:
 
     async def _run(self, body: Body) -> None:
         try:
-            asked = await read_asked(self._catalogue, self._head, body, bodies=self._bodies)
+            asked = await read_asked(self._catalogue, self._head, body, bodies=self._bodies, may_hold=True)
             del body
             check_served(asked.deployment, self._form.endpoint)
-            request = await read_request(asked, self._form.read)
+            request, inputs = await read_inputs(asked, self._form.read, bodies=self._bodies)
+            asked = msgspec.structs.replace(asked, members={}, held=None)  # a run may take long
             check_ignored(asked.deployment, request.ignored)
             if request.shape is not None and request.shape.is_heavy:
                 await self._bodies.check_shape(request.shape)
-            inputs: Sequence[Given] = request.inputs
-            if asked.is_large and not request.chat:
-                inputs = [await prepare(asked, one, names=request.names, bodies=self._bodies) for one in request.inputs]
             if self._has_left:
                 return
             predictions = begin_all(asked, inputs, names=request.names, record=self.record, chat=request.chat)
@@ -210,37 +208,49 @@ class _Run:
                 ) from None
             if self._has_left:
                 raise ClientGoneError
-            pieces = self._take(events, choice)
+            taken = await self._take(events, choice)
             is_over = bool(events) and type(events[-1]) is Completed
             if choice.is_over:
                 forsake_all(self._deployment, (prediction,))
             elif is_over:
-                await self._check_success(prediction, pieces)
-            if choice.is_over or is_over:
-                pieces.append(choice.end(prediction.metrics))
-            if self._request.is_stream and any(pieces):
-                await self._write(b"".join(pieces))
-            if choice.is_over or is_over:
+                await self._check_success(prediction, taken)
+            is_over = is_over or choice.is_over
+            end = await self._aside(choice.end, prediction.metrics) if is_over else b""
+            if self._request.is_stream:
+                await self._write(taken, end)
+            if is_over:
                 await self._check(choice)
                 return
 
-    def _take(self, events: Sequence[Event], choice: Growth) -> list[bytes]:
-        """Take what a run has given; return the chunks for it. The metric `logprobs` is that of a token."""
+    async def _take(self, events: Sequence[Event], choice: Growth) -> bytes:
+        """Take what a run has given; return the chunks for it. A large output is copied in a thread."""
+        if max([len(event.chunk) for event in events if type(event) is Output], default=0) > _LARGE:
+            return await asyncio.to_thread(self._take_here, events, choice)
+        return self._take_here(events, choice)
+
+    async def _aside(self, make: Callable[[T], bytes], metrics: T) -> bytes:
+        """Make the end of a choice or of the answer; in a thread if it repeats a large text."""
+        if self._request.is_stream and sum([choice.repeats for choice in self._choices]) > _LARGE:
+            return await asyncio.to_thread(make, metrics)
+        return make(metrics)
+
+    def _take_here(self, events: Sequence[Event], choice: Growth) -> bytes:
+        """Do what `_take` does. The metric `logprobs` is that of a token."""
         pieces = []
         for event in events:
             if type(event) is Output:
                 pieces.append(choice.take(self._text(event.chunk)))
             elif type(event) is Metric and event.name == "logprobs":
                 pieces.append(choice.take(_encode({"logprobs": [event.value]})))
-        return pieces
+        return b"".join(pieces)
 
-    async def _check_success(self, prediction: Prediction, pieces: list[bytes]) -> None:
-        """Raise `GeartrainError` unless the run ended well; a stream that has begun gets its last `pieces` before."""
+    async def _check_success(self, prediction: Prediction, taken: bytes) -> None:
+        """Raise `GeartrainError` unless the run ended well; a stream that has begun gets what was `taken` before."""
         try:
             inference.check_success(self._deployment, prediction)
         except GeartrainError as error:
             if self._stream is not None:
-                await self._write(b"".join(pieces))
+                await self._write(taken)
             if error.code is Code.INVALID_INPUT:
                 raise invalid(error.message, next(iter(self._request.names.values()))) from None
             raise
@@ -281,18 +291,24 @@ class _Run:
         self._measure()
         metrics = [prediction.metrics for prediction in self._predictions]
         if self._request.is_stream:
-            await self._write(self._answer.last(metrics))
+            await self._write(await self._aside(self._answer.last, metrics))
             self._open().end()
             return
         parts = self._answer.whole(metrics)
         self._responder.respond(Answer(_OK, parts, (*JSON, *self._headers)))
 
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, *parts: bytes) -> None:
         if self._writing is None:
-            await self._open().write(data)
+            await self._write_parts(parts)
             return
         async with self._writing:
-            await self._open().write(data)
+            await self._write_parts(parts)
+
+    async def _write_parts(self, parts: Sequence[bytes]) -> None:
+        """Write parts: small ones together, large ones without a copy."""
+        for data in (b"".join(parts),) if sum(map(len, parts)) <= _LARGE else parts:
+            if data:
+                await self._open().write(data)
 
     async def _tell(self, error: Exception) -> None:
         """Tell of an error: as an answer of its own, or as the last event once there has been one."""

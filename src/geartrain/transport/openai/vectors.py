@@ -26,6 +26,7 @@ from geartrain.transport.openai.asking import (
     check_served,
     prepare,
     read_asked,
+    read_inputs,
     read_request,
 )
 from geartrain.transport.openai.measuring import describe_answer, describe_request
@@ -51,15 +52,17 @@ class VectorExchange(WholeExchange):
         self.respond(self._answer(body))
 
     async def _answer(self, body: Body) -> Answer:
-        asked = await read_asked(self.catalogue, self.head, body, bodies=self._bodies)
+        # The answer to a rerank has the documents.
+        holds = not self._is_rerank
+        asked = await read_asked(self.catalogue, self.head, body, bodies=self._bodies, may_hold=holds)
         del body
         check_served(asked.deployment, "rerank" if self._is_rerank else "embeddings")
         return await (self._rerank(asked) if self._is_rerank else self._embed(asked))
 
     async def _embed(self, asked: Asked) -> Answer:
-        request = await read_request(asked, read_embedding)
+        request, inputs = await read_inputs(asked, read_embedding, bodies=self._bodies)
+        asked = msgspec.structs.replace(asked, members={}, held=None)  # a run may take long
         check_ignored(asked.deployment, request.ignored)
-        inputs = [await prepare(asked, one, names=request.names, bodies=self._bodies) for one in request.inputs]
         describe_request(self.record, asked, "embeddings")
         predictions = await self.complete(asked, inputs, self.plainly(asked, request.names))
         tokens = count_tokens([prediction.metrics for prediction in predictions])

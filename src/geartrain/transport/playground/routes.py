@@ -12,7 +12,7 @@ import gzip
 import hashlib
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 import msgspec
@@ -173,7 +173,7 @@ class _Files:
 
 
 class Cards:
-    """Model cards: the README of a model, its examples with their files, and its schemas in the author's order."""
+    """Model cards: README, examples with their files, schemas in the author's order, endpoints of OpenAI's API."""
 
     def __init__(self, catalogue: Catalogue, api: Api) -> None:
         self._catalogue = catalogue
@@ -190,12 +190,14 @@ class Cards:
         """Answer with the card of a model, or of the version in `?version=`."""
         deployment = self._find(request)
         examples = deployment.settings.examples
-        document = openapi.document(deployment.interface.signature, title="", version="")
+        signature = deployment.interface.signature
+        document = openapi.document(signature, title="", version="")
         schemas = document["components"]["schemas"]
         card = {
             "readme": await asyncio.to_thread(_readme, examples),
             "examples": [msgspec.Raw(each) for each in examples.shown],
             "schemas": {name: schemas[name] for name in ("Input", "Output")},
+            "openai": _openai(deployment),
         }
         return Answer(HTTPStatus.OK, (msgspec.json.encode(card),))
 
@@ -216,6 +218,19 @@ class Cards:
     def _find(self, request: Request) -> Deployment:
         version = parse_qs(request.head.query[:_MAX_QUERY].decode("latin-1")).get("version", [""])[-1]
         return self._catalogue.find(request.params["model"], version)
+
+
+def _openai(deployment: Deployment) -> dict[str, Any]:
+    """Return the endpoints of OpenAI's API that a model has, and the inputs that these fill with texts.
+
+    `is_talker`: whether it takes the messages of a chat.
+    """
+    from geartrain.domain.signature.openai_view import COUNT  # late: a start needs no card
+
+    view, inputs = deployment.openai.view, deployment.openai.inputs
+    names = (view.messages, view.prompt, view.texts, COUNT if view.counts else "")
+    filled = [inputs.get(name, name) for name in names if name]
+    return {"endpoints": view.endpoints, "filled": filled, "is_talker": bool(view.messages)}
 
 
 def _readme(examples: Examples) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import ItemEvent
-from geartrain.domain.predictions.events import Log, Output, Released
+from geartrain.domain.predictions.events import Log, Metric, Output, Released
 from geartrain.domain.predictions.ledger import (
     LOST_ERROR,
     Key,
@@ -26,7 +26,7 @@ from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.principal import ANYONE
 from geartrain.service.durable import history
 from geartrain.service.durable.durability import Durability, DurableSettings
-from geartrain.service.durable.history import MAX_UNWRITTEN, restore
+from geartrain.service.durable.history import MAX_RECORDED, MAX_UNWRITTEN, restore
 from geartrain.service.durable.lease import Lease
 from geartrain.service.durable.outbox import OutboxDispatcher
 from geartrain.service.durable.runs import FENCED, DurableRun, RunState
@@ -153,6 +153,52 @@ async def test_oldest_prints_are_dropped_while_the_store_is_away() -> None:
     assert stored.chunks[:64] == [b"%d" % number for number in range(64)]
     assert len(stored.logs) >= MAX_UNWRITTEN // 2
     assert stored.logs.endswith("63")
+
+
+async def test_recorded_values_are_folded_while_the_store_is_away() -> None:
+    bench = await Bench().start()
+    _, run, call = await bench.running()
+    count = 4 * MAX_RECORDED // 128
+    bench.store.ledger.faults.extend([DOWN] * 1000)
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            call.listener.on_event(ItemEvent(0, Metric("steps", 1, "increment")))
+            call.listener.on_event(ItemEvent(0, Metric("last", number, "replace")))
+            if number % 10_000 == 0:
+                call.listener.on_event(ItemEvent(0, Metric("loss.train", number, "append")))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * MAX_RECORDED  # with what the prediction keeps itself
+    bench.store.ledger.faults.clear()
+    call.answer()
+    assert await bench.over(run) is RunState.ENDED
+    row = bench.store.ledger.rows[KEY]
+    stored = restore(row, await bench.store.ledger.read_events(row.ownership))
+    train = list(range(0, count, 10_000))
+    assert stored.metrics == {"steps": count, "last": count - 1, "loss": {"train": train}}
+
+
+async def test_folded_values_take_the_place_of_those_that_were_written() -> None:
+    bench = await Bench().start()
+    _, run, call = await bench.running()
+    for name, value in (("gone", 1), ("steps", 5), ("deep.gone", [1])):
+        call.listener.on_event(ItemEvent(0, Metric(name, value, "replace")))
+    await eventually(lambda: bool(bench.store.ledger.parts.get(run.ownership)))
+    bench.store.ledger.faults.extend([DOWN] * 1000)
+    for name in ("gone", "deep.gone"):
+        call.listener.on_event(ItemEvent(0, Metric(name, None, "delete")))
+    call.listener.on_event(ItemEvent(0, Metric("new", {"a": 1}, "replace")))
+    for _ in range(MAX_RECORDED // 128):
+        call.listener.on_event(ItemEvent(0, Metric("steps", 1, "increment")))
+    call.listener.on_event(ItemEvent(0, Metric("steps", 1, "increment")))
+    bench.store.ledger.faults.clear()
+    call.answer()
+    assert await bench.over(run) is RunState.ENDED
+    row = bench.store.ledger.rows[KEY]
+    stored = restore(row, await bench.store.ledger.read_events(row.ownership))
+    assert stored.metrics == {"steps": 6 + MAX_RECORDED // 128, "new": {"a": 1}, "deep": {}}
 
 
 async def test_a_part_that_was_not_answered_is_written_once() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.batching import BatchPolicy
-from geartrain.domain.predictions.calls import WorkerObserver
+from geartrain.domain.predictions.calls import Canceled, ItemEnd, WorkerObserver
+from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits
 from geartrain.service.scheduling.context import Clocks
@@ -120,3 +121,24 @@ async def test_the_time_of_a_batch_is_shared() -> None:
     assert len(bench.worker.calls[1].input.items) == 3
     bench.end(bench.worker.calls[1], after=9.0)
     assert bench.deployment.scheduler.pace.seconds == 3.0
+
+
+@pytest.mark.parametrize("jump", [100_000.0, -4000.0], ids=["forward", "back"])
+@pytest.mark.parametrize("way", ["fails", "canceled", "canceled in a batch"])
+async def test_clock_that_is_set_changes_no_time_of_a_run_without_success(way: str, jump: float) -> None:
+    is_batch = way == "canceled in a batch"
+    bench = await Bench(batch=2 if is_batch else 0, queue=2).start()
+    prediction = bench.deployment.create(NewPrediction(b'{"text": "a"}', id="a", queue=2))
+    if is_batch:
+        bench.ask(queue=2)
+    [call] = bench.worker.calls
+    bench.wall += jump
+    bench.now += 2.5
+    if way == "fails":
+        call.answer(bad=[0])
+    else:
+        bench.deployment.predictions.cancel("a", ANYONE)
+    if way == "canceled":
+        call.end([ItemEnd(0, Canceled())])
+    assert prediction.is_terminal
+    assert prediction.predict_time == 2.5

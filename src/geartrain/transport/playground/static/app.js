@@ -56,7 +56,7 @@ function readPlace() {
   const [run, compared] = [asked.get("run") ?? "", asked.getAll("compare")];
   if (kind === "status") return { kind };
   const model = models.find((each) => each.name === name) ?? models[0];
-  return model ? { kind: "model", model, version: model.name === name ? version : "", job: model.jobs.includes(job) ? job : model.jobs[0], run, compared } : { kind: "none" };
+  return model ? { kind: "model", model, version: model.name === name ? version : "", job, run, compared } : { kind: "none" };
 }
 
 function keyOf(place) {
@@ -91,7 +91,7 @@ function makeView(place) {
   if (place.kind === "none") return { element: h("div", { class: "view" }, h("div", { class: "panel" }, h("div", { class: "empty" }, h("p", {}, "This server has no models.")))), title: "No models", close() {} };
   const { model, version, job, run, compared } = place;
   const go = (chosenVersion, chosenJob) => {
-    location.hash = linkTo(model.name, chosenVersion, chosenJob === "predictions" ? "" : chosenJob);
+    location.hash = linkTo(model.name, chosenVersion, chosenJob);
   };
   const address = (id, others = []) => `${linkTo(model.name, version, job === "predictions" ? "" : job)}?${new URLSearchParams([["run", id], ...others.map((each) => ["compare", each])])}`;
   const ran = (id, others) => {

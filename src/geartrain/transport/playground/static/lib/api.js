@@ -6,7 +6,7 @@ const PLACE = "geartrain-key"; // in the session storage: it is gone when the ta
 
 export const root = new URL(".", location.href.split("#")[0]);
 
-/** An answer that says no. `faults`: those of a 422, by the name of the input. */
+/** An answer that says no. `faults`: texts by the name of the input that they are about. */
 export class ApiError extends Error {
   constructor(status, message, { faults = new Map(), retryAfter = null } = {}) {
     super(message);
@@ -83,8 +83,16 @@ export async function failure(response) {
     return new ApiError(response.status, text.slice(0, 500) || `The server answered ${response.status}.`, { retryAfter });
   }
   if (Array.isArray(body?.detail)) return new ApiError(response.status, "The input does not fit the model.", { faults: readFaults(body.detail) });
-  const message = typeof body?.error === "string" ? body.error : `The server answered ${response.status}.`;
-  return new ApiError(response.status, message, { retryAfter });
+  return errorOf(body, response.status, retryAfter) ?? new ApiError(response.status, `The server answered ${response.status}.`, { retryAfter });
+}
+
+/** Return the error that JSON tells of, in the form of Cog's API or of OpenAI's, which may name a parameter; null for none. */
+export function errorOf(body, status = 0, retryAfter = null) {
+  const { error } = body ?? {};
+  if (typeof error === "string") return new ApiError(status, error, { retryAfter });
+  if (typeof error?.message !== "string") return null;
+  const faults = error.param ? new Map([[error.param, [error.message]]]) : new Map();
+  return new ApiError(status, error.message, { faults, retryAfter });
 }
 
 // A fault names its place, such as ["body", "input", "words", 3] or ["body", "input", "box/left"]. One that is of no input

@@ -3,19 +3,17 @@
 
 import { lexer } from "../vendor/marked-18.2.1.js";
 import { h } from "../lib/dom.js";
-import { longText, visible } from "../lib/text.js";
+import { copyButton, longText, visible } from "../lib/text.js";
 
 const SAFE = /^(https?:|mailto:|#)/i;
 
 /** Return an element that shows a text as Markdown. */
 export function markdown(text) {
-  let tokens;
   try {
-    tokens = lexer(text, { gfm: true });
+    return h("div", { class: "markdown" }, blocks(lexer(text, { gfm: true })));
   } catch {
-    return longText(text);
+    return longText(text); // its parts lie too deep in each other
   }
-  return h("div", { class: "markdown" }, blocks(tokens));
 }
 
 function blocks(tokens) {
@@ -31,7 +29,7 @@ function block(token) {
     case "text":
       return h("span", {}, token.tokens ? inlines(token.tokens) : plain(token.text));
     case "code":
-      return h("pre", { tabindex: "0", "aria-label": token.lang ? `Code: ${visible(token.lang)}` : "Code" }, h("code", {}, visible(token.text)));
+      return code(token.text, visible(token.lang ?? "").slice(0, 40));
     case "blockquote":
       return h("blockquote", {}, blocks(token.tokens));
     case "list":
@@ -46,6 +44,12 @@ function block(token) {
     default:
       return h("p", {}, visible(token.raw));
   }
+}
+
+function code(text, language) {
+  const shown = h("pre", { tabindex: "0", role: "group", "aria-label": language ? `Code: ${language}` : "Code" }, h("code", {}, visible(text)));
+  const bar = h("div", { class: "code-bar" }, h("span", { class: "muted" }, language), copyButton(() => text, { text: "", label: "Copy the code" }));
+  return h("div", { class: "code-box" }, bar, shown);
 }
 
 function row(name, cells) {

@@ -6,6 +6,7 @@ import { dialog } from "../lib/dialog.js";
 import { canControl, cardOf, controlModel, exampleFile, healthOf, modelPath } from "../lib/server.js";
 import { tabs } from "../lib/tabs.js";
 import { longText } from "../lib/text.js";
+import { makeChat } from "../chat/view.js";
 import { makeCodePanel } from "../code/panel.js";
 import { FormError, makeForm } from "../inputs/form.js";
 import { JOBS, readDocument } from "../inputs/schema.js";
@@ -16,8 +17,10 @@ import { makeResult } from "../runs/result.js";
 import { Run } from "../runs/run.js";
 import { makeStored } from "../runs/stored.js";
 import { makeJsonPanel } from "./json-input.js";
+import { makeSimilarity } from "./similarity.js";
 
 const AGAIN = 2000; // milliseconds until a model that is not ready is looked at again
+const TEXT_JOBS = { chat: makeChat, embeddings: makeSimilarity }; // by OpenAI's API
 const WELL = new Set(["READY", "BUSY"]);
 const HEALTH = {
   READY: ["succeeded", "Ready"],
@@ -30,7 +33,8 @@ const HEALTH = {
 };
 
 /**
- * Make the view of a model. `run` is the id of the run to show first, if any, and `compared` has those of two runs to compare.
+ * Make the view of a model. `job`: `predictions`, `trainings`, `chat` or `embeddings`; empty for the first that fits.
+ * `run` is the id of the run to show first, if any, and `compared` has those of two runs to compare.
  * `go(version, job)` goes to another version, or to another job; `ran(id, compared)` notes these runs in the address; `changed` is called after a load.
  */
 export function modelView(model, { version, job, run, compared, go, ran, changed }) {
@@ -48,7 +52,8 @@ export function modelView(model, { version, job, run, compared, go, ran, changed
     h("div", { class: "view-title" }, h("div", { class: "title-row" }, h("h1", {}, name), versionPart(model, version, (chosen) => go(chosen, job)), sign), about),
     actions,
   );
-  const element = h("div", { class: "view model-view" }, head, banner, readme, jobPart(model, job, (chosen) => go(version, chosen)), body);
+  const jobs = h("div", { class: "jobs-place" });
+  const element = h("div", { class: "view model-view" }, head, banner, readme, jobs, body);
   const life = { isClosed: false, timer: 0, hasForm: false, close: () => {} };
 
   async function look() {
@@ -56,7 +61,7 @@ export function modelView(model, { version, job, run, compared, go, ran, changed
     if (life.isClosed || document.visibilityState !== "visible") return;
     let isSettled = false;
     try {
-      const [health, document_, card] = await Promise.all([healthOf(path).catch(keepStatus), life.hasForm ? null : ask(`${path}/openapi.json`).catch(keepStatus), life.hasForm || job !== "predictions" ? null : cardOf(model.name, version)]);
+      const [health, document_, card] = await Promise.all([healthOf(path).catch(keepStatus), life.hasForm ? null : ask(`${path}/openapi.json`).catch(keepStatus), life.hasForm ? null : cardOf(model.name, version)]);
       if (life.isClosed) return;
       paintHealth(health);
       isSettled = WELL.has(health.status);
@@ -81,15 +86,28 @@ export function modelView(model, { version, job, run, compared, go, ran, changed
       throw found.error;
     }
     Object.assign(found.components?.schemas ?? {}, card?.schemas); // whose members are in the author's order
-    const known = readDocument(found, job);
+    const all = [...model.jobs, ...textJobs(card?.openai)];
+    const first = card?.openai?.is_talker ? "chat" : all[0];
+    const chosen = job || (run ? all[0] : first);
+    const known = all.includes(chosen) ? readDocument(found, chosen === "trainings" ? chosen : "predictions") : null;
     if (!known) throw new ApiError(404, "This model has no such API.");
+    jobs.replaceChildren(...jobPart(all, chosen, (other) => go(version, other === first ? "" : other)));
     about.textContent = known.description;
-    if (card?.readme) readme.replaceChildren(readmePart(card.readme));
+    if (card?.readme && chosen !== "trainings") readme.replaceChildren(readmePart(card.readme));
     life.hasForm = true;
-    const workbench = makeWorkbench(model, { version, job, path, known, look, run, compared, ran, examples: card?.examples ?? [] });
+    const workbench = makeBench(chosen, { known, card });
     body.replaceChildren(workbench.element);
     life.close = workbench.close;
     return true;
+  }
+
+  function makeBench(chosen, { known, card }) {
+    const examples = card?.examples ?? [];
+    if (!(chosen in TEXT_JOBS)) return makeWorkbench(model, { version, job: chosen, path, known, look, run, compared, ran, examples });
+    const filled = new Set(card.openai.filled);
+    const fields = known.fields.filter(({ name: field, kind }) => !filled.has(field) && kind !== "file" && kind !== "files");
+    const full = version ? `${model.name}@${version}` : model.name;
+    return TEXT_JOBS[chosen]({ name: full, fields, examples, look });
   }
 
   async function control(action, text) {
@@ -341,10 +359,15 @@ function versionPart(model, version, go) {
   return h("div", { class: "select" }, select);
 }
 
-function jobPart(model, job, go) {
-  if (model.jobs.length < 2) return null;
-  const texts = { predictions: "Run", trainings: "Train" };
-  return h("div", { class: "segments job", role: "group", "aria-label": "What to do" }, model.jobs.map((each) => h("button", { type: "button", class: "segment", "aria-pressed": String(each === job), onclick: () => go(each) }, texts[each])));
+function jobPart(jobs, job, go) {
+  if (jobs.length < 2) return [];
+  const texts = { predictions: "Run", trainings: "Train", chat: "Chat", embeddings: "Compare texts" };
+  return [h("div", { class: "segments job", role: "group", "aria-label": "What to do" }, jobs.map((each) => h("button", { type: "button", class: "segment", data: { job: each }, "aria-pressed": String(each === job), onclick: () => go(each) }, texts[each])))];
+}
+
+// What a model can be asked for by OpenAI's API, of what this page has a view for.
+function textJobs(openai) {
+  return Object.keys(TEXT_JOBS).filter((job) => openai?.endpoints.includes(job));
 }
 
 function healthBanner(health) {
