@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from geartrain.bridge.channels import ControlChannel
 from geartrain.bridge.child import ChildWorker, Launch
-from geartrain.bridge.control import ControlChannel
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.events import Completed, Event, Log, Metric, Output, Start

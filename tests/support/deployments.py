@@ -9,7 +9,7 @@ from typing import Any
 
 from geartrain.domain.predictions.calls import WorkerObserver
 from geartrain.domain.predictions.request_context import RequestContext
-from geartrain.domain.predictions.tracing import NO_TRACER, TracerPort
+from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.remote.progress import Download
 from geartrain.domain.signature.types import Signature
 from geartrain.service.durable.durability import Durability
@@ -58,7 +58,7 @@ class FakeOutbound:
         new_folder: Callable[[], FolderPort] = no_folder,
         new_attachments: Callable[[], AttachmentStorePort] = no_attachments,
     ) -> None:
-        self.tracer: TracerPort = NO_TRACER
+        self.tracer: TracerPort | None = None
         self.durability: Durability | None = None
         self.outputs = outputs or NoOutputs()
         self.new_folder = new_folder

@@ -26,8 +26,8 @@ def schema(
     model: options.Model = None,
     *,
     no_pickle: options.NoPickle = False,
-    cache_dir: fetching.CacheDir = None,
-    verify_cache: fetching.VerifyCache = False,
+    cache_dir: options.CacheDir = None,
+    verify_cache: options.VerifyCache = False,
 ) -> None:
     """Print the OpenAPI document of MODEL as JSON.
 

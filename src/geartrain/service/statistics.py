@@ -9,10 +9,18 @@ from typing import Final, Literal
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import Buckets, Histograms, Run, columns
 from geartrain.domain.predictions.own_metrics import MAX_SERIES, OwnMetrics, OwnReport, merge_gauges
-from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
-from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
+from geartrain.domain.predictions.prediction import NO_PREDICTION, PredictionRecord
+from geartrain.domain.predictions.statistics import (
+    BatchStatistics,
+    Buckets,
+    Duration,
+    Histograms,
+    ModelStatistics,
+    Run,
+    columns,
+)
+from geartrain.domain.predictions.texts import TextCounts
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +62,7 @@ class Counts:
     batches: dict[int, BatchCount] = dataclasses.field(default_factory=dict)  # by their rows
     histograms: Histograms = dataclasses.field(default_factory=Histograms)
     own: OwnMetrics = dataclasses.field(default_factory=OwnMetrics)  # counters and histograms of the author
+    texts: TextCounts | None = None  # None before the first request for a text
     _waiting: list[Run] = dataclasses.field(default_factory=list)  # successes that are to be counted
     _latest: PredictionRecord = NO_PREDICTION  # of these
     _slowest: PredictionRecord = NO_PREDICTION
@@ -63,6 +72,13 @@ class Counts:
         """Begin the histograms anew, unless these are their buckets."""
         if self.histograms.buckets != buckets:
             self.histograms = Histograms(buckets)
+            self.texts = None
+
+    def text_counts(self) -> TextCounts:
+        """Return the counts of texts."""
+        if self.texts is None:
+            self.texts = TextCounts(self.histograms.buckets)
+        return self.texts
 
     def add_success(self, record: PredictionRecord, predict_time: float, output_size: int, *, at: float) -> None:
         """Count a prediction that ends well, together with others; `at` is now.

@@ -15,7 +15,7 @@ from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.project.source import ModelSource
 from geartrain.server import App, Progress, ServeOptions, build, log_progress
-from geartrain.server.placement import Placement
+from geartrain.server.workers import Placement
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.workers.pool import ModelSetupError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.predictions.own_metrics import MAX_SERIES, OwnMetric, OwnMetrics, OwnReport, Series
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets
 from geartrain.service.statistics import Counts, DeployedMetrics
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from geartrain.domain.predictions.events import (
 )
 from geartrain.domain.predictions.ledger import Checkpoint, Delivery, End, Hold, Ownership, Row, RowState
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.ledger import StorePort
 

@@ -21,8 +21,7 @@ from geartrain.domain.predictions.ledger import (
     Row,
 )
 from geartrain.domain.predictions.lifecycle import ExecutionState
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.state_machine import StateMachine
 from geartrain.service.durable.history import HistoryWriter
 from geartrain.service.scheduling.execution import CANCELED, Execution, Result, Ticket

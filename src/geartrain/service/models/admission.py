@@ -11,11 +11,10 @@ import msgspec
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.inference import NO_SCHEDULE, Parameters, SchedulePolicy
+from geartrain.domain.predictions.prediction import Webhook
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
-from geartrain.domain.predictions.webhook import Webhook
 from geartrain.domain.principal import ANYONE, Principal
-from geartrain.domain.signature.any_input import view_of
-from geartrain.domain.signature.tensor_view import TensorView
+from geartrain.domain.signature.tensor_view import TensorView, view_of
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.ports import InputFilesPort, OutputsPort

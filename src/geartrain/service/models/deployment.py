@@ -6,22 +6,22 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.calls import INLINE, ItemInput, WorkerInfo
 from geartrain.domain.predictions.events import DEFAULT_CAPACITY
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.lifecycle import ExecutionState, Health
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets
+from geartrain.domain.predictions.texts import TextCounts
 from geartrain.domain.predictions.tracing import TracerPort
 from geartrain.domain.principal import ANYONE
-from geartrain.domain.signature.types import Signature
+from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
 from geartrain.service.durable.durability import Durability
 from geartrain.service.models.admission import Admission, Interface, NewPrediction
 from geartrain.service.models.durable import create_durable
@@ -44,6 +44,9 @@ from geartrain.service.statistics import Counts, DeployedMetrics
 from geartrain.service.webhooks import DEFAULT_INTERVAL, Webhooks
 from geartrain.service.workers.pool import HealthReport, RestartPolicy, SpawnReplica, StartPolicy, WorkerPool
 from geartrain.service.workers.warmup import NO_EXAMPLES, Examples, WarmUp
+
+if TYPE_CHECKING:
+    from geartrain.domain.signature.openai_model import OpenAIModel
 
 Noun = Literal["prediction", "training"]
 ExecutionT = TypeVar("ExecutionT", bound=Execution)
@@ -85,6 +88,7 @@ class DeploymentSettings:
     user_agent: str | None = None  # of the requests for input files
     buckets: Buckets = DEFAULT_BUCKETS  # of the histograms
     examples: Examples = NO_EXAMPLES  # each worker checks them, and runs some of them, before it is ready
+    openai: OpenAISettings = USUAL_OPENAI
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its configuration, as its file has it
 
 
@@ -101,7 +105,7 @@ class OutboundPort(Protocol):
     """The outside world, as the predictions of all models of a server reach it."""
 
     @property
-    def tracer(self) -> TracerPort:
+    def tracer(self) -> TracerPort | None:
         """Tracer of the predictions."""
 
     @property
@@ -159,7 +163,7 @@ class Deployment:
             policy=StartPolicy(
                 replicas=settings.replicas,
                 time_limit=settings.setup_timeout,
-                warm_up=warm_up_of(settings, outbound) if settings.examples.inputs or settings.examples.shown else None,
+                warm_up=warm_up_of(settings, outbound) if _has_warm_up(settings) else None,
                 restarts=settings.restarts,
             ),
             own_metrics=DeployedMetrics(record.name, record.number, record.counts.own),
@@ -170,6 +174,7 @@ class Deployment:
         record.counts.use_buckets(settings.buckets)
         self.on_setup_output = on_setup_output
         self._admission: Admission | None = None
+        self._openai: OpenAIModel | None = None
         self._closing: asyncio.Task[None] | None = None
         context = RunContext(
             outputs=lambda: outbound.outputs,
@@ -326,6 +331,20 @@ class Deployment:
         """Number of predictions that can run at once; raises `NOT_READY` before the model is loaded."""
         return self.workers.permits.size or self.interface.info.slots * self.settings.replicas
 
+    @property
+    def text_counts(self) -> TextCounts:
+        """Counts of the texts that protocols for texts have given."""
+        return self.scheduler.context.counts.text_counts()
+
+    @property
+    def openai(self) -> OpenAIModel:
+        """The model as clients of OpenAI's API see it; raises `NOT_READY` before the model is loaded."""
+        if self._openai is None:
+            from geartrain.domain.signature.openai_model import openai_model  # late: most servers get no such request
+
+            self._openai = openai_model(self.interface.signature, self.settings.openai)
+        return self._openai
+
     async def report(self) -> HealthReport:
         """Return the health now, after asking the author's healthcheck if there is one."""
         return await self.workers.report(is_free=lambda: self.scheduler.has_capacity)
@@ -337,6 +356,7 @@ class Deployment:
         if self._admission is not None and self._admission.interface.info == info:
             return
         interface = Interface(info)
+        self._openai = None
         takes_files = bool(interface.validator.file_fields)
         self._admission = Admission(
             interface,
@@ -355,11 +375,18 @@ class Deployment:
             self.scheduler.refuse_all()
 
 
+def _has_warm_up(settings: DeploymentSettings) -> bool:
+    """True if workers check examples or settings of the model before they are ready."""
+    examples = settings.examples
+    return bool(examples.inputs or examples.shown) or settings.openai is not USUAL_OPENAI
+
+
 def warm_up_of(settings: DeploymentSettings, outbound: OutboundPort) -> WarmUp:
     """Make the warm-up of a model with these settings."""
     examples = settings.examples
     return WarmUp(
         examples=examples,
+        openai=settings.openai,
         input_files=lambda signature: outbound.input_files(signature, settings.user_agent, root=examples.root),
         new_folder=outbound.new_folder,
     )

@@ -12,9 +12,8 @@ import msgspec
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
 from geartrain.domain.predictions.ledger import Claim, ClaimResult, Key, Row, Submission
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.predictions.request_context import NO_REQUEST, RequestContext
-from geartrain.domain.predictions.webhook import Webhook
 from geartrain.domain.principal import Principal
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.runs import DurableExecution, DurableRun

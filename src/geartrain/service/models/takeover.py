@@ -19,9 +19,7 @@ from geartrain.domain.predictions.ledger import (
     TakenOver,
     Verdict,
 )
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord, Webhook
 from geartrain.service.durable.durability import Durability
 from geartrain.service.durable.history import encode_end
 from geartrain.service.durable.runs import DurableRun

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from geartrain.domain.predictions.calls import ALL, CallInput, FileRef, ItemEnd, Outcome, Succeeded
-from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.calls import ALL, CallInput, FileRef, ItemEnd, ItemEvent, Outcome, Succeeded
+from geartrain.domain.predictions.events import Metric
 from geartrain.domain.predictions.lifecycle import TO_CALL_STATE, CallState, ExecutionState
 from geartrain.service.scheduling.execution import CANCELED, Execution
 from geartrain.service.scheduling.permits import Permit
@@ -199,29 +199,16 @@ class Call:
         self._members.clear()
         self._scheduler.requeue(self, members)
 
-    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
-        """Give a chunk of output to its member."""
-        member = self._members.get(item)
+    def on_event(self, report: ItemEvent) -> None:
+        """Pass a report to its member, or to all members."""
+        member = self._members.get(report.item)
         if member is not None:
-            member.on_output(chunk, files)
-        elif files:
-            self.discard(files)
-
-    def on_log(self, item: int, source: LogSource, data: str) -> None:
-        """Give text that was written to its member, or to all members."""
-        for member in self._addressees(item):
-            member.on_log(source, data)
-
-    def on_metric(self, item: int, metric: Metric) -> None:
-        """Give a metric to its member, or to all members."""
-        for member in self._addressees(item):
-            member.on_metric(metric)
-
-    def _addressees(self, item: int) -> list[Execution]:
-        if item == ALL:
-            return list(self._members.values())
-        member = self._members.get(item)
-        return [] if member is None else [member]
+            member.on_event(report)
+        elif report.item == ALL:
+            for each in tuple(self._members.values()):
+                each.on_event(report)
+        elif report.files:
+            self.discard(report.files)
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:  # noqa: C901 - on the path of each prediction
         """End members. With `idle` the slot has its next call before any of them hears of it."""

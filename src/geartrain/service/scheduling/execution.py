@@ -5,15 +5,24 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.calls import INLINE, Canceled, Failed, FileRef, ItemInput, Outcome, Succeeded
-from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.calls import (
+    INLINE,
+    Canceled,
+    Failed,
+    FileRef,
+    ItemEvent,
+    ItemInput,
+    Outcome,
+    Succeeded,
+)
+from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.predictions.inference import NO_SCHEDULE, SchedulePolicy
 from geartrain.domain.predictions.lifecycle import TO_EXECUTION_STATE, ExecutionState
 from geartrain.domain.predictions.prediction import CLIENT_LEFT, Prediction
@@ -306,20 +315,40 @@ class Execution:
         """Note that the run has been asked to stop, and that its end is awaited."""
         self._step(_S.CANCELING)
 
-    def on_output(self, chunk: bytes, files: Sequence[FileRef]) -> None:
-        """The run gave a chunk of JSON text, empty if one of the files holds it."""
-        if not self.record.first_output:
-            self._note_first_output()
-        if files:
-            self._deliver(chunk, files, self._add_output)
-        elif self.delivery is not None and self.delivery.is_pending:
-            self.delivery.after(lambda: self._add_output(chunk))
-        else:  # `_add_output` inlined: 3 % of a token of a stream
-            self._room -= len(chunk)
+    def on_event(self, report: ItemEvent) -> None:
+        """Take an output, printed text or a metric of the run."""
+        event = report.event
+        is_pending = self.delivery is not None and self.delivery.is_pending
+        if type(event) is Output:
+            if not self.record.first_output:
+                self._note_first_output()
+            if report.files or is_pending:
+                self._deliver(event.chunk, report.files)
+                return
+            self._room -= len(event.chunk)
             if self._room >= 0:
-                self.prediction.add_output(chunk)
+                self.prediction.add(event)
             else:
                 self._refuse_outputs()
+        elif type(event) is Log:
+            self._scheduler.context.on_print(self.prediction, event.source, event.data)
+            if self.delivery is not None and is_pending:
+                self.delivery.after(lambda: self.prediction.print(event))
+            else:
+                self.prediction.print(event)
+        elif type(event) is Metric:
+            if self.delivery is not None and is_pending:
+                self.delivery.after(lambda: self.prediction.apply(event))
+            else:
+                self.prediction.apply(event)
+
+    def _deliver(self, chunk: Buffer, files: Sequence[FileRef]) -> None:
+        """Add an output when its files, and those of the outputs before it, have been delivered."""
+        if files:
+            with nullcontext() if self.trace is None else self.trace.delivering():
+                self._begin_delivery().give(bytes(chunk), files, self._add_output)
+        elif self.delivery is not None:
+            self.delivery.after(lambda: self._add_output(chunk))
 
     def _add_output(self, chunk: Buffer) -> None:
         self._room -= len(chunk)
@@ -344,24 +373,9 @@ class Execution:
         record.first_output = context.clock()
         context.counts.histograms.first_output.observe(record.first_output - record.admitted)
 
-    def on_log(self, source: LogSource, data: str) -> None:
-        """The run wrote to a stream."""
-        self._scheduler.context.on_print(self.prediction, source, data)
-        if self.delivery is not None and self.delivery.is_pending:
-            self.delivery.after(lambda: self.prediction.add_log(source, data))
-        else:
-            self.prediction.add_log(source, data)
-
-    def on_metric(self, metric: Metric) -> None:
-        """The run recorded a metric."""
-        if self.delivery is not None and self.delivery.is_pending:
-            self.delivery.after(lambda: self.prediction.apply(metric))
-        else:
-            self.prediction.apply(metric)
-
-    def _deliver(self, output: bytes, files: Sequence[FileRef], then: Callable[[bytes], None]) -> None:
-        with nullcontext() if self.trace is None else self.trace.delivering():
-            self._begin_delivery().give(output, files, then)
+    def _discard(self, files: Sequence[FileRef]) -> None:
+        if self._call is not None:
+            self._call.discard(files)
 
     def _begin_delivery(self) -> Delivery:
         if self.delivery is None:
@@ -369,10 +383,6 @@ class Execution:
             files = functools.partial(outputs.of, self.prediction.id, self.output_prefix, self.record.request)
             self.delivery = Delivery(files, self._discard, packed=self._is_packed(), on_error=self.cancel)
         return self.delivery
-
-    def _discard(self, files: Sequence[FileRef]) -> None:
-        if self._call is not None:
-            self._call.discard(files)
 
     def _is_packed(self) -> bool:
         """True if its outputs are JSON and tensors in one piece."""
@@ -390,7 +400,8 @@ class Execution:
         self.record.run_ended = at
         delivered: list[bytes] = []
         if isinstance(outcome, Succeeded) and outcome.output is not None and files:
-            self._deliver(bytes(outcome.output), files, delivered.append)
+            with nullcontext() if self.trace is None else self.trace.delivering():
+                self._begin_delivery().give(bytes(outcome.output), files, delivered.append)
         elif files:
             self._discard(files)
         self._close(outcome, delivered)

@@ -11,8 +11,7 @@ from typing import Final
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.batch_items import BatchItems
-from geartrain.domain.predictions.batching import BatchPolicy
+from geartrain.domain.predictions.batching import BatchItems, BatchPolicy
 from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.predictions.priorities import Priorities
 from geartrain.domain.tensors.tensor import Tensor

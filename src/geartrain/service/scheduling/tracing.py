@@ -22,7 +22,6 @@ from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.request_context import RequestContext
 from geartrain.domain.predictions.tracing import (
     NO_CONTEXT,
-    NO_TRACER,
     Attributes,
     Span,
     TraceContext,
@@ -56,9 +55,9 @@ class Seat(msgspec.Struct, frozen=True):
     others: tuple[TraceContext, ...] = ()
 
 
-def traces_of(tracer: TracerPort, name: str, version: str, *, clock: Callable[[], float]) -> ModelTraces | None:
+def traces_of(tracer: TracerPort | None, name: str, version: str, *, clock: Callable[[], float]) -> ModelTraces | None:
     """Create the tracing of a model, None if nothing is traced; `clock` as in `RunContext`."""
-    return None if tracer is NO_TRACER else ModelTraces(tracer, name, version, clock=clock)
+    return None if tracer is None else ModelTraces(tracer, name, version, clock=clock)
 
 
 def telling(traces: ModelTraces | None, request: RequestContext) -> AbstractContextManager[None]:

@@ -18,11 +18,12 @@ from geartrain.domain.predictions.calls import (
     FileRef,
     HealthVerdict,
     ItemEnd,
+    ItemEvent,
     Outcome,
     WorkerInfo,
     WorkerObserver,
 )
-from geartrain.domain.predictions.events import LogSource, Metric
+from geartrain.domain.predictions.events import Log, LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.service.ports import WorkerPort
 from geartrain.service.workers.pool import setup_limit
@@ -147,7 +148,7 @@ class OnDemandWorker:
         if self._call is None:
             self._on_load_output(source, data)
         else:
-            self._call.on_log(ALL, source, data)
+            self._call.on_event(ItemEvent(ALL, Log(source, data)))
 
     def on_loaded(self, info: WorkerInfo) -> None:
         """The signature is known since `start`."""
@@ -236,18 +237,10 @@ class _RunningCall:
         """End the call: the worker that was set up for it has died before it could begin."""
         self.on_end((ItemEnd(ALL, Failed("Worker crashed: it died before the call began")),), idle=True)
 
-    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:
-        """Note the files, and pass the chunk on."""
-        self._worker.keep_files(files)
-        self._listener.on_output(item, chunk, files)
-
-    def on_log(self, item: int, source: LogSource, data: str) -> None:
-        """Pass it on."""
-        self._listener.on_log(item, source, data)
-
-    def on_metric(self, item: int, metric: Metric) -> None:
-        """Pass it on."""
-        self._listener.on_metric(item, metric)
+    def on_event(self, report: ItemEvent) -> None:
+        """Note the files, and pass the report on."""
+        self._worker.keep_files(report.files)
+        self._listener.on_event(report)
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         """Note the files, free the worker if it is idle, and pass the ends on."""

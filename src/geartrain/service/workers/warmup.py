@@ -10,18 +10,18 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from geartrain.domain.errors import FieldError, GeartrainError
-from geartrain.domain.predictions.batch_items import BatchItems
+from geartrain.domain.predictions.batching import BatchItems
 from geartrain.domain.predictions.calls import (
     CallInput,
     Canceled,
     Failed,
-    FileRef,
     ItemEnd,
+    ItemEvent,
     ItemInput,
     WorkerInfo,
 )
-from geartrain.domain.predictions.events import LogSource, Metric
-from geartrain.domain.signature.types import Signature
+from geartrain.domain.predictions.events import Log, LogSource
+from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings, Signature
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.service.ports import FolderPort, InputFilesPort, WorkerPort
 
@@ -32,7 +32,7 @@ OnLog = Callable[[LogSource, str], None]
 
 
 class WarmUpError(Exception):
-    """A worker could not run an example; the message names the example and says why."""
+    """A worker could not run an example, or settings do not fit it; the message names what it is and says why."""
 
 
 class Examples(msgspec.Struct, frozen=True):
@@ -63,14 +63,21 @@ class _Example(NamedTuple):
 
 
 class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
-    """The examples of one model, and what its input files need."""
+    """The examples of one model, what its input files need, and its settings that have to fit its signature."""
 
     examples: Examples
+    openai: OpenAISettings = USUAL_OPENAI
     input_files: Callable[[Signature], InputFilesPort]
     new_folder: Callable[[], FolderPort]
 
     def check(self, signature: Signature) -> None:
-        """Raise `WarmUpError` for an example that does not fit the signature, or whose file is not there."""
+        """Raise `WarmUpError` for what does not fit the signature, or an example whose file is not there."""
+        if self.openai is not USUAL_OPENAI:
+            from geartrain.domain.signature.openai_model import misfit  # late: few models have such settings
+
+            fault = misfit(signature, self.openai)
+            if fault:
+                raise WarmUpError(fault)
         validator = InputValidator(signature)
         files = self._files(signature, validator)
         for example in (*self._named(), *self._shown()):
@@ -147,16 +154,11 @@ class _ExampleCall:
         """The worker has died before."""
         self._fail("the worker died before the run began")
 
-    def on_output(self, item: int, chunk: bytes, files: tuple[FileRef, ...]) -> None:  # noqa: ARG002 - the port's
-        """Throw it away."""
-        self._worker.discard(files)
-
-    def on_log(self, item: int, source: LogSource, data: str) -> None:  # noqa: ARG002 - the port's
-        """It belongs to the setup."""
-        self._on_log(source, data)
-
-    def on_metric(self, item: int, metric: Metric) -> None:
-        """It is no prediction's."""
+    def on_event(self, report: ItemEvent) -> None:
+        """Throw an output away; printed text belongs to the setup."""
+        self._worker.discard(report.files)
+        if isinstance(report.event, Log):
+            self._on_log(report.event.source, report.event.data)
 
     def on_end(self, ends: Sequence[ItemEnd], *, idle: bool) -> None:
         """Throw the output away; the example is over when the slot is free."""

@@ -20,8 +20,7 @@ from geartrain.domain.predictions.lifecycle import (
     Status,
     VersionState,
 )
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.state_machine import IllegalStepError
 from geartrain.service.models.deployment import Deployment, VersionRecord
 from geartrain.service.models.entry import Version

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.service.models.predictions import MAX_BYTES, MAX_RECENT, RecentPredictions
 
 

@@ -18,10 +18,9 @@ from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.principal import ANYONE
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
-from geartrain.outbound.attachments import AttachmentStore
 from geartrain.outbound.inputs import InputFiles
 from geartrain.outbound.policy import UrlPolicy
-from geartrain.outbound.workspace import Workspace
+from geartrain.outbound.workspace import AttachmentStore, Workspace
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment, DeploymentSettings, Limits
 from geartrain.service.readers import completion
@@ -372,7 +371,7 @@ async def test_nothing_is_left_of_a_cancelled_reading(store: AttachmentStore, tm
 
 async def test_full_disk(store: AttachmentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "geartrain.outbound.attachments.AttachedFile.write",
+        "geartrain.outbound.workspace.AttachedFile.write",
         lambda *_: (_ for _ in ()).throw(GeartrainError(Code.NO_STORAGE, "full")),
     )
     assert (await refusal(store, body_of(("image", b"x", "a")))).code is Code.NO_STORAGE
