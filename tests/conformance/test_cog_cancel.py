@@ -307,9 +307,9 @@ async def test_d27_in_sync_code(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("which", ["server", "concurrent"])
-async def test_d28_cancel_right_after_the_202(which: str, request: pytest.FixtureRequest) -> None:
+async def test_d28_cancel_right_after_the_202(which: str, server: LiveServer, concurrent: LiveServer) -> None:
     """It interrupts, however early it comes: none of these would ever end by itself."""
-    server: LiveServer = request.getfixturevalue(which)
+    server = server if which == "server" else concurrent
     async with connection(server.url) as wire:
         for number in range(50):
             body = json.dumps({"id": f"early{number}"}).encode()
@@ -322,8 +322,10 @@ async def test_d28_cancel_right_after_the_202(which: str, request: pytest.Fixtur
 
 @pytest.mark.without_store(reason="an id is of one prediction for as long as the store knows it")
 @pytest.mark.parametrize("which", ["server", "concurrent"])
-async def test_id_of_a_canceled_prediction_can_be_used_again(which: str, request: pytest.FixtureRequest) -> None:
-    server: LiveServer = request.getfixturevalue(which)
+async def test_id_of_a_canceled_prediction_can_be_used_again(
+    which: str, server: LiveServer, concurrent: LiveServer
+) -> None:
+    server = server if which == "server" else concurrent
     for _ in range(3):
         await server.start(id="again")
         await cancel(server, "again")
@@ -332,9 +334,9 @@ async def test_id_of_a_canceled_prediction_can_be_used_again(which: str, request
 
 
 @pytest.mark.parametrize("which", ["server", "concurrent"])
-async def test_cancel_at_any_moment(which: str, request: pytest.FixtureRequest) -> None:
+async def test_cancel_at_any_moment(which: str, server: LiveServer, concurrent: LiveServer) -> None:
     """Cancels that race with the end: one status or the other, never a stuck slot or a cancel of the next one."""
-    server: LiveServer = request.getfixturevalue(which)
+    server = server if which == "server" else concurrent
     names = itertools.count() if modes.current().has_store else itertools.repeat("race")  # a store keeps an id
     bodies = (json.dumps({"id": f"{name}", "input": {"gate": "."}}).encode() for name in names)
     async with connection(server.url) as one, connection(server.url) as two:
