@@ -23,8 +23,7 @@ from geartrain.domain.predictions.calls import (
 )
 from geartrain.domain.predictions.events import Log, Metric, Output
 from geartrain.domain.predictions.own_metrics import OwnMetric, OwnReport, Series
-from geartrain.domain.signature.declared import Declared, DeclaredTensor
-from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
+from geartrain.domain.signature.types import Declared, DeclaredTensor, InputField, OutputSpec, Signature, TypeSpec
 from geartrain.ipc import messages as m
 
 GOLDEN = Path(__file__).parent / "golden" / "messages.json"

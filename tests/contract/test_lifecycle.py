@@ -21,7 +21,7 @@ from geartrain.domain.predictions.own_metrics import OwnReport
 from geartrain.domain.principal import ANYONE
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Limits
-from geartrain.service.models.replicas import ModelSetupError
+from geartrain.service.workers.pool import ModelSetupError
 from tests.contract.conftest import LIMIT, ROOT, Bench, OpenBench, events_of, leftovers, story
 from tests.contract.model import slow_setup
 from tests.contract.model.run import wait_on_loop

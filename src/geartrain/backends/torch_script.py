@@ -12,7 +12,7 @@ from geartrain.backends.arrays import are_rows
 from geartrain.backends.interface import BackendError, TensorSpec
 from geartrain.backends.options import Options, declared_tensors, undeclared
 from geartrain.backends.torch_device import datatype_of, was_traced
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared, DeclaredTensor
+from geartrain.domain.signature.types import NOTHING_DECLARED, Declared, DeclaredTensor
 from geartrain.domain.tensors.tensor import VARIABLE
 
 _PLACE: Final = re.compile(r".+__(\d+)")  # Triton's names, such as INPUT__0

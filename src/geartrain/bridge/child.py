@@ -339,7 +339,7 @@ class ChildWorker:
         await self._slots.drain(_DRAIN_LIMIT)
         self._output.pipes.drain()
         self._control.drain()
-        reason = self._reason = f"Worker crashed: {self._reason or describe_exit(code)}"
+        reason = self._reason = f"{calls.WORKER_CRASHED}{self._reason or describe_exit(code)}"
         before = self._life.step(_DEAD)
         self.pids = ()
         self._setup.fail(reason)

@@ -14,8 +14,7 @@ from typing import IO, Final
 from geartrain.bridge.slots import SlotChannel, SlotState
 from geartrain.domain.predictions.calls import ALL, ItemEvent
 from geartrain.domain.predictions.events import Log, LogSource
-from geartrain.domain.printed.lines import PrintedLines
-from geartrain.domain.printed.text import is_plain
+from geartrain.domain.printed.text import PrintedLines, is_plain
 from geartrain.domain.printed.updates import INTERVAL, Updates
 from geartrain.ipc.waiting import unread
 

@@ -14,11 +14,10 @@ import msgspec
 
 from geartrain.bridge.borrowing import Lender
 from geartrain.cli import values
-from geartrain.cli.answer import AnswerWriter, write_json
+from geartrain.cli.answer import AnswerWriter, OutputFileError, write_json
 from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain, silence_stdout
-from geartrain.cli.files import OutputFileError
-from geartrain.cli.request import Request
 from geartrain.cli.startup import RunObserver
+from geartrain.cli.values import Request
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.events import Completed, Log, Output, Start
 from geartrain.domain.predictions.lifecycle import Status
@@ -28,8 +27,8 @@ from geartrain.project.source import ModelSource
 from geartrain.server import NO_LIMIT, DebugOptions, ServeOptions, build
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.models.replicas import ModelSetupError
 from geartrain.service.readers import EventReader
+from geartrain.service.workers.pool import ModelSetupError
 
 _EXIT_CODES: Final = {Status.SUCCEEDED: 0, Status.FAILED: FAILURE, Status.CANCELED: INTERRUPTED}
 

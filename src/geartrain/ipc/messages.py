@@ -18,8 +18,7 @@ from geartrain.domain.predictions.batching import Batching
 from geartrain.domain.predictions.calls import Report
 from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.own_metrics import OwnReport
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
-from geartrain.domain.signature.types import Signature
+from geartrain.domain.signature.types import NOTHING_DECLARED, Declared, Signature
 
 PROTOCOL_VERSION = 14
 

@@ -81,6 +81,10 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
     temporary_files: tuple[str, ...] = ()
 
 
+WORKER_CRASHED: Final = "Worker crashed: "
+"""Beginning of the error of a run whose worker has died."""
+
+
 class Succeeded(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """The run ended well. `output` is JSON text, empty if a file holds it; None when the run gave it as chunks.
 

@@ -5,22 +5,40 @@ from __future__ import annotations
 import atexit
 import contextlib
 import difflib
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
+from geartrain.authoring import values
 from geartrain.authoring.batches import check_settings
 from geartrain.authoring.inputs import MISSING, Input
 from geartrain.authoring.scope import current_scope
 from geartrain.authoring.values import AsyncConcatenateIterator
 from geartrain.backends.interface import Backend, BackendError, TensorSpec
 from geartrain.backends.registry import backend_class
-from geartrain.backends.text import Piece, PromptError, RankBackend, Sampling, TextBackend
+from geartrain.backends.text import (
+    Dictation,
+    Heard,
+    Piece,
+    PromptError,
+    RankBackend,
+    Sampling,
+    SpeechBackend,
+    TextBackend,
+)
 from geartrain.domain.predictions.batching import Batching, BatchPolicy
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared, DeclaredTensor
-from geartrain.domain.signature.types import InputField, OutputSpec, RecordField, Signature, TypeSpec
+from geartrain.domain.signature.types import (
+    NOTHING_DECLARED,
+    Declared,
+    DeclaredTensor,
+    InputField,
+    OutputSpec,
+    RecordField,
+    Signature,
+    TypeSpec,
+)
 from geartrain.domain.tensors.tensor import DATATYPES, VARIABLE, describe_shape
 from geartrain.ipc.messages import BackendChoice
 from geartrain.worker.errors import ClientError, describe_error
@@ -33,6 +51,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 MOST_LOGPROBS: Final = 20
+_TASKS: Final = ["transcribe", "translate"]
 
 
 class TextRunner:
@@ -106,6 +125,31 @@ class RankRunner:
     ) -> list[float]:
         """Score documents: the higher, the better they fit the query."""
         return self._backend.rank(query, documents)
+
+
+class SpeechRunner:
+    """The model of a backend that writes down speech. Its inputs have the names of OpenAI's API."""
+
+    def __init__(self, backend: SpeechBackend) -> None:
+        self._backend = backend
+
+    def run(
+        self,
+        audio: values.Path = Input(description="A recording: WAV, FLAC, Ogg or MP3", accept="audio/*"),  # noqa: B008 - never changed
+        *,
+        language: str = Input(default="", description="The spoken language, such as en; empty: the model finds out"),
+        prompt: str = Input(default="", description="Text that might stand before it, such as names that occur"),
+        temperature: float = Input(default=0.0, description="0 takes the likeliest tokens", ge=0, le=1),
+        task: str = Input(
+            default="transcribe", description="The language of the text: the spoken one, or English", choices=_TASKS
+        ),
+    ) -> Iterator[Heard]:
+        """Write down what is spoken, in segments."""
+        dictation = Dictation(language, prompt, temperature, translates=task == _TASKS[1])
+        try:
+            yield from self._backend.transcribe(audio, dictation)
+        except PromptError as error:
+            raise ClientError(str(error)) from None
 
 
 def _record(scope: Any, piece: Piece) -> None:
@@ -245,7 +289,7 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
     try:
         found = backend_class(choice.name)
         _check_options(choice, found.options)
-        if issubclass(found, (TextBackend, RankBackend)):
+        if issubclass(found, (TextBackend, RankBackend, SpeechBackend)):
             return _load_text(found(path, choice.options), choice, batching)
         backend = _declared(found(path, choice.options), choice.declared)
         backend.load()
@@ -272,15 +316,19 @@ def load_backend(choice: BackendChoice, batching: Mapping[str, Any] | None = Non
 
 
 def _load_text(
-    backend: TextBackend | RankBackend, choice: BackendChoice, batching: Mapping[str, Any] | None
+    backend: TextBackend | RankBackend | SpeechBackend, choice: BackendChoice, batching: Mapping[str, Any] | None
 ) -> LoadedRunner:
     if choice.declared != NOTHING_DECLARED:
-        raise BackendError(f"take the declared tensors out of its configuration: {choice.name!r} takes a text")
+        raise BackendError(f"take the declared tensors out of its configuration: {choice.name!r} takes none")
     if batching:
         raise BackendError(f"take `batching` out of geartrain.yaml: {choice.name!r} makes its own batches")
     backend.load()
     atexit.register(backend.close)
-    model = TextRunner(backend) if isinstance(backend, TextBackend) else RankRunner(backend)
+    model: TextRunner | RankRunner | SpeechRunner
+    if isinstance(backend, TextBackend):
+        model = TextRunner(backend)
+    else:
+        model = RankRunner(backend) if isinstance(backend, RankBackend) else SpeechRunner(backend)
     runner = load_instance(model, model.run, backend.path, owner=f"the backend {choice.name!r}")
     signature = msgspec.structs.replace(runner.signature, description=backend.description)
     slots = backend.slots if isinstance(backend, TextBackend) else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from geartrain.authoring.metrics import registry
 from geartrain.domain.predictions.events import LogSource
-from geartrain.domain.signature.openai_view import openai_view
+from geartrain.domain.signature.openai_view import may_have_prompt
 from geartrain.ipc.messages import (
     PROTOCOL_VERSION,
     Fatal,
@@ -227,7 +227,7 @@ class _Session:
 
     def _with_chats(self, runner: LoadedRunner) -> LoadedRunner:
         """Return a model whose prompt can be made of a chat, if it takes one."""
-        if not openai_view(runner.signature).prompt:
+        if not may_have_prompt(runner.signature):
             return runner
         from geartrain.worker.loading.chat_prompts import ChatTemplateError, with_chats  # few models need it
 

@@ -22,13 +22,11 @@ from geartrain.domain.predictions.ledger import (
 )
 from geartrain.domain.predictions.ledger import Delivery as StoredDelivery
 from geartrain.domain.predictions.lifecycle import ExecutionState, Status
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.webhook import Webhook
+from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.principal import ANYONE
-from geartrain.service.durable import history_writer
+from geartrain.service.durable import history
 from geartrain.service.durable.durability import Durability, DurableSettings
-from geartrain.service.durable.history import restore
-from geartrain.service.durable.history_writer import MAX_UNWRITTEN
+from geartrain.service.durable.history import MAX_UNWRITTEN, restore
 from geartrain.service.durable.lease import Lease
 from geartrain.service.durable.outbox import OutboxDispatcher
 from geartrain.service.durable.runs import FENCED, DurableRun, RunState
@@ -85,9 +83,9 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_writer, "CHECKPOINT_INTERVAL", 0.001)
-    monkeypatch.setattr(history_writer, "_PAUSE", 0.001)
-    monkeypatch.setattr(history_writer, "_PATIENCE", 0.02)
+    monkeypatch.setattr(history, "CHECKPOINT_INTERVAL", 0.001)
+    monkeypatch.setattr(history, "_PAUSE", 0.001)
+    monkeypatch.setattr(history, "_PATIENCE", 0.02)
 
 
 async def test_nothing_runs_before_its_row_is_written() -> None:

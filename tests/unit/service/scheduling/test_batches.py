@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.predictions.batch_items import BatchItems
-from geartrain.domain.predictions.batching import Batching, BatchPolicy
+from geartrain.domain.predictions.batching import Batching, BatchItems, BatchPolicy
 from geartrain.domain.predictions.calls import (
     ALL,
     Canceled,
@@ -35,8 +34,8 @@ from geartrain.domain.signature.types import InputField, OutputSpec, Signature, 
 from geartrain.domain.tensors.tensor import Tensor
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import DeploymentSettings, Limits, VersionRecord
-from geartrain.service.models.restarts import RestartPolicy
 from geartrain.service.scheduling.context import Clocks
+from geartrain.service.workers.pool import RestartPolicy
 from tests.support.deployments import FakeOutbound, deploy
 from tests.support.hand_worker import BY_ITEM, BY_ROWS, WITH_FILES, HandCall, HandWorker
 
