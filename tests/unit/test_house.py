@@ -11,7 +11,7 @@ from tools import house
 WORDS = 0
 PROTOCOLS = 74
 LONE_PROTOCOLS = 3
-NULL_OBJECTS = 12
+NULL_OBJECTS = 11
 
 
 @pytest.fixture(scope="module")
