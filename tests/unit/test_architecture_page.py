@@ -42,7 +42,7 @@ def test_few_words_have_to_be_learned() -> None:
 
 
 def test_path_that_is_not_there_is_found() -> None:
-    assert missing("`transport/wire/heads.py`, `chunks.py`, `gone.py` and `domain/gone/`") == [
+    assert missing("`transport/wire/heads.py`, `bodies.py`, `gone.py` and `domain/gone/`") == [
         "gone.py",
         "domain/gone/",
     ]
