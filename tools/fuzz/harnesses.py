@@ -443,7 +443,7 @@ _COMPRESSIONS: Final[Sequence[Callable[[bytes], bytes]]] = (
 def _archive(data: bytes) -> None:
     """The first byte tells the compression, and whether the rest is lines or the archive itself."""
     from geartrain.outbound.remote.archives import unpack
-    from geartrain.outbound.remote.errors import RemoteError
+    from geartrain.outbound.remote.source import RemoteError
 
     kind, rest = (data[0], data[1:]) if data else (0, b"")
     plain = rest if kind & 8 else _tar_of(rest)

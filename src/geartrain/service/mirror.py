@@ -12,7 +12,7 @@ from geartrain.domain.predictions.events import LogSource
 from geartrain.domain.predictions.lifecycle import Status
 from geartrain.domain.predictions.prediction import Prediction
 from geartrain.domain.predictions.request_context import NO_REQUEST
-from geartrain.domain.printed.lines import PrintedLines
+from geartrain.domain.printed.text import PrintedLines
 from geartrain.service.scheduling.failures import TRACEBACK
 
 logger = logging.getLogger("geartrain.model")

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import msgspec
 
 from geartrain.domain.predictions.lifecycle import Status
-from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
+from geartrain.domain.predictions.prediction import NO_PREDICTION, PredictionRecord
 from geartrain.domain.predictions.request_context import (
     NOTHING_SENT,
     RequestContext,
@@ -28,6 +28,7 @@ from geartrain.domain.predictions.request_context import (
     new_contexts,
     read_ids,
 )
+from geartrain.domain.predictions.tracing import Value
 from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.wire.exchange import Fields, Head, NewRecord, Responder
 
@@ -91,6 +92,7 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
         grpc_status: `NO_GRPC` where it is no call of gRPC, or one without a status.
         outcome: the status of the prediction when the answer was complete: `STARTING` if it goes on.
         error: the reason of a refusal.
+        attributes: those that its handler adds to its span; None where it has no span.
     """
 
     observer: RequestObserver
@@ -109,6 +111,7 @@ class RequestRecord(msgspec.Struct, gc=False, eq=False):
     grpc_status: int = NO_GRPC
     outcome: Status = Status.STARTING
     error: str = ""
+    attributes: dict[str, Value] | None = None
 
     @property
     def has_failed(self) -> bool:

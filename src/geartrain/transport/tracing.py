@@ -59,6 +59,8 @@ class TracedRecords(RequestRecords):
             record.context, traceparent=context.traceparent, tracestate=context.state
         )
         record.id_lines = id_lines(record.context)
+        if context.is_sampled:
+            record.attributes = {}
         return record
 
 
@@ -98,7 +100,7 @@ class _RequestSpans:
                 kind="server",
                 start=request.began,
                 end=request.ended,
-                attributes={**attributes, **_common(request)},
+                attributes={**attributes, **_common(request), **(request.attributes or {})},
                 is_failed=is_failed,
             )
         )

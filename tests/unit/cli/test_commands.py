@@ -14,7 +14,7 @@ import geartrain
 import geartrain.server
 from geartrain.cli import logs, options
 from geartrain.cli.commands import app
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Buckets
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Buckets
 from geartrain.project.variables import NAMES
 from geartrain.server import NO_LIMIT, PortInUseError, Progress, ServeOptions, log_progress
 from geartrain.server.memory import usable_memory

@@ -7,8 +7,7 @@ import logging
 import msgspec
 import pytest
 
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.predictions.request_context import NOTHING_SENT, new_context
 from geartrain.service.mirror import MAX_LENGTH, MAX_LINES, MirrorMode, PrintMirror
 

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import PredictionRecord
+from geartrain.domain.predictions.prediction import Prediction, PredictionRecord
 from geartrain.domain.predictions.request_context import NO_REQUEST
 from geartrain.transport import access_log
 from geartrain.transport.access_log import (

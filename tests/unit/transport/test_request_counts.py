@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from geartrain.domain.predictions.record import NO_PREDICTION
+from geartrain.domain.predictions.prediction import NO_PREDICTION
 from geartrain.domain.predictions.request_context import NO_REQUEST, NOTHING_SENT
 from geartrain.transport import records
 from geartrain.transport.records import LEFT, NO_GRPC, Origin, RequestCounts, RequestRecord

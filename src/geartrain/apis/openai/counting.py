@@ -8,10 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import OpenAIError
-from geartrain.apis.openai.growth import Call, Growth, TextAnswer, counted_prompt
+from geartrain.apis.openai.growth import Call, Growth, TextAnswer
 from geartrain.apis.openai.parameters import Members
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import Code, GeartrainError
+from geartrain.domain.predictions.texts import counted_prompt
 from geartrain.domain.signature.openai_view import COUNT, OpenAIView
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.tensors.tensor import Buffer
@@ -29,7 +30,7 @@ def read_count(members: Members, signature: Signature, view: OpenAIView, *, read
         raise OpenAIError(Code.NOT_FOUND, msg, param="model", kind="unsupported_model")
     request = read(members, signature, view)
     inputs = ({**request.inputs[0], COUNT: _TRUE},)
-    return msgspec.structs.replace(request, inputs=inputs, is_stream=False, check=None)
+    return msgspec.structs.replace(request, inputs=inputs, is_stream=False, shape=None)
 
 
 class CountAnswer(Growth, TextAnswer):
@@ -39,6 +40,11 @@ class CountAnswer(Growth, TextAnswer):
         """`members`: those beside the count."""
         super().__init__("", stops=(), tools=frozenset())
         self._members = members
+
+    @property
+    def id(self) -> str:
+        """Nothing: a count has no id."""
+        return ""
 
     @property
     def choices(self) -> tuple[CountAnswer]:

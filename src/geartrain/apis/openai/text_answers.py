@@ -8,11 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from geartrain.apis.openai.errors import encode_error
-from geartrain.apis.openai.growth import Call, Growth, TextAnswer, count_tokens
+from geartrain.apis.openai.growth import Call, Growth, TextAnswer
 from geartrain.apis.openai.text_requests import TextRequest
 from geartrain.domain.errors import GeartrainError
+from geartrain.domain.predictions.texts import count_tokens
 from geartrain.domain.tensors.tensor import Buffer
 
+NO_USAGE: Final[dict[str, Any]] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 _DONE: Final = b"data: [DONE]\n\n"
 
 _LARGE: Final = 65_536  # bytes of a piece that is not copied
@@ -79,7 +81,7 @@ class _Text:
 class Choice(Growth):
     """One text of an answer as it grows: pieces in, chunks out.
 
-    Without stop sequences, the JSON text of a piece goes as it is into its chunk, and into the whole answer.
+    The JSON text of a piece goes as it is into its chunk, and into the whole answer, unless a stop sequence cuts it.
     """
 
     def __init__(
@@ -114,9 +116,15 @@ class Choice(Growth):
     def take(self, piece: Buffer) -> bytes:
         """Return the chunks for what the model has given."""
         begin = self._begin()
-        if self._cutter is None and piece[:1] == b'"':
+        if piece[:1] != b'"':
+            return begin + super().take(piece)
+        if self._cutter is None:
             return begin + self._written(piece)
-        return begin + super().take(piece)
+        text = _decode(piece)
+        passed = self._cutter.add(text)
+        if passed is text:  # it goes as it has come, which saves 1 µs
+            return begin + self._written(piece) if text else begin
+        return begin + self._text(passed, []) if passed else begin
 
     def end(self, metrics: Mapping[str, Any]) -> bytes:
         """Return the last chunks, once the run has ended."""
@@ -216,7 +224,7 @@ class ChoicesAnswer(TextAnswer):
     def __init__(self, heading: Heading, request: TextRequest) -> None:
         self._heading = heading
         self._request = request
-        keeps = not request.is_stream or request.check is not None
+        keeps = not request.is_stream or request.shape is not None
         echoes = request.echoes or ("",) * len(request.inputs)
         self._choices = [
             Choice(
@@ -232,6 +240,11 @@ class ChoicesAnswer(TextAnswer):
         ]
 
     @property
+    def id(self) -> str:
+        """The id of the answer."""
+        return self._heading.id
+
+    @property
     def choices(self) -> Sequence[Choice]:
         """The choices, in their order."""
         return self._choices
@@ -239,6 +252,8 @@ class ChoicesAnswer(TextAnswer):
     def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
         """Return a whole answer in parts, without copies of large pieces of text."""
         usage = usage_of(metrics, self._request.count)
+        if usage is None and not self._heading.is_chat:  # LangChain fails without one
+            usage = NO_USAGE
         wholes = [choice.whole() for choice in self.choices]
         answer = {**self._heading.members(is_chunk=False), "choices": wholes}
         before, *behind = _encode(answer if usage is None else {**answer, "usage": usage}).split(_TEXT_MARK)

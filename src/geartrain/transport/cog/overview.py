@@ -13,12 +13,12 @@ import msgspec
 from geartrain.apis import cog, openapi
 from geartrain.apis.reference import ModelPart, reference
 from geartrain.authoring import __version__
-from geartrain.domain.cog_version import COG_VERSION
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.signature.json_schema import JsonObject
 from geartrain.domain.signature.types import Signature
-from geartrain.service.models.interface import Interface
+from geartrain.domain.versions import COG_VERSION
+from geartrain.service.models.admission import Interface
 from geartrain.transport.cog.api import CogOptions, json_answer
 from geartrain.transport.cog.system import docs_page, health_fields, path_prefix, store_fields
 from geartrain.transport.routing import Params
@@ -26,11 +26,11 @@ from geartrain.transport.runs import Request
 from geartrain.transport.wire.exchange import Answer, Decision, Head
 
 if TYPE_CHECKING:
-    from geartrain.service.durable.durability import Durability, NotDurable
+    from geartrain.service.durable.durability import Durability
     from geartrain.service.models.catalogue import Catalogue
     from geartrain.service.models.entry import ModelEntry
     from geartrain.service.models.trainings import Trainings
-    from geartrain.service.models.workers import HealthReport
+    from geartrain.service.workers.pool import HealthReport
 
 _WORST_FIRST: Final = (
     Health.SETUP_FAILED,
@@ -108,7 +108,7 @@ class ReferenceEndpoint:
 class Overview:
     """State of all models of a server together."""
 
-    def __init__(self, catalogue: Catalogue, *, options: CogOptions, durability: Durability | NotDurable) -> None:
+    def __init__(self, catalogue: Catalogue, *, options: CogOptions, durability: Durability | None) -> None:
         self._catalogue = catalogue
         self._can_load = options.can_load
         self._has_shutdown = options.has_shutdown

@@ -10,21 +10,19 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from geartrain.apis import cog
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.prediction import Prediction
+from geartrain.domain.predictions.prediction import Prediction, Webhook
 from geartrain.domain.predictions.request_context import RequestContext
-from geartrain.domain.predictions.webhook import Webhook
 from geartrain.domain.tensors.tensor import Buffer
 from geartrain.service.models.admission import NewPrediction
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.entry import ModelRef
-from geartrain.service.models.holders import Holder
-from geartrain.service.models.predictions import Predictions
+from geartrain.service.models.predictions import Holder, Predictions
 from geartrain.service.models.trainings import Trainings
 from geartrain.service.models.waking import when_loaded
 from geartrain.service.readers import completion
@@ -49,6 +47,9 @@ from geartrain.transport.wire.exchange import (
     Head,
     Responder,
 )
+
+if TYPE_CHECKING:
+    from geartrain.transport.cog.durable import StoredPredictions
 
 logger = logging.getLogger(__name__)
 
@@ -83,14 +84,31 @@ class PredictionWish(msgspec.Struct, frozen=True):
     head: Head
 
 
+class Found(NamedTuple):
+    """A prediction that this server knows; `place` is its place in the queue, 0 if it does not wait there."""
+
+    prediction: Prediction
+    place: int = 0
+
+
 class PredictionEndpoints:
     """Handles the requests for predictions of a model that the path names, or that is at the root."""
 
     noun = "prediction"
 
-    def __init__(self, find: FindModel, options: CogOptions, bodies: LargeBodies) -> None:
-        """`find` returns the model of a path; it may raise `GeartrainError`. `bodies` reads large ones."""
+    def __init__(
+        self, find: FindModel, options: CogOptions, bodies: LargeBodies, *, stored: StoredPredictions | None = None
+    ) -> None:
+        """Create the endpoints.
+
+        Args:
+            find: returns the model of a path; it may raise `GeartrainError`.
+            options: of Cog's API.
+            bodies: reads large ones.
+            stored: the predictions that a store knows, on a server with a store.
+        """
         self.find = find
+        self.stored = stored
         self.bodies = bodies
         self.max_body = options.max_body
         self._refuse_size = size_refusal(COG)
@@ -110,25 +128,43 @@ class PredictionEndpoints:
         return Accepted(self._exchange(wish), self.max_body, self._refuse_size)
 
     def cancel(self, head: Head, params: Params) -> Decision:
-        """Ask for the end of a live prediction: 200 at once, 404 if there is none."""
+        """Ask for the end of a live prediction, wherever it runs: 200, 404 if there is none."""
         head.notes.prediction_id = params["id"]
-        found = any(predictions.cancel(params["id"], head.notes.principal) for predictions in self._tables(params))
+        tables = self._tables(params)
+        if self.stored is not None and tables:
+            key = self.stored.key(self.find(params), params["id"])
+            return self._aside(partial(self.stored.cancel, head, key, tables[0]), head, params)
+        found = any(predictions.cancel(params["id"], head.notes.principal) for predictions in tables)
         return json_answer(b"{}", HTTPStatus.OK if found else HTTPStatus.NOT_FOUND)
 
     def show(self, head: Head, params: Params) -> Decision:
-        """Tell how a prediction stands, live or recently over; 404 if there is none.
+        """Tell how a prediction stands: live or recently over, or as the store has it; 404 if there is none.
 
         Of one that waits for a slot, a header field says its place in the queue.
         """
         head.notes.prediction_id = params["id"]
-        for predictions in self._tables(params):
-            prediction = predictions.look_up(params["id"], head.notes.principal)
-            if prediction is not None:
-                place = predictions.place_of(prediction.id)
-                if cog.takes_long(prediction):
-                    return self._aside(partial(shown_aside, prediction, place), head, params)
-                return shown(prediction, place)
+        found = None if head.notes.is_relayed else self._find_here(head, params)
+        if found is not None:
+            if cog.takes_long(found.prediction):
+                return self._aside(partial(shown_aside, *found), head, params)
+            return shown(*found)
+        if self.stored is not None and self._tables(params):
+            key = self.stored.key(self.find(params), params["id"])
+            return self._aside(partial(self.stored.show, head, key), head, params)
         return json_answer(_UNKNOWN_ID % self.noun.encode(), HTTPStatus.NOT_FOUND)
+
+    def _find_here(self, head: Head, params: Params) -> Found | None:
+        """Find a prediction that this server knows; None for one whose row is not written yet."""
+        principal = head.notes.principal
+        for predictions in self._tables(params):
+            if self.stored is not None:
+                run = self.stored.run(self.stored.key(self.find(params), params["id"]), principal)
+                if run is not None:
+                    return Found(run.prediction, run.execution.place) if run.is_known else None
+            prediction = predictions.look_up(params["id"], principal)
+            if prediction is not None:
+                return Found(prediction, predictions.place_of(prediction.id))
+        return None
 
     def _aside(self, answer: Callable[[], Awaitable[Answer]], head: Head, params: Params) -> Decision:
         """Answer a request with what takes long to make."""
@@ -159,7 +195,7 @@ class PredictionEndpoints:
         return AcceptedInParts(new_exchange, self.max_body, self._refuse_size)
 
     def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
-        return partial(PredictionExchange, self, wish)
+        return partial(PredictionExchange, self, wish) if self.stored is None else self.stored.exchange(self, wish)
 
     def _tables(self, params: Params) -> tuple[Predictions, ...]:
         """Return the predictions of the model; none where there is no such model any more."""
@@ -368,8 +404,10 @@ class TrainingEndpoints(PredictionEndpoints):
 
     noun = "training"
 
-    def __init__(self, trainings: Trainings, options: CogOptions, bodies: LargeBodies) -> None:
-        super().__init__(lambda _params: trainings.ref, options, bodies)
+    def __init__(
+        self, trainings: Trainings, options: CogOptions, bodies: LargeBodies, *, stored: StoredPredictions | None = None
+    ) -> None:
+        super().__init__(lambda _params: trainings.ref, options, bodies, stored=stored)
         self.trainings = trainings
 
     def create(self, head: Head, params: Params) -> Decision:
@@ -379,7 +417,7 @@ class TrainingEndpoints(PredictionEndpoints):
         return super().create(head, params)
 
     def _exchange(self, wish: PredictionWish) -> Callable[[Responder], PredictionExchange]:
-        return partial(TrainingExchange, self, wish)
+        return partial(TrainingExchange, self, wish) if self.stored is None else self.stored.exchange(self, wish)
 
 
 class TrainingExchange(PredictionExchange):

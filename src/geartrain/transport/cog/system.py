@@ -18,15 +18,14 @@ from geartrain.apis import cog, openapi
 from geartrain.authoring import __version__
 from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.lifecycle import Health
+from geartrain.domain.rendering import timestamp
 from geartrain.domain.signature.types import Signature
-from geartrain.domain.timestamps import timestamp
-from geartrain.service.durable.durability import NOT_DURABLE, Durability, NotDurable
+from geartrain.service.durable.durability import Durability
+from geartrain.service.models.admission import Interface
 from geartrain.service.models.entry import ModelRef
-from geartrain.service.models.interface import Interface
-from geartrain.service.models.replicas import SetupReport
 from geartrain.service.models.trainings import Trainings
 from geartrain.service.models.waking import when_loaded
-from geartrain.service.models.workers import HealthReport
+from geartrain.service.workers.pool import HealthReport, SetupReport
 from geartrain.transport.cog.api import COG, json_answer
 from geartrain.transport.errors import error_headers
 from geartrain.transport.routing import Begin, Params
@@ -145,9 +144,9 @@ def health_fields(report: HealthReport) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def store_fields(durability: Durability | NotDurable) -> dict[str, Any]:
+def store_fields(durability: Durability | None) -> dict[str, Any]:
     """Return True if the store has answered lately; nothing where there is none."""
-    if isinstance(durability, NotDurable):
+    if durability is None:
         return {}
     if durability.fault:
         return {"store": {"status": "unavailable", "error": durability.fault}}
@@ -179,7 +178,7 @@ class SystemEndpoints:
         *,
         prefix: str = "",
         has_shutdown: bool = False,
-        durability: Durability | NotDurable = NOT_DURABLE,
+        durability: Durability | None = None,
     ) -> None:
         """`name` is that of the model. `prefix`: what stands before its paths."""
         if predictions is not None:
@@ -239,7 +238,7 @@ class SystemEndpoints:
             training=training,
             title=self._name,
             version=__version__,
-            is_listed=isinstance(self._durability, Durability),
+            is_listed=self._durability is not None,
         )
         if prefix:
             document["servers"] = [{"url": prefix}]

@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.tensors.tensor import Buffer
-from geartrain.service.scheduling.time_limit import TimeLimit
+from geartrain.service.scheduling.context import TimeLimit
 from geartrain.transport import compression
 from geartrain.transport.errors import GrpcStatus
 from geartrain.transport.grpc.heads import (

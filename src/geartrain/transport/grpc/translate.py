@@ -31,9 +31,8 @@ from geartrain.domain.rendering import clip
 from geartrain.domain.signature.tensor_view import Bound
 from geartrain.domain.tensors.tensor import DATATYPES, MAX_TEXTS, Buffer, Tensor, join_bytes, tensor_error
 from geartrain.domain.versions import is_version
-from geartrain.service.models.admission import CheckedInput
+from geartrain.service.models.admission import CheckedInput, Interface
 from geartrain.service.models.catalogue import normal
-from geartrain.service.models.interface import Interface
 from geartrain.service.shared_memory import SharedRegions
 from geartrain.transport.grpc import open_inference_pb2 as pb
 from geartrain.transport.grpc.wire import split_raw, survey, varint, with_raw

@@ -29,7 +29,18 @@ from geartrain.service.readers import EventReader, LaggedError
 from geartrain.transport.errors import BUG
 from geartrain.transport.large_bodies import LargeBodies
 from geartrain.transport.openai.api import EVENT_STREAM, ignored
-from geartrain.transport.openai.asking import Asked, Given, begin_all, forsake_all, prepare, read_asked, read_request
+from geartrain.transport.openai.asking import (
+    Asked,
+    Given,
+    begin_all,
+    check_ignored,
+    check_served,
+    forsake_all,
+    prepare,
+    read_asked,
+    read_request,
+)
+from geartrain.transport.openai.measuring import describe_answer, describe_request, measure_texts
 from geartrain.transport.records import RequestRecord
 from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import JSON, Answer, AnswerStream, Body, ClientGoneError, Head, Responder
@@ -51,12 +62,16 @@ class Form(msgspec.Struct, frozen=True):
         begin: returns the answer to a request, for the runs of it and the name of the model.
         refuse: returns the answer to a request that fails before its answer has begun.
         id_header: the name of a header that has the id of the request; empty for none.
+        endpoint: its name in settings.
+        operation: its name in traces; empty for requests without texts, which no metric counts.
     """
 
     read: Callable[[Members, Signature, OpenAIView], TextRequest]
     begin: Callable[[TextRequest, list[Prediction], str], TextAnswer]
     refuse: Callable[[Exception], Answer]
+    endpoint: str
     id_header: bytes = b""
+    operation: str = "chat"
 
 
 class TextExchange:
@@ -90,7 +105,11 @@ class TextExchange:
         try:
             asked = await read_asked(self._catalogue, self._head, body, bodies=self._bodies)
             del body
+            check_served(asked.deployment, self._form.endpoint)
             request = await read_request(asked, self._form.read)
+            check_ignored(asked.deployment, request.ignored)
+            if request.shape is not None and request.shape.is_heavy:
+                await self._bodies.check_shape(request.shape)
             inputs: Sequence[Given] = request.inputs
             if asked.is_large and not request.chat:
                 inputs = [await prepare(asked, one, names=request.names, bodies=self._bodies) for one in request.inputs]
@@ -98,18 +117,16 @@ class TextExchange:
                 return
             predictions = begin_all(asked, inputs, names=request.names, record=self.record, chat=request.chat)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
-            self._responder.respond(_with(self._form.refuse(error), self._ids()))
+            self._responder.respond(_with(self._form.refuse(error), _ids(self._form, self._responder)))
             return
-        run = _Run(asked, request, predictions, responder=self._responder, form=self._form, ids=self._ids())
+        if self._form.operation:
+            describe_request(self.record, asked, self._form.operation)
+        run = _Run(asked, request, predictions, responder=self._responder, bodies=self._bodies, form=self._form)
         self._leave = run.leave
         try:
             await run.answer()
         finally:
             self._leave = None
-
-    def _ids(self) -> Headers:
-        name = self._form.id_header
-        return ((name, self.record.context.request_id.encode()),) if name else ()
 
 
 class _Run:
@@ -122,13 +139,16 @@ class _Run:
         predictions: list[Prediction],
         *,
         responder: Responder,
+        bodies: LargeBodies,
         form: Form,
-        ids: Headers,
     ) -> None:
-        """`ids`: headers for every answer."""
-        self._headers = (*ids, *ignored(request.ignored))
-        self._ids = ids
+        self._ids = _ids(form, responder)
+        self._headers = (*self._ids, *ignored(request.ignored))
+        self._bodies = bodies
+        self._asked = asked
         self._deployment = asked.deployment
+        self._record: RequestRecord = responder.record  # type: ignore[assignment]
+        self._is_measured = not form.operation
         self._request = request
         self._predictions = predictions
         self._responder = responder
@@ -145,6 +165,7 @@ class _Run:
     def leave(self) -> None:
         """Cancel all that runs and write nothing more: the client has disconnected."""
         self._has_left = True
+        self._measure()
         forsake_all(self._deployment, self._predictions)
         for reader in self._readers:
             reader.wake()
@@ -199,7 +220,7 @@ class _Run:
             if self._request.is_stream and any(pieces):
                 await self._write(b"".join(pieces))
             if choice.is_over or is_over:
-                self._check(choice)
+                await self._check(choice)
                 return
 
     def _take(self, events: Sequence[Event], choice: Growth) -> list[bytes]:
@@ -229,12 +250,34 @@ class _Run:
             return chunk
         return bytes(next(iter(self._view.one(chunk).values())))
 
-    def _check(self, choice: Growth) -> None:
+    async def _check(self, choice: Growth) -> None:
         choice.check_calls()
-        if self._request.check is not None and choice.reason != "length":
-            self._request.check(choice.text)
+        shape = self._request.shape
+        if shape is None or choice.reason == "length":
+            return
+        if shape.is_heavy_for(choice.text):
+            await self._bodies.check_shape(shape, choice.text)
+        else:
+            shape.check(choice.text)
+
+    def _measure(self) -> None:
+        """Tell of the texts, once, before the end of the answer."""
+        if self._is_measured:
+            return
+        self._is_measured = True
+        predictions, choices = self._predictions, self._choices
+        tokens = measure_texts(self._record, self._asked, predictions, choices=choices, count=self._request.count)
+        describe_answer(
+            self._record,
+            answer_id=self._answer.id,
+            model=self._asked.model,
+            tokens=tokens,
+            reasons=[choice.reason for choice in choices if choice.reason],
+            first=predictions[0].record.first_output if self._request.is_stream else 0.0,
+        )
 
     async def _complete(self) -> None:
+        self._measure()
         metrics = [prediction.metrics for prediction in self._predictions]
         if self._request.is_stream:
             await self._write(self._answer.last(metrics))
@@ -249,6 +292,7 @@ class _Run:
 
     async def _tell(self, error: Exception) -> None:
         """Tell of an error: as an answer of its own, or as the last event once there has been one."""
+        self._measure()
         if self._stream is None:
             self._responder.respond(_with(self._refuse(error), self._ids))
             return
@@ -263,6 +307,12 @@ class _Run:
         if self._stream is None:
             self._stream = self._responder.open_stream(_OK, (*EVENT_STREAM, *self._headers))
         return self._stream
+
+
+def _ids(form: Form, responder: Responder) -> Headers:
+    """Return the headers of every answer."""
+    record: RequestRecord = responder.record  # type: ignore[assignment]
+    return ((form.id_header, record.context.request_id.encode()),) if form.id_header else ()
 
 
 def _with(answer: Answer, headers: Headers) -> Answer:

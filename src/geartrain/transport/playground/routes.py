@@ -22,7 +22,7 @@ from geartrain.domain.signature.text_values import takes_file, takes_files
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.models.warmup import Examples
+from geartrain.service.workers.warmup import Examples
 from geartrain.transport.compression import accepted_encoding, accepted_weight
 from geartrain.transport.routing import GET, Api, Begin, Params, Route
 from geartrain.transport.runs import Request, by_task

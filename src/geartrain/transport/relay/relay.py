@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.histograms import DEFAULT_BUCKETS, Histogram
+from geartrain.domain.predictions.statistics import DEFAULT_BUCKETS, Histogram
 from geartrain.domain.principal import ANYONE, Principal
 from geartrain.outbound.connection import PeerConnection, PeerError
 from geartrain.transport.relay.token import (

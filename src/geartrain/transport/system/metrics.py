@@ -28,7 +28,7 @@ from geartrain.domain.remote.progress import Download
 from geartrain.service.models import information
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
-from geartrain.service.models.replicas import Replica
+from geartrain.service.workers.pool import Replica
 from geartrain.transport.records import RequestCounts
 from geartrain.transport.relay.relay import RelayCounts
 from geartrain.transport.routing import GET, Api, Params, Route
@@ -204,6 +204,7 @@ def _model(deployment: Deployment) -> ModelMetrics:
         restarts=workers.restarts.count,
         histograms=counts.histograms,
         own=workers.own_metrics.all(),
+        texts=counts.texts,
     )
 
 
