@@ -44,7 +44,7 @@ serve: $(RUNTIME) ## serve examples/digits on http://127.0.0.1:5000 (PORT=… fo
 	@$(BIN)/geartrain serve examples/digits --port $(PORT)
 
 .PHONY: test
-test: lint types suite recipes ## everything that has to hold before a change lands
+test: lint types suite recipes api-clients ## everything that has to hold before a change lands
 
 .PHONY: suite
 suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with TLS and keys, inside uvicorn, and with stores too
@@ -58,6 +58,10 @@ suite: $(TOOLS) clients ## the tests, on all cores; those of the protocols with 
 recipes: $(RECIPES)/.stamp ## the tests of examples/ (docs/recipes.md) and of language models, with the libraries that they use
 	@OMP_NUM_THREADS=1 $(RECIPES)/bin/python -m pytest -q examples
 	@OMP_NUM_THREADS=1 $(RECIPES)/bin/python -m pytest -q -c $(TEXT_MODELS)/pytest.ini --rootdir . --confcutdir $(TEXT_MODELS) $(TEXT_MODELS)
+
+.PHONY: api-clients
+api-clients: $(TOOLS) clients ## clients of OpenAI's API and its relatives, each in an environment where its pins fit; CLIENTS="newest npm" for some
+	@$(BIN)/python -m tests.clients $(CLIENTS)
 
 .PHONY: test-ray
 test-ray: $(TOOLS) ## the tests with a real Ray Serve, which is installed for them, and those of the protocols on it
@@ -108,6 +112,14 @@ types: $(TOOLS) ## mypy, strict
 proto: $(TOOLS) ## make the Python code of the gRPC protocol from its description
 	@$(BIN)/python tools/make_proto.py
 
+.PHONY: client
+client: $(TOOLS) ## make the client that blocks of the one for asyncio
+	@$(BIN)/python -m tools.make_client
+
+.PHONY: options
+options: $(TOOLS) ## make the type of the options of `geartrain.asgi` from the table of options
+	@$(BIN)/python -m tools.make_options
+
 .PHONY: manifests
 manifests: $(TOOLS) ## write the objects for Kubernetes, KServe and Seldon in deploy/ anew: what `geartrain deploy` prints
 	@$(BIN)/python -m tools.make_deploy
@@ -139,7 +151,7 @@ clean: ## remove what the tools leave behind (not the environment: make distclea
 
 .PHONY: distclean
 distclean: clean ## `make clean`, and the environments too
-	@rm -rf $(VENV) $(RECIPES) .cache $(JS)/node_modules
+	@rm -rf $(VENV) $(RECIPES) .venv-clients .cache $(JS)/node_modules
 
 # --- the environment: made once, and again whenever the pins change --------------------------------------------------
 
@@ -171,6 +183,6 @@ $(RECIPES)/.stamp: $(PINS) | $(BIN)/python
 	@touch $@
 
 $(JS_CLIENT): $(JS)/package.json $(JS)/package-lock.json
-	@echo "Installing gRPC for Node.js and axe into $(JS)/node_modules …"
+	@echo "Installing gRPC and the client of OpenAI for Node.js, and axe, into $(JS)/node_modules …"
 	@cd $(JS) && npm ci --loglevel=error >/dev/null
 	@touch $@

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.support.servers import LiveServer
+if TYPE_CHECKING:
+    from tests.support.servers import LiveServer
 
 # It does what the last message says: a list in JSON is what it gives, piece by piece. Some pieces are orders. For every
 # other text it gives its inputs.

@@ -55,6 +55,7 @@ SECTIONS: Final = (
                 (
                     "playground",
                     "client",
+                    "data-sets",
                     "openai",
                     "anthropic",
                     "mcp",
@@ -101,7 +102,7 @@ SECTIONS: Final = (
         "explanation",
         "Explanation",
         "How it works, and why it is as it is.",
-        (Group("", ("architecture", "life-of-a-request", "comparison", "benchmarks")),),
+        (Group("", ("architecture", "life-of-a-request", "mechanisms", "comparison", "benchmarks")),),
     ),
     Section(
         "project",

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import Histogram, Histograms, TextCounts
 from geartrain.domain.predictions.lifecycle import Health
 from geartrain.domain.predictions.own_metrics import OwnReport
-from geartrain.domain.predictions.statistics import ModelStatistics
+from geartrain.domain.predictions.statistics import Histogram, Histograms, ModelStatistics, TextCounts
 
 
 class ProcessUse(msgspec.Struct, frozen=True):

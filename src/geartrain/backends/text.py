@@ -1,26 +1,36 @@
-"""The interfaces of backends for language models, which go on with a text, and for models that rank texts.
+"""The interfaces of backends for models of language: those that go on with a text, rank texts, or write down speech.
 
-A backend schedules the texts that it makes at the same time by itself. `geartrain.worker.loading.text_runner` makes a
-model of it, with one run for each text.
+A backend schedules the texts that it makes at the same time by itself. `geartrain.worker.loading.backend_runner` makes
+a model of it, with one run for each text.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import msgspec
 
 from geartrain.backends.interface import BackendError
 from geartrain.openai import TokenLogprob
 
-__all__ = ["BackendError", "Piece", "PromptError", "RankBackend", "Sampling", "TextBackend"]
+__all__ = [
+    "BackendError",
+    "Dictation",
+    "Heard",
+    "Piece",
+    "PromptError",
+    "RankBackend",
+    "Sampling",
+    "SpeechBackend",
+    "TextBackend",
+]
 
 
 class PromptError(Exception):
-    """A prompt that the model cannot go on with: one sentence for the client."""
+    """A prompt that the model cannot go on with, or a recording that it cannot read: one sentence for the client."""
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -117,6 +127,68 @@ class RankBackend(abc.ABC):
     @abc.abstractmethod
     def rank(self, query: str, documents: list[str]) -> list[float]:
         """Return the score of each document. Whatever it raises is the client's answer."""
+
+    def close(self) -> None:  # noqa: B027 - some have nothing to do
+        """Release what the library holds; nothing is called afterwards."""
+
+
+class Dictation(msgspec.Struct, frozen=True):
+    """The parameters of one transcript.
+
+    `language` is a code such as "en"; empty leaves it to the model. With `translates` the text is English. `prompt` is
+    text that might stand before the transcript, such as names that occur in it.
+    """
+
+    language: str = ""
+    prompt: str = ""
+    temperature: float = 0.0
+    translates: bool = False
+
+
+class _RequiredOfHeard(TypedDict):
+    text: str
+
+
+class Heard(_RequiredOfHeard, total=False):
+    """A segment of a transcript, with its times in seconds.
+
+    The first one has an empty text and no times: it tells the `language` of the recording and its `duration`.
+    """
+
+    start: float
+    end: float
+    tokens: list[int]
+    temperature: float
+    language: str
+    duration: float
+
+
+class SpeechBackend(abc.ABC):
+    """A model in a file, or in a folder, that writes down what is spoken.
+
+    `load()` is called once, and then `transcribe()` for one recording after the other, always in the same thread.
+    `platform`, `options` and `description` are those of `Backend`.
+    """
+
+    platform: str = ""
+    options: ClassVar[frozenset[str]] = frozenset()
+    description: str = ""
+
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
+        """`options` are plain YAML values, still to be checked: see `geartrain.backends.options`."""
+        self.path = path
+        self.given = options
+
+    @abc.abstractmethod
+    def load(self) -> None:
+        """Import the library and read the model. Raises `BackendError`, as that of `Backend`."""
+
+    @abc.abstractmethod
+    def transcribe(self, recording: Path, dictation: Dictation) -> Iterator[Heard]:
+        """Yield the segments of a recording as they are recognised; they begin with what is known of the whole.
+
+        Raises `PromptError`; whatever else it raises is the client's answer.
+        """
 
     def close(self) -> None:  # noqa: B027 - some have nothing to do
         """Release what the library holds; nothing is called afterwards."""

@@ -136,7 +136,7 @@ def _chat(model: str, document: dict[str, Any], view: OpenAIView) -> dict[str, A
     return {**rest, "model": model, "messages": messages, **options}
 
 
-# contents of events
+# content of the events
 
 
 def _judge_events(status: int, content: bytes) -> Fault | None:

@@ -30,7 +30,7 @@ from geartrain.cli import values
 from geartrain.cli.bench_view import BenchView, print_report
 from geartrain.cli.failure import FAILURE, INTERRUPTED, NO_READER, complain, fail, silence_stdout
 from geartrain.cli.remote import offer
-from geartrain.cli.request import Request
+from geartrain.cli.values import Request
 from geartrain.client import Client, ClientError, NotFoundError
 from geartrain.client.schema import signature_of
 

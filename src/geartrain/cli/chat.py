@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from geartrain.cli.bench_server import served
+from geartrain.cli.bench import served
+from geartrain.cli.call import Certificates, Insecure, Key, verification
 from geartrain.cli.failure import INTERRUPTED, NO_READER, fail, silence_stdout
-from geartrain.cli.server_options import Certificates, Insecure, Key, verification
 from geartrain.cli.typer_app import CommandApp
 
 app = CommandApp(add_completion=False)

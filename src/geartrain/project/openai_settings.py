@@ -11,7 +11,7 @@ from geartrain.domain.signature.types import OpenAISettings
 from geartrain.project.errors import ProjectError
 
 _ENDPOINTS: Final[tuple[str, ...]] = (*get_args(TextEndpoint), *get_args(MediaEndpoint))
-# The server itself takes these parameters.
+# The server interprets them.
 _TAKEN: Final = frozenset({"model", "stream", "stream_options", "n", "best_of", "echo", "encoding_format"})
 _LONGEST: Final = 256  # characters of an alias
 

@@ -12,14 +12,12 @@ import msgspec
 
 from geartrain.domain.predictions.ledger import Retry
 from geartrain.domain.predictions.priorities import NO_PRIORITIES, Priorities
-from geartrain.domain.signature.declared import NOTHING_DECLARED, Declared
-from geartrain.domain.signature.types import USUAL_OPENAI, OpenAISettings
+from geartrain.domain.signature.types import NOTHING_DECLARED, USUAL_OPENAI, Declared, OpenAISettings
 from geartrain.project import formats
 from geartrain.project.config import CONFIG_NAME, USUAL_FILES, CogConfig, read_config
-from geartrain.project.device_settings import Devices
 from geartrain.project.errors import ProjectError
-from geartrain.project.model_settings import settings_of
-from geartrain.project.modelfile import ModelFile, file_in, file_named
+from geartrain.project.modelfile import ModelFile, file_in, file_named, settings_of
+from geartrain.project.setting_values import Devices, Weights
 from geartrain.project.settings import SETTINGS_NAME, Settings
 from geartrain.project.variables import (
     CONCURRENCY,
@@ -30,7 +28,6 @@ from geartrain.project.variables import (
     effective_environment,
     resolve,
 )
-from geartrain.project.weight_settings import Weights
 
 __all__ = ["ModelSource", "ProjectError", "find_model"]
 

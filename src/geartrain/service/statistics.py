@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+from collections.abc import Hashable, Iterable
 from typing import Final, Literal
 
 import msgspec
 
-from geartrain.domain.predictions.histograms import Buckets, Histograms, Run, TextCounts, columns
-from geartrain.domain.predictions.own_metrics import OwnMetrics
-from geartrain.domain.predictions.record import NO_PREDICTION, PredictionRecord
-from geartrain.domain.predictions.statistics import BatchStatistics, Duration, ModelStatistics
+from geartrain.domain.predictions.own_metrics import MAX_SERIES, OwnMetrics, OwnReport, merge_gauges
+from geartrain.domain.predictions.prediction import NO_PREDICTION, PredictionRecord
+from geartrain.domain.predictions.statistics import (
+    BatchStatistics,
+    Buckets,
+    Duration,
+    Histograms,
+    ModelStatistics,
+    Run,
+    TextCounts,
+    columns,
+)
+
+logger = logging.getLogger(__name__)
 
 Fault = Literal["CANCELED", "REJECTED", "BACKEND", "OTHER"]
 
@@ -172,3 +184,40 @@ class Counts:
 
 def _duration(count: int, seconds: float) -> Duration:
     return Duration(count, max(0, round(seconds * _NANO)))
+
+
+class DeployedMetrics:
+    """The metrics of a model's author, as the workers of one deployment report them.
+
+    Counters and histograms go to the totals of the version; gauges are kept for each worker.
+    """
+
+    def __init__(self, model: str = "", version: str = "", totals: OwnMetrics | None = None) -> None:
+        """`totals` are those of the version, which stay when another deployment serves it."""
+        self._model = model
+        self._version = version
+        self._totals = totals or OwnMetrics()
+        self._gauges: dict[Hashable, OwnMetrics] = {}
+        self._has_warned = False
+
+    def add(self, worker: Hashable, reports: Iterable[OwnReport]) -> None:
+        """Add what a worker reports. Series that have no place are left out, with one warning."""
+        for report in reports:
+            is_gauge = report.metric.kind == "gauge"
+            metrics = self._gauges.setdefault(worker, OwnMetrics()) if is_gauge else self._totals
+            if not metrics.add(report) and not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "the model's own metrics have more than %d series; the values of further ones are left out. Use "
+                    "labels with few values.",
+                    MAX_SERIES,
+                    extra={"model": self._model, "version": self._version},
+                )
+
+    def forget(self, worker: Hashable) -> None:
+        """Forget the gauges of a worker that is gone."""
+        self._gauges.pop(worker, None)
+
+    def all(self) -> tuple[OwnReport, ...]:
+        """Return every metric with its series, the gauges of all workers merged."""
+        return (*self._totals.all(), *merge_gauges(self._gauges.values()))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import mmap
+import resource
 import signal
 import socket
 import sys
@@ -23,7 +24,7 @@ import numpy as np
 from geartrain.apis import cog, generate, json_limits, open_inference, tensor_json
 from geartrain.apis.infer_json import InputJson
 from geartrain.domain.errors import Code, FieldError, GeartrainError
-from geartrain.domain.signature.any_input import view_of
+from geartrain.domain.signature.tensor_view import view_of
 from geartrain.domain.signature.types import Signature
 from geartrain.domain.signature.validation import InputValidator
 from geartrain.domain.tensors.tensor import Buffer, Tensor, count_of, tensor_error
@@ -33,6 +34,8 @@ from geartrain.service.models.admission import without_secrets
 from geartrain.transport.body_messages import MARK, Job, Result, SentTensor, as_text, receive, send
 
 _GRPC_MESSAGES: Final = "geartrain.transport.grpc.translate"
+_SHAPE_TIME: Final = 2.0  # seconds
+_SHAPE_MEMORY: Final = 1 << 30  # bytes
 LONG: Final = 65_536  # characters of a text that travels beside the message
 
 _read_jobs = msgspec.msgpack.Decoder(Job).decode
@@ -174,6 +177,28 @@ def _embeddings(job: Job, body: Buffer) -> _Found:
     return Result(), [embeddings.encode_embeddings(wanted, _pieces(job, body), _model(job.signature).view)]
 
 
+def _shape(job: Job, body: Buffer) -> _Found:
+    """Hold a text, or none, against a shape. This process ends if that takes too long, or too much memory."""
+    from geartrain.apis.openai.errors import OpenAIError  # few servers are asked for texts
+    from geartrain.apis.openai.shapes import Shape
+
+    name, what, _ = job.asked
+    shape = Shape(name, job.signature)
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_SHAPE_MEMORY, most))
+    signal.setitimer(signal.ITIMER_PROF, _SHAPE_TIME)  # the time of a processor, at whose end the signal kills
+    try:
+        if what:
+            shape.check(bytes(body).decode())
+        else:
+            shape.check_schema()
+    except OpenAIError as error:
+        return Result(head=(error.kind or "").encode(), error=(error.code, error.message, error.fields)), ()
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return Result(), ()
+
+
 def _generate_view(signature: bytes) -> generate.GenerateView:
     model = _model(signature)
     return generate.GenerateView(model.signature, model.view)
@@ -201,6 +226,7 @@ _KINDS: Final[dict[str, Callable[[Job, Buffer], _Found]]] = {
     "generated": _generated,
     "generated event": _generated_event,
     "embeddings": _embeddings,
+    "shape": _shape,
 }
 
 

@@ -26,20 +26,20 @@ import msgspec
 from geartrain.apis import cog, generate, json_limits, open_inference
 from geartrain.apis.generate import GenerateRequest
 from geartrain.apis.infer_json import RequestJson
-from geartrain.apis.open_inference import Fetch, Reply
+from geartrain.apis.open_inference import Fetch, OutputForms
 from geartrain.domain.errors import Code, GeartrainError
 from geartrain.domain.predictions.inference import InferRequest
 from geartrain.domain.signature.tensor_view import Bound, TensorView
 from geartrain.domain.tensors.tensor import Buffer, Tensor
 from geartrain.outbound.references import FileReferences
-from geartrain.service.models.admission import CheckedInput
-from geartrain.service.models.interface import Interface
+from geartrain.service.models.admission import CheckedInput, Interface
 from geartrain.transport import body_messages
 from geartrain.transport.body_messages import MARK, PIECE, Job, Result, SentTensor, as_text
 from geartrain.transport.runs import DIRECT_LIMIT
 
 if TYPE_CHECKING:
     from geartrain.apis.openai.embeddings import Embeddings
+    from geartrain.apis.openai.shapes import Shape
     from geartrain.transport.held_urls import HeldBodies
 
 IN_A_THREAD: Final = 262_144
@@ -77,7 +77,7 @@ class InferBody(msgspec.Struct, frozen=True):
     """An infer request with the model's input. `checked` is None if its input is short enough to be checked later."""
 
     request: InferRequest
-    reply: Reply
+    forms: OutputForms
     bound: Bound
     checked: CheckedInput | None
 
@@ -104,15 +104,13 @@ class LargeBodies:
         """
         self._max_elements = max_elements
         self._max_file_bytes = max_file_bytes
-        self._threads = ThreadPoolExecutor(PROCESSES, thread_name_prefix="geartrain-body")
-        self._local = threading.local()
-        self._processes: set[_Process] = set()
+        self._processes = _Processes("geartrain-body")
+        self._shapes = _Processes("geartrain-shape")  # apart: the check of a shape may use up its whole time limit
 
     def close(self) -> None:
         """End the processes. Bodies that are being read are given up."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in tuple(self._processes):
-            process.stop()
+        self._processes.close()
+        self._shapes.close()
 
     async def read_cog(self, body: bytes | bytearray, interface: Interface) -> CogBody:
         """Read a body of Cog's API, and empty it. Raises `GeartrainError`; an input's faults are in `checked`."""
@@ -139,9 +137,9 @@ class LargeBodies:
 
     async def read_infer(self, body: Buffer, json_size: int | None, interface: Interface, *, fetch: Fetch) -> InferBody:
         """Read an infer request, and make the model's input of it. See `open_inference.read_request`."""
-        request, reply = await self._read_infer(body, json_size, interface, fetch=fetch)
+        request, forms = await self._read_infer(body, json_size, interface, fetch=fetch)
         bound, checked = await self.bind(request, interface)
-        return InferBody(request, reply, bound, checked)
+        return InferBody(request, forms, bound, checked)
 
     async def read_message(self, message: Buffer) -> tuple[bytes, list[Buffer]]:
         """Return a `ModelInferRequest` of gRPC without the contents of its tensors, and these. Raises `GeartrainError`.
@@ -237,7 +235,7 @@ class LargeBodies:
 
     async def _read_infer(
         self, body: Buffer, json_size: int | None, interface: Interface, *, fetch: Fetch
-    ) -> tuple[InferRequest, Reply]:
+    ) -> tuple[InferRequest, OutputForms]:
         view = interface.view
         if json_size == 0:
             return await read_aside(open_inference.read_request, body, json_size, view, fetch=fetch)
@@ -262,13 +260,52 @@ class LargeBodies:
         return _sound(await self._run_there(job, parts))
 
     async def _run_there(self, job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read_there, job, parts)
+        found = await self._processes.read(job, parts)
+        if found is None:
+            raise GeartrainError(Code.INTERNAL, "The process that reads large request bodies has ended.")
+        return found
 
-    def _read_there(self, job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts]:
+    async def check_shape(self, shape: Shape, text: str | None = None) -> None:
+        """Hold a text against a shape that is heavy, or its schema alone against the rules of schemas.
+
+        Raises `GeartrainError`, also if it takes more than a short time.
+        """
+        given = b"" if text is None else text.encode()
+        what = "" if text is None else "text"
+        job = Job("shape", shape.schema, 0, len(given), asked=(shape.name, what, ""))
+        found = await self._shapes.read(job, (given,))
+        if found is None:
+            raise shape.too_heavy()
+        if found[0].error is not None:
+            from geartrain.apis.openai.errors import OpenAIError  # few servers need it
+
+            code, message, _ = found[0].error
+            raise OpenAIError(code, message, param=shape.name, kind=found[0].head.decode() or None)
+
+
+class _Processes:
+    """Processes that read bodies side by side. They start with the first ones, and end with `close`."""
+
+    def __init__(self, name: str) -> None:
+        self._threads = ThreadPoolExecutor(PROCESSES, thread_name_prefix=name)
+        self._local = threading.local()
+        self._all: set[_Process] = set()
+
+    def close(self) -> None:
+        """End the processes. Bodies that are being read are given up."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in tuple(self._all):
+            process.stop()
+
+    async def read(self, job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts] | None:
+        """Have a body read by the next process that is free; None if that ends meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, job, parts)
+
+    def _read(self, job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts] | None:
         process: _Process | None = getattr(self._local, "process", None)
         if process is None:
             process = self._local.process = _Process()
-            self._processes.add(process)
+            self._all.add(process)
         return process.read(job, parts)
 
 
@@ -323,15 +360,15 @@ class _Process:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
 
-    def read(self, job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts]:
-        """Have a body read. Raises `GeartrainError` if the process ends meanwhile; the next body finds another one."""
+    def read(self, job: Job, parts: Sequence[Buffer]) -> tuple[Result, _Parts] | None:
+        """Have a body read; None if the process ends meanwhile: the next body finds another one."""
         try:
             received = self._exchange(job, parts)
         except OSError:
             received = None
         if received is None:
             self.stop()
-            raise GeartrainError(Code.INTERNAL, "The process that reads large request bodies has ended.")
+            return None
         result: Result = _decode_result(received[0])
         return result, _cut(received[1], result.sizes)
 

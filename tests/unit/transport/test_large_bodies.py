@@ -17,7 +17,7 @@ from geartrain.domain.predictions.calls import WorkerInfo
 from geartrain.domain.signature.types import InputField, OutputSpec, Signature, TypeSpec
 from geartrain.domain.tensors.tensor import Buffer, join_bytes
 from geartrain.outbound.data_urls import HeldUrl, parse_data_url
-from geartrain.service.models.interface import Interface
+from geartrain.service.models.admission import Interface
 from geartrain.transport import body_messages, large_bodies
 from geartrain.transport.large_bodies import CogBody, GenerateBody, InferBody, LargeBodies
 
@@ -257,7 +257,7 @@ async def test_infer_request_is_what_it_is_on_the_loop(bodies: LargeBodies) -> N
     wanted, reply = open_inference.read_request(body, size, TENSORS.view, fetch=fetch)
     bound = TENSORS.view.bind(wanted.inputs)
     read = await read_infer(bodies, body, size)
-    assert (read.request.id, read.request.parameters, read.reply) == ("7", {"own": 1}, reply)
+    assert (read.request.id, read.request.parameters, read.forms) == ("7", {"own": 1}, reply)
     assert read.request.schedule == wanted.schedule
     assert read.bound.json == bound.json
     assert [(t.name, t.shape, bytes(t.data)) for t in read.bound.tensors] == [
@@ -336,7 +336,7 @@ async def test_process_that_is_killed_is_followed_by_another(monkeypatch: pytest
     bodies = LargeBodies()
     try:
         await read_cog(bodies, {"s": "a"}, PLAIN)
-        (process,) = bodies._processes
+        (process,) = bodies._processes._all
         assert process._process is not None
         number = process._process.pid
         os.kill(number, signal.SIGKILL)
@@ -354,7 +354,7 @@ async def test_process_that_ends_over_a_body_is_told(monkeypatch: pytest.MonkeyP
     bodies = LargeBodies()
 
     def kill_and_send(*arguments: Any) -> None:
-        (process,) = bodies._processes
+        (process,) = bodies._processes._all
         assert process._process is not None
         process._process.kill()
         process._process.wait()
@@ -380,7 +380,7 @@ async def test_process_ends_with_its_server(monkeypatch: pytest.MonkeyPatch) -> 
     bodies = LargeBodies()
     try:
         await read_cog(bodies, {"s": "a"}, PLAIN)
-        (process,) = bodies._processes
+        (process,) = bodies._processes._all
         child, channel = process._process, process._channel
         assert child is not None
         assert channel is not None

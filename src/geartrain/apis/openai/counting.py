@@ -30,7 +30,7 @@ def read_count(members: Members, signature: Signature, view: OpenAIView, *, read
         raise OpenAIError(Code.NOT_FOUND, msg, param="model", kind="unsupported_model")
     request = read(members, signature, view)
     inputs = ({**request.inputs[0], COUNT: _TRUE},)
-    return msgspec.structs.replace(request, inputs=inputs, is_stream=False, check=None)
+    return msgspec.structs.replace(request, inputs=inputs, is_stream=False, shape=None)
 
 
 class CountAnswer(Growth, TextAnswer):

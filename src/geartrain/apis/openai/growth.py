@@ -124,7 +124,7 @@ class Growth(ABC):
                 raise _bad_call(f"The model called '{clip(call.name)}', which is not one of the 'tools'.")
             try:
                 _is_object(call.arguments.encode() or b"{}")
-            except ValueError:
+            except (ValueError, RecursionError):
                 msg = f"The model called '{clip(call.name)}' with arguments that are no JSON object."
                 raise _bad_call(msg) from None
 

@@ -10,7 +10,7 @@ import msgspec
 from geartrain.apis.openai.errors import invalid, unsupported
 from geartrain.apis.openai.files import GivenFile
 from geartrain.apis.openai.parameters import Members, Parameters
-from geartrain.apis.openai.text_answers import event, usage_of
+from geartrain.apis.openai.text_answers import NO_USAGE, event, usage_of
 from geartrain.domain.signature.openai_media import MediaView
 from geartrain.domain.signature.types import Signature
 
@@ -110,7 +110,7 @@ def speech_delta(file: GivenFile) -> bytes:
 
 def speech_done(metrics: Mapping[str, Any]) -> bytes:
     """Return the last event of a stream; tokens that the model has not counted are 0."""
-    usage = usage_of([metrics], 1) or {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    usage = usage_of([metrics], 1) or NO_USAGE
     told = {
         "input_tokens": usage["prompt_tokens"],
         "output_tokens": usage["completion_tokens"],

@@ -14,6 +14,7 @@ from geartrain.domain.errors import GeartrainError
 from geartrain.domain.predictions.texts import count_tokens
 from geartrain.domain.tensors.tensor import Buffer
 
+NO_USAGE: Final[dict[str, Any]] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 _DONE: Final = b"data: [DONE]\n\n"
 
 _LARGE: Final = 65_536  # bytes of a piece that is not copied
@@ -223,7 +224,7 @@ class ChoicesAnswer(TextAnswer):
     def __init__(self, heading: Heading, request: TextRequest) -> None:
         self._heading = heading
         self._request = request
-        keeps = not request.is_stream or request.check is not None
+        keeps = not request.is_stream or request.shape is not None
         echoes = request.echoes or ("",) * len(request.inputs)
         self._choices = [
             Choice(
@@ -251,6 +252,8 @@ class ChoicesAnswer(TextAnswer):
     def whole(self, metrics: Sequence[Mapping[str, Any]]) -> list[Buffer]:
         """Return a whole answer in parts, without copies of large pieces of text."""
         usage = usage_of(metrics, self._request.count)
+        if usage is None and not self._heading.is_chat:  # LangChain fails without one
+            usage = NO_USAGE
         wholes = [choice.whole() for choice in self.choices]
         answer = {**self._heading.members(is_chunk=False), "choices": wholes}
         before, *behind = _encode(answer if usage is None else {**answer, "usage": usage}).split(_TEXT_MARK)

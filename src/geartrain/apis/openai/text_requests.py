@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 
 from geartrain.apis.openai.errors import OpenAIError, invalid, unsupported
 from geartrain.apis.openai.parameters import Members, Parameters, decoded
+from geartrain.apis.openai.shapes import Shape, read_shape
 from geartrain.domain.errors import Code
 from geartrain.domain.signature.openai_view import OpenAIView, plain_prompt
 from geartrain.domain.signature.types import Signature
@@ -19,7 +18,6 @@ MOST_STOPS: Final = 4
 LONGEST_STOP: Final = 1000  # characters: a text's end is compared with each beginning of it
 MOST_COPIED: Final = 64 * 1024**2  # bytes of the prompts of all choices, where there are several
 
-Check = Callable[[str], None]
 Message = dict[str, Any]
 
 _ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -50,7 +48,7 @@ class TextRequest(msgspec.Struct, frozen=True):
         echoes: what stands before the text of each choice.
         names: the parameter that has filled an input, where its name is another one.
         ignored: the names of parameters that were passed over.
-        check: raises `OpenAIError` for a whole text without the form that the client asks for; None for any.
+        shape: that of the whole text which the client asks for; None for any.
         tools: the names of the tools that the model may call.
         repeated: members of the request that the answer has, too.
         chat: the messages, by the input for which the worker makes a prompt of them (`worker.loading.chat_prompts`).
@@ -65,7 +63,7 @@ class TextRequest(msgspec.Struct, frozen=True):
     echoes: tuple[str, ...] = ()
     names: dict[str, str] = {}
     ignored: tuple[str, ...] = ()
-    check: Check | None = None
+    shape: Shape | None = None
     tools: frozenset[str] = frozenset()
     repeated: dict[str, Any] = {}
     chat: Members = {}
@@ -131,14 +129,14 @@ def _read(
     stops = _read_stops(parameters)
     names = {taken: by, **parameters.names}
     limits = _read_limits(parameters, set(fields), names)
-    form = _read_form(parameters) if "response_format" in fields else None
+    shape = read_shape(parameters) if "response_format" in fields else None
     given, ignored = parameters.sort(frozenset(fields))
     given |= limits
     if stops and "stop" in fields:
         is_list = fields["stop"].type.kind == "array"
         given["stop"] = msgspec.Raw(_encode(stops if is_list else stops[0]))
-    if form is not None:
-        given["response_format"] = form[0]
+    if shape is not None:
+        given["response_format"] = shape[0]
     inputs = [{**given, taken: msgspec.Raw(text)} for text in texts for _ in range(count)]
     if count > 1 and "seed" in given:
         inputs = [seeded(one, at % count) for at, one in enumerate(inputs)]
@@ -151,7 +149,7 @@ def _read(
         echoes=tuple(echo for echo in echoes for _ in range(count)),
         names=names,
         ignored=ignored,
-        check=None if form is None else form[1],
+        shape=None if shape is None else shape[1],
         tools=_names_of(given.get("tools")),
     )
 
@@ -209,25 +207,6 @@ def _read_limits(parameters: Parameters, inputs: set[str], names: dict[str, str]
         return {}
     names[name] = parameters.name_of(values[0][0])
     return {name: values[0][1]}
-
-
-def _read_form(parameters: Parameters) -> tuple[msgspec.Raw, Check | None] | None:
-    """Return the `response_format` as it came, and the check of a text; None where it is not there."""
-    name = parameters.name_of("response_format")
-    raw = parameters.raw("response_format")
-    if raw is None:
-        return None
-    value = decoded(name, raw, Any)
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "text":
-        return raw, None
-    if kind == "json_object":
-        return raw, partial(_check_object, name=name)
-    schema = value.get("json_schema") if isinstance(value, dict) else None
-    if kind != "json_schema" or not isinstance(schema, dict) or not isinstance(schema.get("schema"), dict):
-        msg = f"'{name}' has to be of the type text, json_object, or json_schema with a 'json_schema.schema'"
-        raise invalid(msg, name)
-    return raw, _check_of(schema["schema"], name)
 
 
 def seeded(given: Members, number: int) -> Members:
@@ -291,48 +270,3 @@ def _content(content: Any, place: str, *, keeps_parts: bool) -> Any:
         kinds = sorted({str(part.get("type")) for part in content} - {"text"})
         raise unsupported(place, f"the model takes text, and this has {', '.join(kinds)[:100]}")
     return content
-
-
-# the form of a whole text
-
-
-def _check_of(schema: dict[str, Any], name: str) -> Check:
-    """Return the check of a schema. Raises `OpenAIError` for a schema that is none.
-
-    What a schema refers to elsewhere is never fetched. `name`: the parameter that has the schema.
-    """
-    import jsonschema_rs  # late: 60 ms that few requests need
-
-    try:
-        validator = jsonschema_rs.validator_for(schema, retriever=_refuse)
-    except ValueError as error:  # a schema that is none, or refers to what is elsewhere
-        raise invalid(f"'{name}' has no valid schema: {str(error)[:1000]}", name) from None
-
-    def check(text: str) -> None:
-        try:
-            validator.validate(_value(text, name))
-        except jsonschema_rs.ValidationError as error:
-            raise _misses(error.message, name) from None
-
-    return check
-
-
-def _check_object(text: str, name: str) -> None:
-    if not isinstance(_value(text, name), dict):
-        raise _misses("it is no JSON object", name)
-
-
-def _value(text: str, name: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except ValueError as error:
-        raise _misses(f"it is no JSON: {error}", name) from None
-
-
-def _refuse(uri: str) -> NoReturn:
-    raise LookupError(f"{uri} is not fetched")
-
-
-def _misses(why: str, name: str) -> OpenAIError:
-    message = f"The text of the model does not have the form of '{name}': {why[:1000]}"
-    return OpenAIError(Code.RUN_FAILED, message, param=name, kind="invalid_structured_output")

@@ -34,7 +34,7 @@ def openai_model(signature: Signature, settings: OpenAISettings) -> OpenAIModel:
 
 
 def misfit(signature: Signature, settings: OpenAISettings) -> str:
-    """Return a sentence for the operator about a setting that the signature does not fit; empty if all of them do."""
+    """Return the first setting that does not fit the signature, as a sentence for the operator; empty if all fit."""
     names = [field.name for field in signature.inputs]
     for parameter, name in settings.fields.items():
         if name not in names:

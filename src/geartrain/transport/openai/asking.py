@@ -12,15 +12,14 @@ from geartrain.apis import generate
 from geartrain.apis.openai.errors import invalid, rename, unknown_model, unsupported
 from geartrain.apis.openai.parameters import Members, decoded
 from geartrain.domain.errors import Code, GeartrainError
-from geartrain.domain.predictions.prediction import Prediction
-from geartrain.domain.predictions.record import NO_PREDICTION
+from geartrain.domain.predictions.prediction import NO_PREDICTION, Prediction
 from geartrain.domain.signature.openai_view import OpenAIView
 from geartrain.domain.signature.types import Signature
 from geartrain.service.models.admission import CheckedInput, NewPrediction, without_secrets
 from geartrain.service.models.catalogue import Catalogue
 from geartrain.service.models.deployment import Deployment
 from geartrain.service.models.waking import when_loaded
-from geartrain.service.scheduling.preparation import NO_ATTACHMENTS, Attachments
+from geartrain.service.scheduling.files import Attachments
 from geartrain.transport.large_bodies import GenerateBody, LargeBodies, read_aside
 from geartrain.transport.records import RequestRecord
 from geartrain.transport.runs import DIRECT_LIMIT
@@ -176,7 +175,7 @@ def begin(
     names: dict[str, str],
     record: RequestRecord,
     chat: Members | None = None,
-    attachments: Attachments = NO_ATTACHMENTS,
+    attachments: Attachments | None = None,
     inline: bool = False,
 ) -> Prediction:
     """Start a prediction. Raises `GeartrainError`; `attachments` are then still the caller's.

@@ -42,7 +42,7 @@ from geartrain.transport.openai.asking import (
 )
 from geartrain.transport.openai.measuring import describe_answer, describe_request, measure_texts
 from geartrain.transport.records import RequestRecord
-from geartrain.transport.tasks import start
+from geartrain.transport.runs import start
 from geartrain.transport.wire.exchange import JSON, Answer, AnswerStream, Body, ClientGoneError, Head, Responder
 
 logger = logging.getLogger(__name__)
@@ -108,6 +108,8 @@ class TextExchange:
             check_served(asked.deployment, self._form.endpoint)
             request = await read_request(asked, self._form.read)
             check_ignored(asked.deployment, request.ignored)
+            if request.shape is not None and request.shape.is_heavy:
+                await self._bodies.check_shape(request.shape)
             inputs: Sequence[Given] = request.inputs
             if asked.is_large and not request.chat:
                 inputs = [await prepare(asked, one, names=request.names, bodies=self._bodies) for one in request.inputs]
@@ -115,20 +117,16 @@ class TextExchange:
                 return
             predictions = begin_all(asked, inputs, names=request.names, record=self.record, chat=request.chat)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and answered
-            self._responder.respond(_with(self._form.refuse(error), self._ids()))
+            self._responder.respond(_with(self._form.refuse(error), _ids(self._form, self._responder)))
             return
         if self._form.operation:
             describe_request(self.record, asked, self._form.operation)
-        run = _Run(asked, request, predictions, responder=self._responder, form=self._form, ids=self._ids())
+        run = _Run(asked, request, predictions, responder=self._responder, bodies=self._bodies, form=self._form)
         self._leave = run.leave
         try:
             await run.answer()
         finally:
             self._leave = None
-
-    def _ids(self) -> Headers:
-        name = self._form.id_header
-        return ((name, self.record.context.request_id.encode()),) if name else ()
 
 
 class _Run:
@@ -141,12 +139,12 @@ class _Run:
         predictions: list[Prediction],
         *,
         responder: Responder,
+        bodies: LargeBodies,
         form: Form,
-        ids: Headers,
     ) -> None:
-        """`ids`: headers for every answer."""
-        self._headers = (*ids, *ignored(request.ignored))
-        self._ids = ids
+        self._ids = _ids(form, responder)
+        self._headers = (*self._ids, *ignored(request.ignored))
+        self._bodies = bodies
         self._asked = asked
         self._deployment = asked.deployment
         self._record: RequestRecord = responder.record  # type: ignore[assignment]
@@ -223,7 +221,7 @@ class _Run:
             if self._request.is_stream and any(pieces):
                 await self._write(b"".join(pieces))
             if choice.is_over or is_over:
-                self._check(choice)
+                await self._check(choice)
                 return
 
     def _take(self, events: Sequence[Event], choice: Growth) -> list[bytes]:
@@ -253,10 +251,15 @@ class _Run:
             return chunk
         return bytes(next(iter(self._view.one(chunk).values())))
 
-    def _check(self, choice: Growth) -> None:
+    async def _check(self, choice: Growth) -> None:
         choice.check_calls()
-        if self._request.check is not None and choice.reason != "length":
-            self._request.check(choice.text)
+        shape = self._request.shape
+        if shape is None or choice.reason == "length":
+            return
+        if shape.is_heavy_for(choice.text):
+            await self._bodies.check_shape(shape, choice.text)
+        else:
+            shape.check(choice.text)
 
     def _measure(self) -> None:
         """Tell of the texts, once, before the end of the answer."""
@@ -308,6 +311,12 @@ class _Run:
         if self._stream is None:
             self._stream = self._responder.open_stream(_OK, (*EVENT_STREAM, *self._headers))
         return self._stream
+
+
+def _ids(form: Form, responder: Responder) -> Headers:
+    """Return the headers of every answer."""
+    record: RequestRecord = responder.record  # type: ignore[assignment]
+    return ((form.id_header, record.context.request_id.encode()),) if form.id_header else ()
 
 
 def _with(answer: Answer, headers: Headers) -> Answer:
