@@ -13,7 +13,6 @@ from geartrain.service.durable.durability import Durability
 from geartrain.service.models.entry import ModelRef
 from geartrain.service.models.trainings import Trainings
 from geartrain.transport.cog.api import COG, CogOptions
-from geartrain.transport.cog.elsewhere import Reach
 from geartrain.transport.cog.overview import Overview, ReferenceEndpoint
 from geartrain.transport.cog.predictions import FindModel, PredictionEndpoints, TrainingEndpoints
 from geartrain.transport.cog.relaying import ClusterLookup
