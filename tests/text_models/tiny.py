@@ -132,6 +132,7 @@ def make_whisper(folder: Path, steps: int = 150) -> Path:
     from tokenizers import AddedToken, pre_tokenizers
     from torch.nn.functional import cross_entropy
     from transformers import (
+        GenerationConfig,
         WhisperConfig,
         WhisperFeatureExtractor,
         WhisperForConditionalGeneration,
@@ -199,10 +200,9 @@ def make_whisper(folder: Path, steps: int = 150) -> Path:
         "no_timestamps_token_id": ids["notimestamps"],
         "prev_sot_token_id": ids["startofprev"],
         "max_initial_timestamp_index": 50,
-        "max_length": config.max_target_positions,
     }
-    for name, value in settings.items():
-        setattr(model.generation_config, name, value)
+    model.generation_config = GenerationConfig(**model.generation_config.to_diff_dict(), **settings)
+    model.generation_config._from_model_config = False  # or none of them would be read again
     model.save_pretrained(folder)
     WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
     return folder
