@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,6 @@ def make_whisper(folder: Path, steps: int = 150) -> Path:
     from tokenizers import AddedToken, pre_tokenizers
     from torch.nn.functional import cross_entropy
     from transformers import (
-        GenerationConfig,
         WhisperConfig,
         WhisperFeatureExtractor,
         WhisperForConditionalGeneration,
@@ -201,8 +201,10 @@ def make_whisper(folder: Path, steps: int = 150) -> Path:
         "prev_sot_token_id": ids["startofprev"],
         "max_initial_timestamp_index": 50,
     }
-    model.generation_config = GenerationConfig(**model.generation_config.to_diff_dict(), **settings)
-    model.generation_config._from_model_config = False  # or none of them would be read again
     model.save_pretrained(folder)
+    file = folder / "generation_config.json"
+    saved = json.loads(file.read_text())
+    saved.pop("_from_model_config", None)  # with it, nothing of Whisper's own is read again
+    file.write_text(json.dumps({**saved, **settings}))
     WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
     return folder
