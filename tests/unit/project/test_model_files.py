@@ -125,8 +125,6 @@ def test_folders_are_models_too(tmp_path: Path) -> None:
     config = b'{"architectures": ["LlamaForCausalLM"], "vocab_size": 400}'
     chats = write_all(tmp_path / "chats", {"config.json": config, "model-00001-of-00002.safetensors": b""})
     assert (find(chats).backend, find(chats).file) == ("transformers", chats)
-    (chats / "geartrain.yaml").write_text("backend: vllm")  # of another package
-    assert (find(chats).backend, find(chats).file) == ("vllm", chats)
     config = b'{"architectures": ["WhisperForConditionalGeneration"]}'
     ears = write_all(tmp_path / "ears", {"config.json": config, "model.safetensors": b""})
     assert (find(ears).backend, find(ears).file) == ("whisper", ears)
